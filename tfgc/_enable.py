@@ -1,0 +1,66 @@
+"""Switch a model to a plan and back, without making another model of it."""
+
+from tfgc import _planner, _trace
+from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._segments import Runner
+
+
+def enable(model, plan=None, *, strategy=None, wrap=None, compile_segments=True):
+    """Make `model` train by a plan from now on: in `fit` and in loops of your own.
+
+    The model object stays the same, with its weights, names, `summary`,
+    `save`, `evaluate`, `predict` and callbacks. `model(x, training=True)` and
+    `model(x)` run the plan; an explicit `training=False` runs the original
+    code. Gradients, losses and states are those of the plain model; memory falls
+    as `plan.explain()` says, for about one more forward pass of time. In
+    eager loops it is faster than the plain model, because each segment is
+    compiled. Enabling again replaces the plan.
+
+    Args:
+        model: A built `keras.Sequential` or functional model.
+        plan: A `tfgc.Plan` for it. Default: `tfgc.plan(model)`.
+        strategy: Name of a strategy, in place of a plan.
+        wrap: `tf.recompute_grad`, to let it do the replay of each segment, for
+            comparison. Default: tfgc's own.
+        compile_segments: Whether eager calls run each segment as a
+            `tf.function`. False runs op by op, bit-equal to plain eager code.
+
+    Returns:
+        The model.
+
+    Raises:
+        UnsupportedModelError: If the model is subclassed, unbuilt or has no weights.
+        PlanMismatchError: If the plan was made for another model.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+        >>> tfgc.enable(model) is model
+        True
+        >>> tfgc.disable(model) is model
+        True
+    """
+    if plan is not None and strategy is not None:
+        raise OptionError(f"give a plan or strategy={strategy!r}, not both")
+    _trace.functional_of(model)
+    if not model.weights:
+        raise UnsupportedModelError(f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute")
+    if plan is None:
+        plan = _planner.plan(model, strategy=strategy)
+    runner = Runner(model, plan, wrap=wrap, compile_segments=compile_segments)
+    model.call = runner.call
+    _forget_traces(model)
+    return model
+
+
+def disable(model):
+    """Undo `enable`: the model runs its own code again. Returns the model."""
+    if isinstance(getattr(vars(model).get("call"), "__self__", None), Runner):
+        del model.call
+        _forget_traces(model)
+    return model
+
+
+def _forget_traces(model):
+    """Keras traced its training function with the code from before."""
+    model.train_function = None

@@ -1,0 +1,49 @@
+"""Every error and warning that tfgc raises on purpose.
+
+A message quotes what the user wrote, says why it cannot be, and what to do
+instead. `tfgc.__main__` alone turns them into exit codes.
+"""
+
+import difflib
+
+
+class TfgcError(Exception):
+    """Base of all errors of tfgc; catch it to catch them all."""
+
+
+class OptionError(TfgcError, ValueError):
+    """An argument that cannot be: unknown, out of range or not applicable."""
+
+
+class UnsupportedModelError(TfgcError, TypeError):
+    """A model, layer or call that tfgc cannot run in segments."""
+
+
+class PlanMismatchError(TfgcError):
+    """A plan that belongs to another model, or does not cover this one."""
+
+
+class InfeasibleBudgetError(TfgcError):
+    """No plan fits in the budget; the message names the least that works."""
+
+
+class ReplayMismatchError(TfgcError):
+    """A second run of a segment did not repeat its first run."""
+
+
+class NotReplayableWarning(UserWarning):
+    """A function cannot be run twice safely, so it is not recomputed."""
+
+
+def near(name, known):
+    """Return a hint such as ``; did you mean 'conv2'?`` or an empty string.
+
+    >>> near("sqr", ["sqrt", "uniform"])
+    "; did you mean 'sqrt'?"
+    >>> near("zzz", ["sqrt"])
+    ''
+    """
+    matches = difflib.get_close_matches(str(name), [str(k) for k in known])
+    if not matches:
+        return ""
+    return "; did you mean " + " or ".join(repr(m) for m in matches) + "?"

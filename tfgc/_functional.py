@@ -1,0 +1,268 @@
+"""Turn a call that reads and writes state into a pure function of tensors.
+
+Data: a call is a `Packing` (structure and static leaves) and a flat list of
+tensors. `run` executes the function once with every Keras variable served from
+a table, and hands back all that it did: output tensors, the losses it added and
+the new values of the variables it wrote. Nothing outside has changed by then.
+
+Invariant: two runs with the same tensors and the same table do the same thing,
+so a replay cannot draw other random numbers or move a statistic twice. Whether
+a function keeps to that (no raw `tf.random`, no write to a plain
+`tf.Variable`) is what `discover` finds out, by tracing it once.
+"""
+
+import dataclasses
+import sys
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc import _context
+from tfgc._errors import UnsupportedModelError
+
+# Stateful by TensorFlow's declaration, yet running them twice is harmless.
+_REPEATABLE = frozenset(
+    """ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VariableShape
+    VarIsInitializedOp StatefulPartitionedCall If While Case For Assert Placeholder
+    PrintV2 StringFormat LookupTableFindV2 LookupTableSizeV2 HashTableV2
+    CudnnRNN CudnnRNNV2 CudnnRNNV3""".split()
+)
+
+
+class StaleEffectsError(Exception):
+    """The function read a variable that `discover` had not seen."""
+
+
+class Packing:
+    """The structure of a value with its tensors taken out.
+
+    Masks that Keras attaches to tensors travel as tensors of their own.
+    """
+
+    def __init__(self, value):
+        self.tensors = []
+        self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
+        self._structure = tf.nest.map_structure(lambda _: None, value)
+
+    def _take(self, leaf):
+        """Replace a leaf by (kind, static part, slots of its tensors, mask slot)."""
+        if isinstance(leaf, (keras.Variable, tf.Variable)):
+            return ("static", leaf, (), None)
+        if isinstance(leaf, tf.__internal__.CompositeTensor):
+            parts = tf.nest.flatten(leaf, expand_composites=True)
+            return ("composite", tf.type_spec_from_value(leaf), self._slots(parts), None)
+        if isinstance(leaf, keras.KerasTensor):
+            raise UnsupportedModelError(
+                f"A recomputed function was called on the symbolic {leaf!r}. It takes tensors; "
+                "to recompute parts of a functional model use tfgc.enable(model)."
+            )
+        if not tf.is_tensor(leaf):
+            return ("static", leaf, (), None)
+        mask = getattr(leaf, "_keras_mask", None)
+        slots = self._slots([leaf])
+        return ("tensor", None, slots, None if mask is None else self._slots([mask]))
+
+    def _slots(self, tensors):
+        first = len(self.tensors)
+        self.tensors.extend(tensors)
+        return tuple(range(first, len(self.tensors)))
+
+    def release(self):
+        """Hand over the tensors and keep only their dtypes and static shapes."""
+        tensors, self.tensors = self.tensors, None
+        self.specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+        return tensors
+
+    def unpack(self, tensors):
+        """Put `tensors` (in the order of `release`) back into the structure."""
+        leaves = []
+        for kind, static, slots, mask in self._leaves:
+            if kind == "static":
+                leaves.append(static)
+                continue
+            parts = [tensors[i] for i in slots]
+            if kind == "composite":
+                leaves.append(tf.nest.pack_sequence_as(static, parts, expand_composites=True))
+                continue
+            if mask is not None:
+                parts[0]._keras_mask = tensors[mask[0]]
+            leaves.append(parts[0])
+        return tf.nest.pack_sequence_as(self._structure, leaves)
+
+    @property
+    def key(self):
+        """Hashable; equal for calls that `discover` need look at only once."""
+        leaves = tuple((kind, _hashable(static), slots, mask) for kind, static, slots, mask in self._leaves)
+        dtypes = tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
+        return (repr(self._structure), leaves, dtypes)
+
+
+def _hashable(leaf):
+    if isinstance(leaf, (keras.Variable, tf.Variable)):
+        return id(leaf)
+    try:
+        hash(leaf)
+    except TypeError:
+        return type(leaf)
+    return (type(leaf), leaf)
+
+
+class _Scope(keras.StatelessScope):
+    """Serves variables from a table, and notes all that is read and written.
+
+    With `values` None it only takes notes, and reads go to the variables.
+    """
+
+    def __init__(self, values):
+        super().__init__(collect_losses=True)
+        self.reads = {}
+        self.written = {}
+        self._strict = values is not None
+        self._given = values or {}
+        self._makers = {}
+        self.state_mapping.update(self._given)
+
+    def get_current_value(self, variable):
+        value = self.state_mapping.get(id(variable))
+        if value is None:
+            self.reads[id(variable)] = variable
+            if self._strict and _context.storage(variable) is not None:
+                raise StaleEffectsError(variable.path)
+        return value
+
+    def add_update(self, update):
+        variable, value = update
+        self.written[id(variable)] = (variable, value)
+        given = self._given.get(id(variable)) if variable.trainable else None
+        self.state_mapping[id(variable)] = (
+            tf.stop_gradient(value) if given is None else _read_after_write(given, value)
+        )
+
+    def add_loss(self, loss):
+        # Keras passes the loss and not the layer; the caller is Layer.add_loss.
+        self._makers[id(loss)] = sys._getframe(1).f_locals["self"]
+        super().add_loss(loss)
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        # A layer remembers its losses by id, and ids are used again.
+        for loss, layer in zip(self.losses, self.loss_layers):
+            layer._loss_ids.discard(id(loss))
+
+    @property
+    def loss_layers(self):
+        """The layer that made each of `losses`."""
+        return [self._makers[id(loss)] for loss in self.losses]
+
+
+@tf.custom_gradient
+def _read_after_write(given, value):
+    """The new value of a variable, with gradients going to the variable.
+
+    A tape sums the gradients of all reads of a variable, whatever was written
+    in between, and sees no path through the write itself.
+    """
+    return tf.identity(tf.stop_gradient(value)), lambda upstream: (upstream, None)
+
+
+@dataclasses.dataclass
+class Run:
+    """All that one run of a function did.
+
+    `tensors` are the outputs, then the losses, then the new values of the
+    written variables.
+    """
+
+    tensors: list
+    specs: list
+    packing: Packing
+    loss_layers: list
+    written: list
+
+    @property
+    def differentiable(self):
+        """Positions in `tensors` through which gradients can flow."""
+        end = len(self.specs) - len(self.written)
+        return [i for i, s in enumerate(self.specs[:end]) if s.dtype.is_floating or s.dtype.is_complex]
+
+    def without_tensors(self):
+        """What is the same in every run of this signature."""
+        return dataclasses.replace(self, tensors=None)
+
+    def finish(self, tensors):
+        """Write the state, give the losses to their layers, return the value."""
+        losses_at = len(tensors) - len(self.written) - len(self.loss_layers)
+        states_at = len(tensors) - len(self.written)
+        for variable, value in zip(self.written, tensors[states_at:]):
+            variable.assign(value)
+        for layer, loss in zip(self.loss_layers, tensors[losses_at:states_at]):
+            layer.add_loss(loss)
+        return self.packing.unpack(tensors[:losses_at])
+
+
+def run(fn, packing, tensors, variables, values):
+    """Run `fn` once on `tensors`, with `variables` holding `values`. Pure."""
+    args, kwargs = packing.unpack(tensors)
+    with _Scope({id(v): value for v, value in zip(variables, values)}) as scope:
+        result = fn(*args, **kwargs)
+    packed = Packing(result)
+    outputs = packed.release()
+    written = [variable for variable, _ in scope.written.values()]
+    tensors = [*outputs, *scope.losses, *(value for _, value in scope.written.values())]
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+    return Run(tensors, specs, packed, scope.loss_layers, written)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effects:
+    """What a function touches besides its arguments.
+
+    Attributes:
+        reads: Keras variables it reads; their values become arguments.
+        captured: Tensors it closes over through which gradients can flow.
+        variables: Plain `tf.Variable`s it reads, the trainable ones.
+        obstacle: Why it must not be run twice, or None.
+    """
+
+    reads: tuple
+    captured: tuple = ()
+    variables: tuple = ()
+    obstacle: Any = None
+
+
+def discover(fn, packing):
+    """Trace `fn` once, symbolically, and return its `Effects`.
+
+    Layers not built yet are built by this, as by their first call.
+    """
+    scope = None
+
+    def traced(*tensors):
+        nonlocal scope
+        args, kwargs = packing.unpack(tensors)
+        with _Scope(None) as scope:
+            result = fn(*args, **kwargs)
+        return Packing(result).tensors
+
+    graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
+    reads = tuple(scope.reads.values())
+    known = {id(_context.storage(v)) for v in reads}
+    return Effects(
+        reads=reads,
+        captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
+        variables=tuple(v for v in graph.variables if id(v) not in known),
+        obstacle=_obstacle(graph),
+    )
+
+
+def _obstacle(graph):
+    """Name the first op that gives another result or effect when run again."""
+    for op in graph.get_operations():
+        if op.op_def.is_stateful and op.type not in _REPEATABLE:
+            return f"{op.type} at {op.name!r}"
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            if node.op not in _REPEATABLE and _context.is_stateful(node.op):
+                return f"{node.op} at {node.name!r}"
+    return None

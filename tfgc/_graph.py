@@ -1,0 +1,224 @@
+"""The graph that plans are made of: nodes in one fixed order, as plain data.
+
+Invariants, checked when a Graph is made: names are unique, and every node
+comes after the nodes whose outputs it reads. A tensor is named by a `Ref`: the
+name of its node (or graph input) and the output's index. A *position* p is the
+place before node p; the *cut* there is the set of tensors that exist by then
+and are still to be read (or are outputs of the graph).
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from typing import NamedTuple, Optional
+
+from tfgc._errors import OptionError, TfgcError
+
+
+class Ref(NamedTuple):
+    """One output of a node, or a graph input (index 0)."""
+
+    node: str
+    index: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Shape and dtype of a tensor; the first dimension is None for the batch."""
+
+    shape: tuple
+    dtype: str = "float32"
+
+    def bytes(self, batch_size=None):
+        """Bytes of the tensor, or of one sample of it without `batch_size`.
+
+        Raises:
+            OptionError: If a dimension other than the batch is unknown.
+        """
+        if None in self.shape[1:]:
+            raise OptionError(
+                f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc "
+                "does not guess sizes; name them with input_shapes={input name: shape without batch} "
+                "or example=batch"
+            )
+        batch = 1 if batch_size is None else batch_size
+        return math.prod(batch if d is None else d for d in self.shape) * _itemsize(self.dtype)
+
+    def __str__(self):
+        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+def _itemsize(dtype):
+    if dtype == "bool":
+        return 1
+    bits = re.search(r"\d+", dtype)
+    if bits is None:
+        raise OptionError(f"the size of a {dtype} element is not known")
+    return max(1, int(bits[0]) // 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One call of a layer or op.
+
+    Attributes:
+        name: The layer's name; later calls of it are `name:1`, `name:2`; inside
+            a nested model `model/name`.
+        kind: Its class, for people to read.
+        inputs: The tensors it reads, as `Ref`s.
+        outputs: A `Spec` for each tensor it makes.
+        declared: The same as the model declares them, where `outputs` are for
+            one batch and input size; by default `outputs`.
+    """
+
+    name: str
+    inputs: tuple
+    outputs: tuple
+    kind: str = "node"
+    declared: tuple = ()
+
+    def describe(self):
+        """One line that is the same for this node at any batch, in any process."""
+        return f"{self.name} ({self.kind}) -> {', '.join(map(str, self.declared or self.outputs))}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """Nodes in the order in which they run.
+
+    Attributes:
+        nodes: Tuple of `Node`.
+        inputs: Mapping from the name of each graph input to its `Spec`.
+        outputs: `Ref`s of the tensors that the graph returns.
+        batch_size: Samples in a batch, where bytes are compared; or None, and
+            bytes are those of one sample.
+
+    Example:
+        >>> a = Node("a", (Ref("x"),), (Spec((None, 8)),))
+        >>> b = Node("b", (Ref("a"), Ref("x")), (Spec((None, 4)),))
+        >>> graph = Graph((a, b), {"x": Spec((None, 2))}, (Ref("b"),))
+        >>> graph.cut(1)
+        (Ref(node='x', index=0), Ref(node='a', index=0))
+        >>> graph.cut_bytes[1]
+        40
+    """
+
+    nodes: tuple
+    inputs: dict
+    outputs: tuple
+    batch_size: Optional[int] = None
+
+    def __post_init__(self):
+        seen = set(self.inputs)
+        for node in self.nodes:
+            if node.name in seen:
+                raise TfgcError(f"two nodes are called {node.name!r}")
+            for ref in node.inputs:
+                if ref.node not in seen:
+                    raise TfgcError(f"node {node.name!r} reads {ref.node!r}, which does not come before it")
+            seen.add(node.name)
+
+    def __len__(self):
+        return len(self.nodes)
+
+    @functools.cached_property
+    def position(self):
+        """Position of each node by name."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
+
+    @functools.cached_property
+    def specs(self):
+        """`Spec` of every tensor by its `Ref`, in the order they are made."""
+        specs = {Ref(name): spec for name, spec in self.inputs.items()}
+        for node in self.nodes:
+            specs.update((Ref(node.name, i), spec) for i, spec in enumerate(node.outputs))
+        return specs
+
+    @functools.cached_property
+    def last_use(self):
+        """Position after which each tensor that is read is no longer needed."""
+        last = {ref: i for i, node in enumerate(self.nodes) for ref in node.inputs}
+        last.update((ref, len(self.nodes)) for ref in self.outputs)
+        return last
+
+    def bytes(self, ref):
+        """Bytes of one tensor."""
+        try:
+            return self.specs[ref].bytes(self.batch_size)
+        except OptionError as error:
+            raise OptionError(f"{ref.node!r}: {error}") from None
+
+    def cut(self, position):
+        """The tensors alive before node `position` runs, oldest first."""
+        made = lambda ref: self.position.get(ref.node, -1)  # noqa: E731
+        return tuple(ref for ref in self.specs if made(ref) < position <= self.last_use.get(ref, -1))
+
+    @functools.cached_property
+    def cut_bytes(self):
+        """Bytes of the cut at each position, from 0 to the number of nodes."""
+        change = [0] * (len(self.nodes) + 2)
+        for ref in self.specs:
+            made = self.position.get(ref.node, -1)
+            if self.last_use.get(ref, -1) > made:
+                change[made + 1] += self.bytes(ref)
+                change[self.last_use[ref] + 1] -= self.bytes(ref)
+        return tuple(itertools.accumulate(change[:-1]))
+
+    @functools.cached_property
+    def node_bytes(self):
+        """Bytes that each node puts out: the simple cost of keeping it."""
+        return tuple(sum(self.bytes(Ref(n.name, i)) for i in range(len(n.outputs))) for n in self.nodes)
+
+
+def order(nodes, outputs, after=()):
+    """Sort nodes so that little is alive: the next is what leaves least bytes.
+
+    Among the nodes whose inputs are there, the one that leaves the smallest cut
+    comes first; ties keep the given order, so the result is deterministic.
+    Unknown dimensions count as 1 here: they move an order, never a figure.
+
+    Args:
+        nodes: Nodes in some order that respects the edges.
+        outputs: `Ref`s that stay alive to the end.
+        after: Pairs (i, j) of positions: node j must not run before node i.
+    """
+    size = {}
+    for node in nodes:
+        for i, spec in enumerate(node.outputs):
+            size[Ref(node.name, i)] = math.prod(d or 1 for d in spec.shape) * _itemsize(spec.dtype)
+    readers = {ref: 0 for ref in size}
+    made_by = {node.name: i for i, node in enumerate(nodes)}
+    waits = [set() for _ in nodes]
+    for i, node in enumerate(nodes):
+        waits[i].update(made_by[ref.node] for ref in node.inputs if ref.node in made_by)
+        for ref in set(node.inputs) & set(readers):
+            readers[ref] += 1
+    for ref in set(outputs) & set(readers):
+        readers[ref] += 1
+    for first, second in after:
+        waits[second].add(first)
+    followers = [[] for _ in nodes]
+    for i, awaited in enumerate(waits):
+        for j in awaited:
+            followers[j].append(i)
+
+    def growth(i):
+        made = sum(size[Ref(nodes[i].name, k)] for k in range(len(nodes[i].outputs)))
+        freed = sum(size[ref] for ref in set(nodes[i].inputs) & set(readers) if readers[ref] == 1)
+        return (made - freed, i)
+
+    ready = {i for i, awaited in enumerate(waits) if not awaited}
+    result = []
+    while ready:
+        i = min(ready, key=growth)
+        ready.remove(i)
+        result.append(nodes[i])
+        for ref in set(nodes[i].inputs) & set(readers):
+            readers[ref] -= 1
+        for j in followers[i]:
+            waits[j].discard(i)
+            if not waits[j]:
+                ready.add(j)
+    return tuple(result)

@@ -1,0 +1,94 @@
+"""Split a model into partitioned sub-models: plain `keras.Model`s that compose."""
+
+import functools
+
+import keras
+
+from tfgc import _planner, _trace
+from tfgc._errors import OptionError
+from tfgc._graph import Ref
+from tfgc._plan import Plan
+
+
+def split(model, n_or_plan):
+    """Return models that, called one after the other, compute what `model` does.
+
+    Each takes what the one before returns: one tensor, or a list of all the
+    tensors that cross the cut. A tensor that only passes by goes through an
+    `Identity` layer. The parts share the layers of `model`, so training them
+    trains it, and the layers keep the inbound nodes they had.
+
+    Args:
+        model: A built `keras.Sequential` or functional model.
+        n_or_plan: A number of parts (of about equal output bytes, cut where
+            little is alive), or a `tfgc.Plan` whose segments become the parts.
+
+    Returns:
+        A list of `keras.Model`.
+
+    Raises:
+        UnsupportedModelError: If the model is subclassed or not built.
+        OptionError: For a number below 1 or above the number of nodes.
+        PlanMismatchError: If the plan was made for another model.
+
+    Example:
+        >>> import keras, numpy as np, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+        >>> x = np.ones((2, 8), "float32")
+        >>> y = x
+        >>> for part in tfgc.split(model, 2):
+        ...     y = part(y)
+        >>> bool(np.array_equal(y, model(x)))
+        True
+    """
+    program = _trace.Program(model)
+    if isinstance(n_or_plan, Plan):
+        plan = n_or_plan
+    elif isinstance(n_or_plan, int):
+        plan = _planner.plan(model, strategy="sqrt", segments=n_or_plan)
+    else:
+        raise OptionError(f"split takes a number of parts or a tfgc.Plan, not {n_or_plan!r}")
+    plan.check(program.graph)
+    cuts = [*_crossings(program.graph, plan), program.outputs]
+    return [
+        _part(program, i, segment.nodes, cuts[i], cuts[i + 1], last=i == len(plan.segments) - 1, name=model.name)
+        for i, segment in enumerate(plan.segments)
+    ]
+
+
+def _crossings(graph, plan):
+    """The tensors that enter each segment, needed by it or by a later one."""
+    made = {Ref(name) for name in graph.inputs}
+    wanted = [set(graph.outputs)]
+    for segment in reversed(plan.segments):
+        inputs = {ref for name in segment.nodes for ref in graph.nodes[graph.position[name]].inputs}
+        wanted.append(wanted[-1] | inputs)
+    for i, segment in enumerate(plan.segments):
+        enters = made if i == 0 else made & wanted[len(plan.segments) - i]
+        yield tuple(ref for ref in graph.specs if ref in enters)
+        made |= {ref for ref in graph.specs if ref.node in set(segment.nodes)}
+
+
+def _part(program, i, nodes, enter, leave, *, last, name):
+    """Build one part on inputs of its own, sharing the layers."""
+    inputs = [program.placeholder(ref) for ref in enter]
+    with _trace.no_traces_left(program) as removed:
+        table = dict(zip(enter, inputs))
+        program.run(nodes, table)
+        passing = set(enter)
+        outputs = [keras.layers.Identity()(table[ref]) if ref in passing else table[ref] for ref in leave]
+        taken = program.structured_inputs(inputs) if i == 0 else _single(inputs)
+        given = program.structured_outputs(outputs) if last else _single(outputs)
+        part = keras.Model(taken, given, name=f"{name}_part{i}")
+    part.get_config = functools.partial(_config, part, removed)
+    return part
+
+
+def _single(tensors):
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _config(part, removed):
+    """The part's own `get_config`, which looks for its nodes on the layers."""
+    with _trace.traces_back(removed):
+        return type(part).get_config(part)

@@ -1,0 +1,277 @@
+"""Read a Keras model into a Graph, and run its nodes by name.
+
+The only file that knows how Keras stores a functional graph. A `Program` is
+the runnable side of a `Graph`: the same node names, with the layer and the
+symbolic arguments behind each. It calls each layer just as `Functional.call`
+does, so a node does exactly what it does in the model.
+"""
+
+import contextlib
+import dataclasses
+
+import keras
+from keras.src.models.functional import Functional, operation_fn, unpack_singleton
+from keras.src.models.sequential import Sequential
+from tfgc import _graph
+from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, near
+from tfgc._graph import Graph, Node, Ref, Spec
+
+
+def read(model, batch_size=None, input_shapes=None):
+    """Read a built Sequential or functional model into a `Graph`.
+
+    Nested models are flattened into the nodes of their own, except where they
+    are called on masked inputs or change the dtype or rank of an input.
+
+    Args:
+        model: The `keras.Model`.
+        batch_size: Samples in a batch; gives every tensor its true size.
+        input_shapes: Mapping from input names to shapes without the batch,
+            where the model leaves dimensions open.
+
+    Raises:
+        UnsupportedModelError: For a subclassed or unbuilt model.
+        OptionError: For an unknown input, or a shape that does not fit.
+    """
+    return Program(model, batch_size, input_shapes).graph
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """One node's call: the layer, its symbolic arguments, and their `Ref`s."""
+
+    node: object
+    sources: tuple
+    training: object
+
+    def call(self, function, table):
+        filled = {key: table[ref] for key, ref in self.sources}
+        args, kwargs = self.node.arguments.fill_in(filled)
+        return keras.tree.flatten(function(*args, **kwargs))
+
+
+class Program:
+    """The graph of a model together with what runs its nodes.
+
+    Attributes:
+        graph: The `Graph`.
+    """
+
+    def __init__(self, model, batch_size=None, input_shapes=None):
+        self._model = model
+        self._function = functional_of(model)
+        self._steps = {}
+        self._names = {t.name for t in self._function.inputs}
+        inputs = {t.name: t for t in self._function.inputs}
+        for name in input_shapes or {}:
+            if name not in inputs:
+                raise OptionError(f"input_shapes: the model has no input {name!r}{near(name, inputs)}")
+        specs = {Ref(name): _resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
+        refs = {id(t): Ref(t.name) for t in self._function.inputs}
+        self._flatten(self._function, refs, "", None)
+        self.outputs = tuple(refs[id(t)] for t in self._function.outputs)
+        known = batch_size is not None or bool(input_shapes)
+        for name, step in self._steps.items():
+            made = step.call(step.node.operation.compute_output_spec, specs) if known else step.node.outputs
+            specs.update((Ref(name, i), keras.KerasTensor(t.shape, t.dtype)) for i, t in enumerate(made))
+        nodes = [self._node(name, specs) for name in self._steps]
+        self.graph = Graph(
+            _graph.order(nodes, self.outputs, self._pinned()),
+            {name: _spec(specs[Ref(name)]) for name in inputs},
+            self.outputs,
+            batch_size,
+        )
+
+    def _flatten(self, function, refs, path, training):
+        """Add a step for each call in `function`, in Keras's order; fill `refs`."""
+        for depth in sorted(function._nodes_by_depth, reverse=True):
+            for node in function._nodes_by_depth[depth]:
+                if node.is_input or not node.operation:
+                    continue
+                name = self._name(path + node.operation.name)
+                inner = _flattenable(node)
+                if inner is None:
+                    sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
+                    self._steps[name] = _Step(node, sources, training)
+                    refs.update((id(t), Ref(name, i)) for i, t in enumerate(node.outputs))
+                    continue
+                given = node.arguments.kwargs.get("training")
+                inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
+                self._flatten(inner, inside, f"{name}/", training if given is None else given)
+                refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
+
+    def _name(self, name):
+        unique, call = name, 0
+        while unique in self._names:
+            call += 1
+            unique = f"{name}:{call}"
+        self._names.add(unique)
+        return unique
+
+    def _node(self, name, specs):
+        step = self._steps[name]
+        outputs = tuple(_spec(specs[Ref(name, i)]) for i in range(len(step.node.outputs)))
+        inputs = tuple(ref for _, ref in step.sources)
+        declared = tuple(_spec(t) for t in step.node.outputs)
+        return Node(name, inputs, outputs, type(step.node.operation).__name__, declared)
+
+    def _pinned(self):
+        """Pairs of steps whose order may matter: they could share state.
+
+        Calls that touch the same layer or variable keep Keras's order, and so do
+        all custom layers, which may draw from Keras's global random generator.
+        """
+        last, pairs = {}, []
+        for i, step in enumerate(self._steps.values()):
+            operation = step.node.operation
+            if not isinstance(operation, keras.Layer):
+                continue
+            layers = operation._flatten_layers()
+            keys = {id(layer) for layer in layers} | {id(v) for v in operation.non_trainable_variables}
+            if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in layers):
+                keys.add("custom")
+            pairs += [(last[key], i) for key in keys if key in last]
+            last.update(dict.fromkeys(keys, i))
+        return pairs
+
+    @property
+    def steps(self):
+        """Every call of the model, in Keras's order."""
+        return self._steps.values()
+
+    def feed(self, inputs, mask=None):
+        """The table of tensors to start from, as `Functional.call` prepares it."""
+        flat = self._function._standardize_inputs(inputs)
+        if mask is not None:
+            for tensor, its_mask in zip(flat, keras.tree.flatten(mask)):
+                if its_mask is not None:
+                    tensor._keras_mask = its_mask
+        return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
+
+    def run(self, names, table, training=None, release=None):
+        """Run nodes, adding their outputs to `table`.
+
+        `release` maps a node to the tensors that nobody reads after it.
+        """
+        for name in names:
+            step = self._steps[name]
+            call = operation_fn(step.node.operation, training=step.training if training is None else training)
+            made = step.call(call, table)
+            table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
+            for ref in (release or {}).get(name, ()):
+                del table[ref]
+
+    def placeholder(self, ref):
+        """A fresh `keras.Input` for a tensor of the model."""
+        for t in self._function.inputs:
+            if t.name == ref.node:
+                return keras.Input(batch_shape=t.shape, dtype=t.dtype, name=t.name)
+        made = self._steps[ref.node].node.outputs[ref.index]
+        return keras.Input(batch_shape=made.shape, dtype=made.dtype)
+
+    def collect(self, table):
+        """The model's outputs in their structure."""
+        return unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
+
+    def structured_outputs(self, tensors):
+        """Tensors in the structure of the model's outputs."""
+        return keras.tree.pack_sequence_as(self._function._outputs_struct, tensors)
+
+    def structured_inputs(self, tensors):
+        """Tensors in the structure of the model's inputs."""
+        return keras.tree.pack_sequence_as(self._function._inputs_struct, tensors)
+
+
+@contextlib.contextmanager
+def no_traces_left(program):
+    """Undo the nodes that symbolic calls append to the model's layers.
+
+    Yields a list that afterwards holds, for each touched layer, the layer, how many
+    inbound nodes it has of its own, and those that were taken away.
+    """
+    layers = {id(step.node.operation): step.node.operation for step in program.steps}
+    before = [(layer, len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in layers.values()]
+    removed = []
+    try:
+        yield removed
+    finally:
+        for layer, inbound, outbound in before:
+            if layer._inbound_nodes[inbound:]:
+                removed.append((layer, inbound, layer._inbound_nodes[inbound:]))
+            del layer._inbound_nodes[inbound:]
+            del layer._outbound_nodes[outbound:]
+
+
+@contextlib.contextmanager
+def traces_back(removed):
+    """Put removed nodes back for a while, where their positions still stand."""
+    for layer, inbound, nodes in removed:
+        if len(layer._inbound_nodes) != inbound:
+            raise TfgcError(
+                f"layer {layer.name!r} was called on symbolic tensors since the model was split; split it again"
+            )
+        layer._inbound_nodes.extend(nodes)
+    try:
+        yield
+    finally:
+        for layer, inbound, _ in removed:
+            del layer._inbound_nodes[inbound:]
+
+
+def functional_of(model):
+    """Return the functional graph of a model, or say why it has none."""
+    if isinstance(model, Sequential):
+        if type(model).call is Sequential.call and model._functional is not None:
+            return model._functional
+        if type(model).call is Sequential.call:
+            raise UnsupportedModelError(
+                f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
+                "keras.Input(shape), or call it once on a batch"
+            )
+    elif isinstance(model, Functional) and type(model).call is Functional.call:
+        return model
+    name = getattr(model, "name", None) or type(model).__name__
+    raise UnsupportedModelError(
+        f"{name!r} is a {type(model).__name__} with a call() of its own, whose inside tfgc cannot read. It plans "
+        "keras.Sequential and functional models; elsewhere wrap the large blocks yourself: "
+        "self.block = tfgc.recompute(block)"
+    )
+
+
+def _flattenable(node):
+    """The functional graph of a nested model whose nodes can stand for its call."""
+    operation = node.operation
+    if not isinstance(operation, keras.Model) or "call" in vars(operation):
+        return None
+    try:
+        inner = functional_of(operation)
+    except UnsupportedModelError:
+        return None
+    options = {k: v for k, v in node.arguments.kwargs.items() if k != "training"}
+    if len(inner.inputs) > 1:
+        try:
+            keras.tree.assert_same_structure(inner.input, node.arguments.args[0])
+        except (ValueError, TypeError):
+            return None
+    same = len(inner.inputs) == len(node.input_tensors) and all(
+        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and getattr(outer, "_keras_mask", None) is None
+        for t, outer in zip(inner.inputs, node.input_tensors)
+    )
+    return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
+
+
+def _resized(tensor, batch_size, shape):
+    full = list(tensor.shape)
+    if shape is not None:
+        shape = tuple(shape)
+        fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
+        if not fits:
+            raise OptionError(f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}")
+        full[1:] = shape
+    if batch_size is not None and full:
+        full[0] = batch_size
+    return keras.KerasTensor(full, tensor.dtype)
+
+
+def _spec(tensor):
+    return Spec(tuple(tensor.shape), str(tensor.dtype))

@@ -1,0 +1,98 @@
+"""The custom training step: forward, loss, gradients, update, logs."""
+
+import contextlib
+
+import keras
+import tensorflow as tf
+
+from tfgc import _planner
+from tfgc._errors import TfgcError
+from tfgc._segments import Runner
+
+
+def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=False, jit_compile=False):
+    """Return a function that trains `model` on one batch, by a plan.
+
+    The model itself is not changed: outside of the step it runs its own code. The step
+    adds `model.losses`, scales the loss when the optimizer is a
+    `LossScaleOptimizer`, and runs on the device where TensorFlow places it.
+
+    Args:
+        model: A built `keras.Sequential` or functional model.
+        loss: What `model.compile` takes: a name, a function, a `keras.Loss`, or
+            for several outputs a list or dict of them.
+        optimizer: A `keras.Optimizer` or its name.
+        plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`.
+        metrics: What `model.compile` takes. They run on until `step.reset_metrics()`.
+        run_eagerly: Run the step in Python, with every segment compiled, in
+            place of the whole step as one `tf.function`.
+        jit_compile: Compile the step with XLA.
+
+    Returns:
+        `step(x, y, sample_weight=None) -> dict`, with the loss of this batch and
+        the metrics so far, as scalar tensors. `step.optimizer` is the optimizer.
+
+    Raises:
+        TfgcError: If the model has no trainable weights.
+
+    Example:
+        >>> import keras, numpy as np, tfgc
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        >>> step = tfgc.train_step(model, "mse", "sgd", metrics=["mae"])
+        >>> sorted(step(np.ones((2, 8)), np.ones((2, 1))))
+        ['loss', 'mae']
+    """
+    if run_eagerly and jit_compile:
+        raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
+    if plan is None:
+        plan = _planner.plan(model)
+    runner = Runner(model, plan)
+    if not model.trainable_weights:
+        raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
+    trainer = _Trainer(model)
+    trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
+    optimizer = trainer.optimizer
+    optimizer.build(model.trainable_variables)
+
+    def step(x, y, sample_weight=None):
+        with tf.GradientTape() as tape:
+            with _running(model, runner):
+                predictions = model(x, training=True)
+            value = trainer.compute_loss(x, y, predictions, sample_weight)
+            scaled = optimizer.scale_loss(value)
+        gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        logs = trainer.compute_metrics(x, y, predictions, sample_weight)
+        return {**logs, "loss": value}
+
+    if not run_eagerly:
+        step = tf.function(step, autograph=False, jit_compile=jit_compile, reduce_retracing=True)
+    step.optimizer = optimizer
+    step.reset_metrics = trainer.reset_metrics
+    return step
+
+
+class _Trainer(keras.Model):
+    """Keras's own reading of `loss` and `metrics`, without compiling the user's model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.output_names = getattr(model, "output_names", None)
+        self.built = True
+
+    def call(self, inputs):
+        return self.model(inputs)
+
+
+@contextlib.contextmanager
+def _running(model, runner):
+    """Let the model run by `runner`, for as long as this lasts."""
+    before = vars(model).get("call")
+    model.call = runner.call
+    try:
+        yield
+    finally:
+        del model.call
+        if before is not None:
+            model.call = before

@@ -1,0 +1,68 @@
+"""Methods that choose a plan, one a file, found by listing this folder.
+
+A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It
+needs neither TensorFlow nor Keras, and any function of that signature can be
+given wherever a name can.
+"""
+
+import importlib
+import inspect
+import pkgutil
+
+from tfgc._errors import OptionError, near
+
+
+def available():
+    """Names of the strategies, sorted.
+
+    >>> "sqrt" in available()
+    True
+    """
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def get(strategy):
+    """Return the planning function for a name; a function is returned as it is.
+
+    Raises:
+        OptionError: For an unknown name, with near ones.
+    """
+    if callable(strategy):
+        return strategy
+    if strategy not in available():
+        raise OptionError(
+            f"there is no strategy {strategy!r}{near(strategy, available())} (there are: {', '.join(available())})"
+        )
+    return importlib.import_module(f"{__name__}.{strategy}").plan
+
+
+def apply(strategy, graph, *, budget=None, **options):
+    """Plan `graph` by a strategy, refusing options that it does not take."""
+    plan = get(strategy)
+    name = strategy if isinstance(strategy, str) else getattr(plan, "__name__", repr(plan))
+    taken = inspect.signature(plan).parameters
+    if budget is not None and "budget" not in taken:
+        raise OptionError(f"strategy {name!r} does not honour a budget; leave budget={budget!r} out")
+    if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        known = set(options)
+    else:
+        known = [k for k in taken if k not in ("graph", "budget")]
+    for option in options:
+        if option not in known:
+            offer = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise OptionError(f"strategy {name!r} takes no option {option!r}{near(option, known)} ({offer})")
+    if budget is not None:
+        options["budget"] = budget
+    return plan(graph, **options)
+
+
+def segment_count(graph, segments):
+    """Check a number of segments; None stands for about the square root of the nodes."""
+    n = len(graph)
+    if segments is None:
+        return max(1, round(n**0.5))
+    if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
+        raise OptionError(f"segments={segments!r}: the number of segments is a whole number from 1 on")
+    if segments > n:
+        raise OptionError(f"segments={segments}: the model has {n} nodes and cannot be cut into more segments than that")
+    return segments

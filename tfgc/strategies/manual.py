@@ -1,0 +1,30 @@
+"""The user names the layers whose outputs are checkpoints.
+
+The "collection" mode of TF1's gradient-checkpointing. The model is cut behind each
+named layer, and every tensor alive there is stored. O(n).
+"""
+
+from tfgc._errors import OptionError, near
+from tfgc._plan import Plan
+
+
+def plan(graph, *, keep):
+    """Cut behind the layers called `keep` (names as in `model.summary()`).
+
+    A layer that is called more than once is cut behind at every call; name one call as
+    `layer:1`. Layers of a nested model are named `model/layer`.
+    """
+    if isinstance(keep, str) or not keep:
+        raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
+    calls = {}
+    for i, node in enumerate(graph.nodes):
+        calls.setdefault(node.name, []).append(i)
+        layer = node.name.partition(":")[0]
+        if layer != node.name:
+            calls.setdefault(layer, []).append(i)
+    cuts = []
+    for name in keep:
+        if name not in calls:
+            raise OptionError(f"keep: there is no layer {name!r} in the model{near(name, calls)}")
+        cuts += [i + 1 for i in calls[name] if i + 1 < len(graph)]
+    return Plan.from_cuts(graph, cuts, strategy="manual", options={"keep": list(keep)})

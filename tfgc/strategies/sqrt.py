@@ -1,0 +1,31 @@
+"""About sqrt(n) segments of equal cost, each cut where little is alive.
+
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost",
+arXiv:1604.06174: with sqrt(n) segments of equal size, the stored cuts and the one segment
+that is being differentiated both take O(sqrt(n)) memory, for one more forward
+pass. The cost of a node is the bytes that it puts out. A cut moves up to a
+quarter of a segment from its even place, to where the fewest bytes are alive: beside a
+residual block rather than inside of it. O(n segments).
+"""
+
+import itertools
+
+from tfgc import strategies
+from tfgc._plan import Plan
+
+
+def plan(graph, *, segments=None):
+    """Cut into `segments` parts (default: about the square root of the nodes)."""
+    n = strategies.segment_count(graph, segments)
+    before = [0, *itertools.accumulate(graph.node_bytes)]
+    share = before[-1] / n
+    cuts, last = [], 0
+    for i in range(1, n):
+        allowed = range(last + 1, len(graph) - (n - i) + 1)
+        close = [p for p in allowed if abs(before[p] - i * share) <= share / 4]
+        if close:
+            last = min(close, key=lambda p: (graph.cut_bytes[p], abs(before[p] - i * share)))
+        else:
+            last = min(allowed, key=lambda p: abs(before[p] - i * share))
+        cuts.append(last)
+    return Plan.from_cuts(graph, cuts, strategy="sqrt", options={"segments": n})

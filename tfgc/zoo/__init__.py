@@ -1,0 +1,83 @@
+"""Networks to measure on: families that `keras.applications` lacks, one a file.
+
+A model is named as a network of this folder (`sample_cnn`, `big_cnn(3, 9)`), as one
+of `keras.applications` (`resnet50`), as `module:function` that builds one,
+or as a saved `.keras` file. Weights are never downloaded.
+"""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+
+from tfgc._errors import OptionError, near
+
+
+def available():
+    """Mapping from the name of each network of this folder to its builder."""
+    networks = {}
+    for module in pkgutil.iter_modules(__path__):
+        family = importlib.import_module(f"{__name__}.{module.name}")
+        networks.update((name, getattr(family, name)) for name in family.__all__)
+    return networks
+
+
+def build(name, image_size=None):
+    """Build the model that `name` names.
+
+    Args:
+        name: See above.
+        image_size: Height and width of the input images, where the network takes
+            them.
+
+    Raises:
+        OptionError: For an unknown name, with near ones.
+    """
+    if name.endswith(".keras"):
+        import keras
+
+        _refuse(image_size, name, "a saved model has its input size")
+        return keras.models.load_model(name, compile=False)
+    if ":" in name:
+        module, _, function = name.partition(":")
+        try:
+            builder = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise OptionError(f"cannot import the builder {name!r}: {error}") from error
+        return _call(builder, (), image_size, name)
+    called = re.fullmatch(r"(\w+)\((.*)\)", name)
+    base, arguments = (called[1], ast.literal_eval(f"({called[2]},)")) if called else (name, ())
+    networks = available()
+    if base in networks:
+        return _call(networks[base], arguments, image_size, name)
+    return _application(base, image_size, sorted(networks))
+
+
+def _application(name, image_size, others):
+    import keras
+
+    builders = {key.lower(): f for key, f in vars(keras.applications).items() if inspect.isfunction(f)}
+    builder = builders.get(name.lower().replace("_", "").replace("-", ""))
+    if builder is None:
+        known = [*others, *builders]
+        raise OptionError(
+            f"there is no network {name!r}{near(name.lower(), known)} Name one of {', '.join(others)}, one of "
+            "keras.applications (such as resnet50), module:function, or a .keras file."
+        )
+    if image_size is None:
+        return builder(weights=None)
+    return builder(weights=None, input_shape=(image_size, image_size, 3))
+
+
+def _call(builder, arguments, image_size, name):
+    if image_size is None:
+        return builder(*arguments)
+    if "image_size" not in inspect.signature(builder).parameters:
+        _refuse(image_size, name, "it takes no image_size")
+    return builder(*arguments, image_size=image_size)
+
+
+def _refuse(image_size, name, why):
+    if image_size is not None:
+        raise OptionError(f"image_size={image_size} does not apply to {name!r}: {why}")
