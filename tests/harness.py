@@ -1,0 +1,166 @@
+"""Train the same model plainly and with tfgc, and judge by DESIGN's "Equal".
+
+Uncompiled eager steps must give bit-equal losses, states and gradients.
+Compiled segments and whole-step graphs are compared with the plain step in
+`tf.function`, each gradient within `tol` of its norm.
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfgc
+
+MODES = ("eager", "compiled", "graph")
+TOLERANCE = {"float32": 1e-5, "mixed_float16": 5e-3, "mixed_bfloat16": 5e-2, "float64": 1e-12}
+
+
+class Step(NamedTuple):
+    loss: float
+    gradients: dict
+    states: dict
+    losses: list
+
+
+def train(model, x, y, *, graph=False, jit_compile=None, call=None, steps=3, extra=(), lr=0.1):
+    """Run some steps of gradient descent and return what each of them showed."""
+    call = call or model
+    optimizer = keras.optimizers.SGD(lr)
+    optimizer.build(model.trainable_variables)
+    variables = list(model.trainable_variables)
+    watched = [v.value for v in variables] + list(extra)
+
+    def step():
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(call(x, training=True))
+            loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(o, t.dtype) - t)) for o, t in zip(outputs, y)])
+            losses = [tf.cast(l, loss.dtype) for l in model.losses]
+            loss = tf.add_n([loss, *losses])
+        gradients = tape.gradient(loss, watched)
+        pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
+        optimizer.apply_gradients(pairs)
+        return loss, gradients, losses
+
+    if graph:
+        step = tf.function(step, jit_compile=jit_compile)
+    names = [v.path for v in variables] + [v.name for v in extra]
+    record = []
+    for _ in range(steps):
+        loss, gradients, losses = step()
+        record.append(
+            Step(
+                float(loss),
+                {name: None if g is None else _sparse_or_dense(g) for name, g in zip(names, gradients)},
+                {f"{i} {v.path}": np.array(v) for i, v in enumerate(states(model))},
+                [float(l) for l in losses],
+            )
+        )
+    return record
+
+
+def states(model):
+    """Every variable that a step may move, those that no list of Keras names included."""
+    generator = keras.src.random.seed_generator.global_seed_generator()
+    hidden = []
+    for layer in model._flatten_layers():
+        cell_states = getattr(layer, "states", None) if getattr(layer, "stateful", False) else None
+        hidden += tf.nest.flatten(cell_states or [])
+        hidden += layer.metrics_variables
+    return [*model.variables, generator.state, *hidden]
+
+
+def _sparse_or_dense(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return ("sparse", gradient.indices.numpy(), gradient.values.numpy())
+    return gradient.numpy()
+
+
+def assert_equal(plain, ours, *, exact, policy="float32", allowed=0.0):
+    """Judge step by step. `exact`: bits; else the norm of each gradient's difference."""
+    assert len(plain) == len(ours)
+    for number, (a, b) in enumerate(zip(plain, ours)):
+        assert a.gradients.keys() == b.gradients.keys()
+        assert len(a.losses) == len(b.losses)
+        scale = max([np.linalg.norm(_dense(g)) for g in a.gradients.values() if g is not None], default=0.0)
+        for name, g0 in a.gradients.items():
+            g = b.gradients[name]
+            where = f"step {number}, gradient of {name}"
+            assert (g is None) == (g0 is None), where
+            if g is None:
+                continue
+            assert isinstance(g, tuple) == isinstance(g0, tuple), f"{where}: sparse in one only"
+            if isinstance(g, tuple):
+                np.testing.assert_array_equal(g[1], g0[1], where)
+            if exact and not allowed:
+                np.testing.assert_array_equal(_dense(g), _dense(g0), where)
+            else:
+                tol = allowed or TOLERANCE[policy]
+                error = np.linalg.norm(_dense(g) - _dense(g0))
+                assert error <= tol * max(np.linalg.norm(_dense(g0)), 1e-3 * scale), f"{where}: {error} of {scale}"
+        for name, v0 in a.states.items():
+            where = f"step {number}, state {name}"
+            if np.issubdtype(v0.dtype, np.integer) or (exact and not allowed):
+                np.testing.assert_array_equal(b.states[name], v0, where)
+            else:
+                tol = 10 * TOLERANCE[policy]
+                np.testing.assert_allclose(b.states[name], v0, rtol=tol, atol=tol, err_msg=where)
+        if exact and not allowed:
+            assert a.loss == b.loss, f"step {number}"
+            assert a.losses == b.losses, f"step {number}"
+        else:
+            np.testing.assert_allclose([b.loss, *b.losses], [a.loss, *a.losses], rtol=10 * TOLERANCE[policy])
+
+
+def _dense(gradient):
+    values = gradient[2] if isinstance(gradient, tuple) else gradient
+    return np.asarray(values, "float64")
+
+
+def worst(plain, other):
+    """The largest relative difference of a gradient between two records."""
+    differences = [0.0]
+    for a, b in zip(plain, other):
+        for name, g0 in a.gradients.items():
+            g = b.gradients[name]
+            if g is None or g0 is None:
+                differences.append(0.0 if (g is None) == (g0 is None) else np.inf)
+                continue
+            norm = np.linalg.norm(_dense(g0))
+            differences.append(np.linalg.norm(_dense(g) - _dense(g0)) / norm if norm else 0.0)
+    return max(differences)
+
+
+def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, wrap=None, **settings):
+    """Plain against enabled, both freshly built from the same seed."""
+    graph = mode != "eager"
+    plain = train(fresh(build), x, y, graph=graph, **settings)
+    model = fresh(build)
+    plan = tfgc.plan(model, strategy="uniform", segments=segments)
+    tfgc.enable(model, plan, compile_segments=mode == "compiled", wrap=wrap)
+    ours = train(model, x, y, graph=mode == "graph", **settings)
+    assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed)
+    return model
+
+
+def check_recomputed(build, x, y, mode, *, policy="float32", allowed=0.0, **settings):
+    """Plain against the whole model as one recomputed function."""
+    plain = train(fresh(build), x, y, graph=mode == "graph", **settings)
+    model = fresh(build)
+    ours = train(model, x, y, graph=mode == "graph", call=tfgc.recompute(model), **settings)
+    assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed)
+    return model
+
+
+def fresh(build):
+    """Build from the same seed and with the same names, Keras's global generator at its start."""
+    policy = keras.config.dtype_policy()
+    keras.utils.clear_session(free_memory=False)
+    keras.config.set_dtype_policy(policy)
+    keras.utils.set_random_seed(7)
+    return build()
+
+
+def noise(*shape, seed=1):
+    return tf.constant(np.random.default_rng(seed).standard_normal(shape).astype("float32"))

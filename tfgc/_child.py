@@ -1,0 +1,157 @@
+"""The child process of a measurement: builds, trains, counts, answers.
+
+Run as `python -m tfgc._child ANSWER`, with a pickled `Case` on standard input.
+The case is read before TensorFlow is imported, so that a memory limit holds for all of it.
+"""
+
+import contextlib
+import os
+import pickle
+import platform
+import resource
+import statistics
+import sys
+import threading
+import time
+
+_SEED = 0
+_SAMPLE_SECONDS = 0.002
+
+
+def main(answer):
+    """Measure the case on standard input, and pickle what was found into `answer`."""
+    # If the machine runs out of memory it is this process that should go.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    case = pickle.load(sys.stdin.buffer)
+    if case.memory_limit is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
+    found = measure(case)
+    with open(answer, "wb") as file:
+        pickle.dump(found, file)
+
+
+def measure(case):
+    """Run the case here and now; return the measured fields of a `Measurement`."""
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(_SEED)
+    model = _build(*case.build)
+    detail = _enable(model, case)
+    x, y = _data(model, case.batch_size)
+    step = _step(model, keras.optimizers.SGD(0.01))
+    if case.mode == "graph":
+        step = tf.function(step)
+    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+    memory = lambda: tf.config.experimental.get_memory_info(device)
+    started = time.time()
+    seconds, peaks, losses = [], [], []
+    for _ in range(case.steps + 1):
+        tf.config.experimental.reset_memory_stats(device)
+        resident = memory()["current"]
+        begin = time.perf_counter()
+        losses.append(float(step(x, y)))
+        seconds.append(time.perf_counter() - begin)
+        peaks.append(memory()["peak"] - resident)
+    return {
+        "detail": detail,
+        "started": started,
+        "peak_bytes": int(statistics.median(peaks[1:])),
+        "peak_bytes_max": max(peaks[1:]),
+        "resident_bytes": memory()["current"],
+        "step_seconds": statistics.median(seconds[1:]),
+        "first_step_seconds": seconds[0],
+        "losses": tuple(losses),
+        "timeline": _timeline(lambda: float(step(x, y)), lambda: memory()["current"]),
+        "device": device,
+        "machine": {
+            "cpus": os.cpu_count(),
+            "processor": platform.machine(),
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+        },
+    }
+
+
+def _build(build, image_size):
+    from tfgc import zoo
+
+    if isinstance(build, str):
+        return zoo.build(build, image_size)
+    return build() if image_size is None else build(image_size=image_size)
+
+
+def _enable(model, case):
+    """Enable the case's plan on the model, if it has one, and say what it is."""
+    if case.strategy is None:
+        return ""
+    import tfgc
+
+    plan = tfgc.plan(model, strategy=case.strategy, **case.options)
+    tfgc.enable(model, plan)
+    return f"{len(plan.segments)} segments"
+
+
+def _step(model, optimizer):
+    """One step of training, as a user without tfgc writes it."""
+    import tensorflow as tf
+
+    if not model.trainable_variables:
+        raise SystemExit(f"{model.name!r} has no trainable weights")
+    optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            predictions = tf.nest.flatten(model(x, training=True))
+            loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in zip(predictions, y)])
+            loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in model.losses)])
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    return step
+
+
+def _data(model, batch_size):
+    """Inputs and targets for a model: seeded noise; whole numbers are 0 or 1."""
+    import numpy as np
+    import tensorflow as tf
+
+    random = np.random.default_rng(_SEED)
+
+    def tensor(spec):
+        if None in spec.shape[1:]:
+            raise SystemExit(f"{spec.name} has the shape {spec.shape}: name the open dimensions, as with --image-size")
+        shape = (batch_size, *spec.shape[1:])
+        if tf.as_dtype(spec.dtype).is_integer:
+            return tf.constant(random.integers(0, 2, shape), spec.dtype)
+        return tf.cast(random.standard_normal(shape, dtype="float32"), spec.dtype)
+
+    inputs = tf.nest.pack_sequence_as(model.input, [tensor(t) for t in model.inputs])
+    return inputs, [tensor(t) for t in model.outputs]
+
+
+def _timeline(step, allocated):
+    """Allocated bytes over one more step, sampled from a thread; not a timed step."""
+    samples, done = [], threading.Event()
+    begin = time.perf_counter()
+
+    def sample():
+        while not done.is_set():
+            samples.append((time.perf_counter() - begin, allocated()))
+            time.sleep(_SAMPLE_SECONDS)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    step()
+    done.set()
+    thread.join()
+    base = samples[0][1]
+    stride = max(1, len(samples) // 1000)
+    return tuple((round(when, 4), count - base) for when, count in samples[::stride])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,125 @@
+"""Render measurements: tables for a terminal or Markdown, and a picture. No TensorFlow."""
+
+import rich.box
+import rich.console
+import rich.table
+
+from tfgc import _units
+from tfgc._errors import TfgcError
+from tfgc._results import Measurement
+
+_HEADS = ("case", "peak", "of eager", "of graph", "process", "step", "to eager", "to graph")
+
+
+def rows(records):
+    """The cells of the comparison table, as text: a list of rows."""
+    eager, graph = (_baseline(records, mode) for mode in ("eager", "graph"))
+    table = []
+    for record in records:
+        if record.status != "ok":
+            table.append([record.name, record.status, *[""] * 6])
+            continue
+        cells = [record.name, _units.format_bytes(record.peak_bytes)]
+        against = [_ratios(record, baseline) for baseline in (eager, graph)]
+        cells += [share for share, _ in against]
+        cells += [_units.format_bytes(record.process_peak_bytes), _units.format_seconds(record.step_seconds)]
+        cells += [change for _, change in against]
+        table.append(cells)
+    return table
+
+
+def comparison(records):
+    """A `rich` table of memory and time, a row a case."""
+    table = rich.table.Table(box=rich.box.SIMPLE, title=_title(records), caption=_legend(records), caption_justify="left")
+    for i, head in enumerate(_HEADS):
+        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i == 0, overflow="fold")
+    for row in rows(records):
+        table.add_row(*row)
+    return table
+
+
+def losses(records):
+    """A `rich` table of the loss of each step, a column a case."""
+    ran = [r for r in records if r.losses]
+    table = rich.table.Table(box=rich.box.SIMPLE, title="Loss of each step: the same weights and data in every case")
+    table.add_column("step", justify="right")
+    for record in ran:
+        table.add_column(record.name, justify="right", overflow="fold")
+    for i in range(max((len(r.losses) for r in ran), default=0)):
+        table.add_row(str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran))
+    return table
+
+
+def markdown(records):
+    """The comparison table in Markdown."""
+    lines = [_title(records), "", "| " + " | ".join(_HEADS) + " |", "| --- " + "| ---: " * (len(_HEADS) - 1) + "|"]
+    lines += ["| " + " | ".join(cell or "-" for cell in row) + " |" for row in rows(records)]
+    return "\n".join([*lines, "", _legend(records)])
+
+
+def plot(records, path):
+    """Draw allocated memory over one step, a line a case, into a PNG file.
+
+    Raises:
+        TfgcError: If matplotlib is not installed or `path` cannot be written.
+    """
+    try:
+        import matplotlib.figure
+    except ImportError as error:
+        raise TfgcError('a plot needs matplotlib: pip install "tfgc[plot]"') from error
+    drawn = [r for r in records if r.timeline]
+    figure = matplotlib.figure.Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    for record in drawn:
+        style = "--" if record.case == "plain" else "-"
+        times, counts = zip(*record.timeline)
+        axes.plot(times, [c / 1e6 for c in counts], style, label=record.name, linewidth=1.2)
+    for record in records:
+        if record.status != "ok":
+            axes.plot([], [], " ", label=f"{record.name}: {record.status}")
+    axes.set(xlabel="time in one training step (s)", ylabel="allocated above weights (MB)", title=_title(records))
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    try:
+        figure.savefig(path, dpi=120, format="png")
+    except OSError as error:
+        raise TfgcError(f"cannot write the plot {path!r}: {error.strerror}") from error
+
+
+def print_table(table, file=None):
+    """Print a `rich` table, as wide as it must be where the output is no terminal."""
+    console = rich.console.Console(file=file)
+    if not console.is_terminal:
+        console = rich.console.Console(file=file, width=140)
+    console.print(table)
+
+
+def _baseline(records, mode):
+    return next((r for r in records if r.case == "plain" and r.mode == mode), None)
+
+
+def _ratios(record: Measurement, baseline):
+    cut_off, overhead = record.against(baseline)
+    if record is baseline:
+        return "baseline", "baseline"
+    return (
+        "" if cut_off is None else f"{(1 - cut_off) * 100:.1f} %",
+        "" if overhead is None else f"x {1 + overhead:.2f}",
+    )
+
+
+def _title(records):
+    first = records[0]
+    return f"{first.network}, batch {first.batch_size}"
+
+
+def _legend(records):
+    device = next((r.device for r in records if r.device), "device")
+    failed = "".join(f"\n{r.name}: {r.status}, {r.detail}." for r in records if r.status != "ok")
+    return (
+        f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data; "
+        "of eager, of graph: that as a share of plain-eager (GradientTape) and plain-graph (the step in tf.function); "
+        "process: largest resident set (memory_profiler); step: median seconds; to eager, to graph: that as a "
+        f"multiple of the baseline's.{failed}"
+    )
