@@ -1,0 +1,404 @@
+"""Traps 7 to 11, 13, 17, 20, 25: `tfgc.recompute` on functions of every shape.
+
+Each function is called plainly and recomputed, in eager mode and inside
+`tf.function`; results and gradients must be the same, None and sparse included.
+"""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import noise
+
+import tfgc
+from tfgc._errors import NotReplayableWarning, ReplayMismatchError
+
+Pair = collections.namedtuple("Pair", ["left", "right"])
+X, W = noise(4, 3), noise(3, 3, seed=2)
+BOTH = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+
+
+def gradients(call, inputs, sources=None, *, graph=False):
+    """Results and gradients of the sum of all floating results."""
+
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch([x for x in tf.nest.flatten(inputs) if x.dtype.is_floating])
+            results = call(*inputs)
+            floats = [r for r in tf.nest.flatten(results) if tf.is_tensor(r) and r.dtype.is_floating]
+            loss = tf.add_n([tf.reduce_sum(tf.cast(r, "float32") * (i + 1.0)) for i, r in enumerate(floats)])
+        return results, tape.gradient(loss, list(sources or tf.nest.flatten(inputs)))
+
+    return (tf.function(step) if graph else step)()
+
+
+def same(a, b):
+    tf.nest.assert_same_structure(a, b)
+    for p, q in zip(tf.nest.flatten(a), tf.nest.flatten(b)):
+        assert type(p) is type(q)
+        if isinstance(p, tf.IndexedSlices):
+            np.testing.assert_array_equal(p.indices, q.indices)
+            p, q = p.values, q.values
+        if p is not None and tf.is_tensor(p):
+            assert p.dtype == q.dtype
+            np.testing.assert_array_equal(p, q)
+        else:
+            assert p == q
+
+
+def check(fn, *inputs, sources=None, graph=False):
+    for _ in range(3):
+        plain = gradients(fn, inputs, sources, graph=graph)
+        ours = gradients(tfgc.recompute(fn), inputs, sources, graph=graph)
+        same(plain, ours)
+    return plain
+
+
+@BOTH
+def test_arguments_of_every_kind(graph):
+    def fn(x, flag, name, nothing=None, *, scale=1.0, table=None):
+        assert name == "sum"
+        assert nothing is None
+        return tf.reduce_sum(x, axis=0) * scale + table["w"] if flag else x
+
+    recomputed = tfgc.recompute(fn)
+    call = lambda f: lambda x, w: f(x, True, "sum", scale=2.0, table={"w": w, "note": "text"})
+    same(gradients(call(fn), (X, W), graph=graph), gradients(call(recomputed), (X, W), graph=graph))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: Pair(x @ w, tf.tanh(x)),
+        lambda x, w: {"b": [x @ w, (tf.tanh(x),)], "a": w},
+        lambda x, w: (x, tf.argmax(x, axis=1), x @ w),
+        lambda x, w: x,
+        lambda x, w: (w, x),
+        lambda x, w: [x * 2.0, None, "text", 3],
+        lambda x, w: tf.cast(x, "float64") @ tf.cast(w, "float64"),
+        lambda x, w: tf.sin(x) if x.dtype.is_floating else x,
+    ],
+    ids=["namedtuple", "dict", "integers", "input", "swapped", "not tensors", "float64", "one input unused"],
+)
+def test_results_of_every_structure(fn, graph):
+    plain = lambda x, w: [r for r in tf.nest.flatten(fn(x, w)) if tf.is_tensor(r)]
+    check(plain, X, W, graph=graph)
+    tf.nest.assert_same_structure(fn(X, W), tfgc.recompute(fn)(X, W))
+
+
+@BOTH
+def test_structured_inputs_one_tensor_passed_twice_and_empty_batches(graph):
+    nested = lambda pair, table: pair.left * table["x"] + pair.right
+    check(lambda a, b, c: nested(Pair(a, b), {"x": c}), X, X, X, graph=graph)
+    recomputed = tfgc.recompute(nested)
+    plain = gradients(lambda x: nested(Pair(x, x), {"x": x}), (X,), graph=graph)
+    ours = gradients(lambda x: recomputed(Pair(x, x), {"x": x}), (X,), graph=graph)
+    np.testing.assert_allclose(plain[1][0], ours[1][0], rtol=4 * 3 * 1.2e-7)
+    check(lambda x: tf.nn.relu(x @ W), tf.zeros((0, 3)), graph=graph)
+
+
+def test_batches_of_another_size_and_ragged_and_sparse_inputs():
+    layer = keras.layers.Dense(3)
+    layer.build((None, 3))
+    recomputed = tfgc.recompute(layer)
+    for n in (8, 8, 3, 1, 8):
+        x = noise(n, 3)
+        same(gradients(layer, (x,)), gradients(recomputed, (x,)))
+    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    double = tfgc.recompute(lambda r: r.values * 2.0)
+    np.testing.assert_array_equal(double(ragged), [2.0, 4.0, 6.0])
+    sparse = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
+    np.testing.assert_array_equal(tfgc.recompute(tf.sparse.to_dense)(sparse), [[0.0, 2.0], [3.0, 0.0]])
+
+
+@BOTH
+def test_layer_not_yet_built(graph):
+    def build():
+        keras.utils.set_random_seed(3)
+        return keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
+
+    plain, ours = build(), build()
+    call = lambda f: lambda x: f(x, training=True)
+    same(gradients(call(plain), (X,), graph=graph), gradients(call(tfgc.recompute(ours)), (X,), graph=graph))
+    for v, w in zip(plain.variables, ours.variables, strict=True):
+        np.testing.assert_array_equal(v, w)
+
+
+@BOTH
+@pytest.mark.parametrize("unused", ["never", "no gradient"])
+def test_none_gradients_stay_none(unused, graph):
+    used, other = tf.Variable(W), tf.Variable(W)
+
+    def fn(x):
+        if unused == "no gradient":
+            x = x + tf.stop_gradient(other[0])
+        return x @ used
+
+    _, (dx, dw, dother) = check(fn, X, sources=[X, used, other], graph=graph)
+    assert dx is not None
+    assert dw is not None
+    assert dother is None
+
+
+@BOTH
+def test_unused_keras_variable_is_not_moved_by_adam(graph):
+    class Layer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.used = self.add_weight(shape=(3, 3), initializer="ones")
+            self.unused = self.add_weight(shape=(3, 3), initializer="ones")
+
+        def call(self, x):
+            return x @ self.used + 0.0 * keras.ops.sum(keras.ops.stop_gradient(self.unused))
+
+    layer = Layer()
+    _, grads = gradients(tfgc.recompute(layer), (X,), [layer.used.value, layer.unused.value], graph=graph)
+    assert grads[0] is not None
+    assert grads[1] is None
+    _, theirs = gradients(tf.recompute_grad(layer), (X,), [layer.used.value, layer.unused.value])
+    assert theirs[1] is not None  # what the peer does: zeros, which Adam and weight decay act on
+
+
+@BOTH
+def test_embedding_gradient_stays_sparse(graph):
+    embedding = keras.layers.Embedding(50, 4)
+    embedding.build((None,))
+    ids = tf.constant([[1, 2, 2], [0, 1, 49]])
+    sources = [embedding.embeddings.value]
+    _, grads = check(lambda ids: embedding(ids), ids, sources=sources, graph=graph)
+    assert isinstance(grads[0], tf.IndexedSlices)
+    _, theirs = gradients(tf.recompute_grad(embedding), (ids,), sources)
+    assert not isinstance(theirs[0], tf.IndexedSlices)  # what the peer does: a dense vocabulary
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(), (4, 3), (300, 1)], ids=["scalar", "matrix", "large"])
+def test_closed_over_tensors_get_their_gradient(shape, graph):
+    upstream = noise(*shape, seed=5) if shape else tf.constant(1.5)
+
+    def step(wrapper):
+        def run(x, w):
+            with tf.GradientTape() as tape:
+                tape.watch([x, w])
+                skip = w * 2.0
+                y = wrapper(lambda x: tf.reduce_sum(tf.tanh(x)) * tf.reduce_sum(skip * skip))(x)
+            return y, tape.gradient(y, [x, w])
+
+        return (tf.function(run) if graph else run)(X, upstream)
+
+    plain, ours, theirs = step(lambda f: f), step(tfgc.recompute), None
+    same(plain, ours)
+    if not graph:
+        theirs = step(tf.recompute_grad)
+        assert theirs[1][1] is None or not np.allclose(theirs[1][1], plain[1][1])  # what the peer does
+
+
+@BOTH
+def test_closure_that_changes_between_calls(graph):
+    """What a function closes over is looked up at every call, not at the first."""
+    box = {}
+    recomputed = tfgc.recompute(lambda x: tf.sin(x) * box["skip"])
+
+    def step(call, x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            box["skip"] = tf.exp(w) if box.get("traced") else w * 1.0
+            y = tf.reduce_sum(call(x))
+        return y, tape.gradient(y, [x, w])
+
+    plain = lambda x: tf.sin(x) * box["skip"]
+    for box["traced"] in (False, True, True):
+        run = tf.function(step) if graph else step
+        same(run(plain, X, X), run(recomputed, X, X))
+    box["skip"] = tf.constant(2.0)  # nothing to differentiate: cached as closed
+    recomputed(X)
+    box["traced"] = True
+    same(step(plain, X, X), step(recomputed, X, X))
+
+
+@BOTH
+def test_plain_tf_variables_in_a_layer_and_a_module(graph):
+    class Layer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scale = tf.Variable(2.0)
+            self.frozen = tf.Variable(3.0, trainable=False)
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x) * self.scale * self.scale + self.frozen
+
+    layer = Layer()
+    layer(X)
+    check(lambda x: layer(x), X, sources=[layer.scale, layer.dense.kernel.value], graph=graph)
+
+
+@BOTH
+def test_recompute_inside_recompute(graph):
+    dense, dropout = keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=1)
+    dense.build((None, 3))
+    build = lambda wrap: wrap(lambda x: wrap(lambda y: dropout(dense(y), training=True))(tf.tanh(x)) + wrap(dense)(x))
+    plain, ours = build(lambda f: f), build(tfgc.recompute)
+    sources = [X, dense.kernel.value]
+    dropout.seed_generator.state.assign([1, 0])
+    first = gradients(plain, (X,), sources, graph=graph)
+    state = dropout.seed_generator.state.numpy()
+    dropout.seed_generator.state.assign([1, 0])
+    second = gradients(ours, (X,), sources, graph=graph)
+    np.testing.assert_array_equal(first[0], second[0])
+    for a, b in zip(first[1], second[1]):
+        np.testing.assert_allclose(a, b, rtol=4 * 4 * 1.2e-7, atol=1e-6)
+    np.testing.assert_array_equal(state, dropout.seed_generator.state.numpy())
+
+
+@BOTH
+def test_second_order_gradient_penalty(graph):
+    """As in WGAN-GP: the norm of a gradient is part of the loss."""
+    first, second = keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)
+    for layer, n in ((first, 3), (second, 8)):
+        layer.build((None, n))
+    sources = [first.kernel.value, second.kernel.value]
+
+    def step(wrapper):
+        blocks = [wrapper(lambda x: first(x)), wrapper(lambda x: second(x))]
+
+        def run(x):
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.reduce_sum(blocks[1](blocks[0](x)))
+                slope = inner.gradient(y, x)
+                loss = y + tf.reduce_sum(slope**2)
+            return slope, outer.gradient(loss, sources)
+
+        return (tf.function(run) if graph else run)(X)
+
+    plain, ours = step(lambda f: f), step(tfgc.recompute)
+    for a, b in zip(tf.nest.flatten(plain), tf.nest.flatten(ours)):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    with pytest.raises(NotImplementedError):
+        step(tf.recompute_grad)  # what the peer does
+
+
+@BOTH
+def test_persistent_tape_gives_the_same_gradient_twice(graph):
+    dropout = keras.layers.Dropout(0.5)
+
+    def run():
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(X)
+            y = tfgc.recompute(lambda x: dropout(tf.tanh(x), training=True))(X)
+            z = tf.reduce_sum(y * y)
+        return tape.gradient(z, X), tape.gradient(z, X), tape.gradient(y, X)
+
+    first, again, other = (tf.function(run) if graph else run)()
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_jacobian():
+    layer = keras.layers.Dense(2, activation="tanh")
+    layer.build((None, 3))
+
+    def jacobian(call):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = call(X)
+        return tape.jacobian(y, X)
+
+    np.testing.assert_allclose(jacobian(layer), jacobian(tfgc.recompute(layer)), rtol=1e-6, atol=1e-7)
+
+
+@BOTH
+def test_forward_mode_is_right(graph):
+    layer = keras.layers.Dense(2, activation="tanh")
+    layer.build((None, 3))
+
+    def run(call):
+        def jvp():
+            with tf.autodiff.ForwardAccumulator(X, tf.ones_like(X)) as accumulator:
+                y = call(X)
+            return accumulator.jvp(y)
+
+        return (tf.function(jvp) if graph else jvp)()
+
+    np.testing.assert_allclose(run(layer), run(tfgc.recompute(layer)), rtol=1e-6)
+
+
+def test_gradient_through_a_function_that_only_runs_forward():
+    """The tape is outside: the backward pass is a graph of its own."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5, seed=2)])
+    call = tf.function(lambda f, x: f(x, training=True))
+    for wrapper in (lambda f: f, tfgc.recompute):
+        model.layers[1].seed_generator.state.assign([5, 0])
+        found = gradients(lambda x, f=wrapper(model): call(f, x), (X,), [X, model.layers[0].kernel.value])
+        expected = found if wrapper is not tfgc.recompute else expected
+        same(expected, found)
+
+
+@pytest.mark.parametrize("op", ["random", "assign", "py_function"])
+def test_what_cannot_be_run_twice_is_kept_with_a_warning_that_names_it(op):
+    counter = tf.Variable(0.0, trainable=False)
+
+    class Culprit(keras.layers.Layer):
+        def call(self, x):
+            if op == "random":
+                return x * tf.random.uniform(tf.shape(x))
+            if op == "assign":
+                counter.assign_add(1.0)
+                return x * counter
+            return tf.py_function(lambda t: t * 2.0, [x], "float32")
+
+    layer = Culprit(name="culprit")
+    recomputed = tfgc.recompute(layer)
+    with pytest.warns(NotReplayableWarning, match="culprit"):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = recomputed(X)
+    np.testing.assert_allclose(tape.gradient(y, X) * X, y, rtol=1e-6)
+    assert float(counter) == (1.0 if op == "assign" else 0.0)
+
+
+def test_obstacle_inside_a_nested_function_is_found():
+    noisy = tf.function(lambda x: x * tf.random.normal(tf.shape(x)))
+    with pytest.warns(NotReplayableWarning, match="RandomStandardNormal"):
+        tfgc.recompute(lambda x: noisy(x))(X)
+
+
+def test_only_the_culprit_segment_is_kept_and_named():
+    class Raw(keras.layers.Layer):
+        def call(self, x):
+            return x + 0.0 * tf.random.normal(tf.shape(x))
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), Raw(name="raw"), keras.layers.Dense(4),
+                              keras.layers.Dense(2)])  # fmt: skip
+    tfgc.enable(model, strategy="uniform", compile_segments=False)
+    with pytest.warns(NotReplayableWarning, match="raw") as caught:
+        model(X, training=True)
+    assert len(caught) == 1
+
+
+def test_replay_that_differs_raises_with_both_shapes():
+    sizes = iter([3, 3, 2])
+
+    def fn(x):
+        return x[:, : next(sizes)] * 1.0
+
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = tfgc.recompute(fn)(X)
+    with pytest.raises(ReplayMismatchError, match=r"(?s)fn.*\(4, 3\).*\(4, 2\)"):
+        tape.gradient(y, X)
+
+
+def test_symbolic_call_is_refused():
+    with pytest.raises(tfgc.UnsupportedModelError, match="enable"):
+        tfgc.recompute(keras.layers.Dense(2))(keras.Input((3,)))
+
+
+def test_wrapped_function_is_reachable():
+    layer = keras.layers.Dense(2)
+    assert tfgc.recompute(layer).__wrapped__ is layer
