@@ -143,6 +143,11 @@ class Graph:
         last.update((ref, len(self.nodes)) for ref in self.outputs)
         return last
 
+    @functools.cached_property
+    def sizes_known(self):
+        """Whether no tensor has an unknown dimension besides the batch."""
+        return all(None not in spec.shape[1:] for spec in self.specs.values())
+
     def bytes(self, ref):
         """Bytes of one tensor."""
         try:

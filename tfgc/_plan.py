@@ -27,8 +27,8 @@ class Segment:
         chunks: Slices of the batch in which it runs.
         offload: Whether its checkpoint is stored in host memory.
         inner: The plan by which it is split again on replay, or None.
-        stored_bytes: Bytes of the cut before it.
-        made_bytes: Bytes that its nodes put out.
+        stored_bytes: Bytes of the cut before it; None where sizes are unknown.
+        made_bytes: Bytes that its nodes put out; None likewise.
     """
 
     nodes: tuple
@@ -36,8 +36,8 @@ class Segment:
     chunks: int = 1
     offload: bool = False
     inner: Optional["Plan"] = None
-    stored_bytes: int = 0
-    made_bytes: int = 0
+    stored_bytes: Optional[int] = None
+    made_bytes: Optional[int] = None
 
     def __post_init__(self):
         if self.mode not in MODES:
@@ -86,8 +86,8 @@ class Plan:
                 Segment(
                     nodes=tuple(node.name for node in graph.nodes[start:end]),
                     mode="keep" if end == len(graph) else "recompute",
-                    stored_bytes=graph.cut_bytes[start],
-                    made_bytes=sum(graph.node_bytes[start:end]),
+                    stored_bytes=graph.cut_bytes[start] if graph.sizes_known else None,
+                    made_bytes=sum(graph.node_bytes[start:end]) if graph.sizes_known else None,
                 )
             )
         return cls(tuple(segments), strategy, describe(graph), options or {}, graph.batch_size)
@@ -129,28 +129,27 @@ class Plan:
         """Say segment by segment what is stored, what is run again, and why."""
         per = "for one sample" if self.batch_size is None else f"for a batch of {self.batch_size}"
         recomputed = [s for s in self.segments if s.mode == "recompute"]
-        made = sum(s.made_bytes for s in self.segments)
-        stored = sum(s.stored_bytes for s in self.segments[1:])
         settings = "".join(f", {k}={v!r}" for k, v in self.options.items())
         lines = [
             f"Plan by {self.strategy!r}{settings}: {len(self.segments)} segments, {len(recomputed)} of them "
             f"recomputed. Bytes are {per}.",
-            f"All nodes put out {_units.format_bytes(made)}; the cuts between segments store "
-            f"{_units.format_bytes(stored)}, and while one segment is differentiated its own inside comes on top.",
+            f"All nodes put out {_total(s.made_bytes for s in self.segments)}; the cuts between segments store "
+            f"{_total(s.stored_bytes for s in self.segments[1:])}, and while one segment is differentiated its own "
+            "inside comes on top.",
         ]
         for i, segment in enumerate(self.segments):
             lines.append(f"{i:3d}  {segment.mode:9s} {segment}")
             lines.append(
-                f"     stores {_units.format_bytes(segment.stored_bytes)} before it; "
-                f"its nodes put out {_units.format_bytes(segment.made_bytes)}{self._reason(i)}"
+                f"     stores {_total([segment.stored_bytes])} before it; "
+                f"its nodes put out {_total([segment.made_bytes])}{self._reason(i)}"
             )
         return "\n".join(lines)
 
     def _reason(self, i):
         segment = self.segments[i]
         if segment.mode == "recompute":
-            if segment.stored_bytes >= segment.made_bytes:
-                return ", no more than its cut: running it again saves nothing by itself"
+            if segment.made_bytes is not None and segment.stored_bytes >= segment.made_bytes:
+                return ", no more than that: running it again saves only what its layers keep inside"
             return ", freed until its backward pass"
         if i == len(self.segments) - 1:
             return ", kept: its backward pass comes at once"
@@ -191,3 +190,8 @@ class Plan:
 def describe(graph):
     """A line for each node, the same after the model is cloned or loaded again."""
     return tuple(node.describe() for node in graph.nodes)
+
+
+def _total(counts):
+    counts = list(counts)
+    return "an unknown number of bytes" if None in counts else _units.format_bytes(sum(counts))

@@ -1,0 +1,315 @@
+"""Reading, splitting and enabling models: what a user's model can be made of."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import MODES, assert_equal, check_enabled, fresh, noise, train
+
+import tfgc
+from tfgc import _trace
+from tfgc._errors import OptionError
+
+L = keras.layers
+
+
+def unet():
+    inputs = keras.Input((16, 16, 3))
+    x, skips = inputs, []
+    for filters in (4, 8):
+        x = L.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        skips.append(x)
+        x = L.MaxPooling2D()(x)
+    x = L.Conv2D(8, 3, padding="same", activation="relu")(x)
+    for filters, skip in zip((8, 4), reversed(skips)):
+        x = L.Concatenate()([L.UpSampling2D()(x), skip])
+        x = L.BatchNormalization()(L.Conv2D(filters, 3, padding="same")(x))
+    return keras.Model(inputs, L.Conv2D(4, 1)(x), name="unet")
+
+
+def nested():
+    block = keras.Sequential([keras.Input((6,)), L.Dense(6), L.Dropout(0.3), L.Dense(6)], name="block")
+    inner_in = keras.Input((6,))
+    inner = keras.Model(inner_in, [block(inner_in), L.Dense(3)(inner_in)], name="inner")
+    inputs = keras.Input((6,))
+    a, b = inner(inputs)
+    c, d = inner(a)
+    return keras.Model(inputs, L.Concatenate()([a + c, b * d]))
+
+
+def nested_frozen_inference():
+    """The transfer-learning idiom: the base is always called with training=False."""
+    base = keras.Sequential([keras.Input((6,)), L.Dense(6), L.BatchNormalization(), L.Dropout(0.5)], name="base")
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, L.Dense(4)(L.Dropout(0.2)(base(inputs, training=False))))
+
+
+def shared():
+    inputs = keras.Input((6,))
+    layer, norm = L.Dense(6), L.BatchNormalization(momentum=0.5)
+    x = norm(layer(inputs))
+    return keras.Model(inputs, L.Dense(4)(norm(layer(x))))
+
+
+def ops_as_layers():
+    inputs = keras.Input((6,))
+    x = L.Dense(6)(inputs)
+    y = keras.ops.tanh(x) + x * 2.0
+    left, right = keras.ops.split(y, 2, axis=-1)
+    z = keras.ops.concatenate([left - right, keras.ops.mean(y, axis=-1, keepdims=True)], axis=-1)
+    return keras.Model(inputs, L.Dense(4)(z[:, 1:]))
+
+
+def dictionaries():
+    a, b = keras.Input((6,), name="a"), keras.Input((3,), name="b")
+    x = L.Dense(4)(L.Concatenate()([L.Dense(5)(a), b]))
+    return keras.Model({"a": a, "b": b}, {"out": x, "side": L.Dense(2)(b), "same": b})
+
+
+X = noise(8, 6)
+MODELS = {
+    unet: noise(4, 16, 16, 3),
+    nested: X,
+    nested_frozen_inference: X,
+    shared: X,
+    ops_as_layers: X,
+    dictionaries: {"a": X, "b": noise(8, 3)},
+}
+
+
+def targets(build):
+    model = fresh(build)
+    return [noise(*y.shape, seed=4) for y in tf.nest.flatten(model(MODELS[build]))]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("build", MODELS)
+def test_enabled_model_trains_as_the_plain_one(build, mode):
+    # More than two uses of a tensor, spread over segments, sum in another order.
+    allowed = 4 * 4 * 1.2e-7 if mode == "eager" and build in (nested, ops_as_layers) else 0.0
+    check_enabled(build, MODELS[build], targets(build), mode, segments=4, allowed=allowed)
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_parts_compose_to_the_model(build):
+    model = fresh(build)
+    nodes = {op: (list(op._inbound_nodes), list(op._outbound_nodes)) for op in model.operations}
+    for n in (1, 3, 4):
+        parts = tfgc.split(model, n)
+        assert len(parts) == n
+        assert all(type(part).__name__ == "Functional" for part in parts)
+        x = MODELS[build]
+        for part in parts:
+            x = part(x)
+        tf.nest.map_structure(np.testing.assert_array_equal, x, model(MODELS[build]))
+    assert nodes == {op: (op._inbound_nodes, op._outbound_nodes) for op in model.operations}
+
+
+@pytest.mark.parametrize("name", ["DenseNet121", "NASNetMobile"])
+def test_parts_of_applications_compose(name):
+    model = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3), classes=5)
+    counts = [len(op._inbound_nodes) for op in model.operations]
+    expected = model(x := noise(2, 32, 32, 3))
+    crossing = []
+    for part in tfgc.split(model, 5):
+        x = part(x)
+        crossing.append(len(tf.nest.flatten(x)))
+    np.testing.assert_array_equal(x, expected)
+    assert counts == [len(op._inbound_nodes) for op in model.operations]
+    if name == "NASNetMobile":
+        assert max(crossing) > 3
+
+
+def test_split_by_a_plan_and_training_the_parts_by_hand():
+    """The hand-written loop of the README: recomputed parts, one tape."""
+    plain = train(fresh(unet), MODELS[unet], targets(unet))
+    model = fresh(unet)
+    plan = tfgc.plan(model, strategy="manual", keep=[model.layers[3].name, model.layers[7].name])
+    parts = [tfgc.recompute(part) for part in tfgc.split(model, plan)]
+    assert len(parts) == len(plan.segments)
+
+    def call(x, training):
+        for part in parts:
+            x = part(x, training=training)
+        return x
+
+    assert_equal(plain, train(model, MODELS[unet], targets(unet), call=call), exact=True)
+
+
+def test_a_part_is_saved_and_loaded_like_any_model(tmp_path):
+    model = fresh(unet)
+    first, second = tfgc.split(model, 2)
+    second.save(tmp_path / "part.keras")
+    x = first(MODELS[unet])
+    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "part.keras")(x), second(x))
+    model.layers[-1](keras.Input(model.layers[-1].input.shape[1:]))
+    with pytest.raises(tfgc.TfgcError, match="split it again"):
+        second.get_config()
+
+
+def test_twenty_rounds_leave_no_trace():
+    model = fresh(unet)
+    before = [(list(op._inbound_nodes), list(op._outbound_nodes)) for op in model.operations]
+    attributes = set(vars(model))
+    for _ in range(20):
+        tfgc.enable(model, strategy="uniform")
+        tfgc.disable(model)
+    assert before == [(op._inbound_nodes, op._outbound_nodes) for op in model.operations]
+    assert set(vars(model)) - attributes <= {"train_function"}
+    assert "call" not in vars(model)
+
+
+def test_enabling_twice_replaces_the_plan_and_disabling_twice_is_harmless():
+    model = fresh(unet)
+    tfgc.enable(model, strategy="uniform")
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
+    assert len(model.call.__self__.plan.segments) == 3
+    tfgc.disable(model)
+    assert tfgc.disable(model) is model
+
+
+def test_nested_models_are_flattened_and_named():
+    names = [node.name for node in _trace.read(fresh(nested)).nodes]
+    assert "inner/block/dense" in names
+    assert "inner:1/block/dense" in names
+    assert len(names) == 2 * 4 + 3
+
+
+@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")  # Keras, of its own models
+def test_nested_model_on_masked_inputs_stays_one_node():
+    def build():
+        encoder = keras.Sequential([keras.Input((5, 4)), L.LSTM(6, return_sequences=True), L.LSTM(6)], name="encoder")
+        inputs = keras.Input((5,), dtype="int32")
+        return keras.Model(inputs, L.Dense(4)(encoder(L.Embedding(9, 4, mask_zero=True)(inputs))))
+
+    assert "encoder" in [node.name for node in _trace.read(fresh(build)).nodes]
+    tokens = tf.constant(np.random.default_rng(0).integers(0, 3, (8, 5)), "int32")
+    check_enabled(build, tokens, [noise(8, 4)], "eager", segments=3)
+
+
+def test_fit_with_an_enabled_model_equals_plain_fit():
+    def fit(enabled):
+        model = fresh(unet)
+        model.compile("adam", "mse", metrics=["mae"])
+        if enabled:
+            tfgc.enable(model, strategy="uniform")
+        x, y = noise(20, 16, 16, 3), noise(20, 16, 16, 4)
+        history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y))
+        return history.history, model.predict(x, verbose=0)
+
+    (plain, y0), (ours, y1) = fit(False), fit(True)
+    for key in plain:
+        np.testing.assert_allclose(plain[key], ours[key], rtol=1e-5)
+    np.testing.assert_allclose(y0, y1, rtol=1e-3, atol=1e-5)
+
+
+def test_fit_is_traced_again_after_enable():
+    model = fresh(unet)
+    model.compile("sgd", "mse")
+    x, y = noise(4, 16, 16, 3), noise(4, 16, 16, 4)
+    model.fit(x, y, verbose=0)
+    function = model.train_function
+    tfgc.enable(model, strategy="uniform")
+    model.fit(x, y, verbose=0)
+    assert model.train_function is not function
+
+
+def test_save_clone_and_plan_file(tmp_path):
+    model = fresh(unet)
+    plan = tfgc.plan(model, strategy="sqrt", segments=4)
+    config = model.to_json()
+    tfgc.enable(model, plan)
+    assert model.to_json() == config
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
+        assert "call" not in vars(other)
+        tfgc.enable(other, tfgc.Plan.from_json((tmp_path / "plan.json").read_text()))
+        other(MODELS[unet], training=True)
+
+
+def test_plan_of_models_with_ops_survives_loading_and_cloning(tmp_path):
+    model = fresh(ops_as_layers)
+    plan = tfgc.plan(model)
+    model.save(tmp_path / "model.keras")
+    for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
+        tfgc.enable(other, plan)
+
+
+def test_sizes_by_input_shapes_or_example():
+    inputs = keras.Input((None, 4), name="sequence")
+    model = keras.Model(inputs, L.Dense(2)(L.LSTM(8)(L.LSTM(8, return_sequences=True)(inputs))))
+    with pytest.raises(OptionError, match="input_shapes"):
+        tfgc.plan(model, 2)
+    by_shape = tfgc.plan(model, 2, input_shapes={"sequence": (10, 4)})
+    assert by_shape.segments[0].made_bytes == 2 * 10 * 8 * 4
+    assert tfgc.plan(model, example=np.zeros((2, 10, 4))) == by_shape
+    assert tfgc.plan(model, example=(np.zeros((2, 10, 4)), np.zeros((2, 2)))) == by_shape
+    tfgc.enable(model, by_shape)
+    tfgc.enable(model, strategy="uniform")  # counts nodes, needs no sizes
+    assert "unknown" in tfgc.plan(model, strategy="uniform").explain()
+    for shapes, message in [({"sequences": (1, 4)}, "no input 'sequences'; did you mean 'sequence'"),
+                            ({"sequence": (10, 5)}, "does not fit")]:  # fmt: skip
+        with pytest.raises(OptionError, match=message):
+            tfgc.plan(model, 2, input_shapes=shapes)
+    with pytest.raises(OptionError, match="not both"):
+        tfgc.plan(model, input_shapes={}, example=np.zeros((2, 10, 4)))
+    with pytest.raises(OptionError, match="example is a batch of 2"):
+        tfgc.plan(model, 3, example=np.zeros((2, 10, 4)))
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def weightless():
+    return keras.Sequential([keras.Input((3,)), L.ReLU(), L.Softmax()])
+
+
+def frozen():
+    model = keras.Sequential([keras.Input((3,)), L.Dense(2), L.Dense(2)])
+    model.trainable = False
+    return model
+
+
+@pytest.mark.parametrize("use", [tfgc.plan, tfgc.enable, lambda m: tfgc.split(m, 2)])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Subclassed, "tfgc.recompute"),
+        (lambda: keras.Sequential([L.Dense(2)], name="open"), "'open' is not built"),
+        (lambda: 3, "int"),
+    ],
+)
+def test_models_that_cannot_be_read(use, model, message):
+    with pytest.raises(tfgc.UnsupportedModelError, match=message):
+        use(model())
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda m: tfgc.plan(m, 0), OptionError, "batch_size=0"),
+        (lambda m: tfgc.plan(m, 2.5), OptionError, "batch_size=2.5"),
+        (lambda m: tfgc.plan(m, strategy="sqrtt"), OptionError, "did you mean 'sqrt'"),
+        (lambda m: tfgc.plan(m, strategy="manual", keep=["dens"]), OptionError, "did you mean 'dense'"),
+        (lambda m: tfgc.plan(m, strategy="uniform", segments=99), OptionError, "the model has 2 nodes"),
+        (lambda m: tfgc.split(m, 99), OptionError, "the model has 2 nodes"),
+        (lambda m: tfgc.split(m, "two"), OptionError, "not 'two'"),
+        (lambda m: tfgc.enable(m, tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another model"),
+        (lambda m: tfgc.split(m, tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another model"),
+        (lambda m: tfgc.train_step(m, "mse", "sgd", plan=tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another"),
+        (lambda m: tfgc.enable(m, tfgc.plan(m), strategy="sqrt"), OptionError, "not both"),
+        (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
+        (lambda m: tfgc.train_step(weightless(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
+        (lambda m: tfgc.enable(weightless()), tfgc.UnsupportedModelError, "no weights"),
+    ],
+)
+def test_bad_input(use, error, message):
+    with pytest.raises(error, match=message):
+        use(keras.Sequential([keras.Input((3,)), L.Dense(2), L.Dense(2)]))

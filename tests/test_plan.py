@@ -1,0 +1,220 @@
+"""Graphs, plans and strategies as plain data: no TensorFlow in here."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tfgc import Graph, Plan, PlanMismatchError, Segment, TfgcError, strategies
+from tfgc._errors import OptionError
+from tfgc._graph import Node, Ref, Spec, order
+
+
+def chain(sizes, batch_size=None):
+    nodes, last = [], Ref("x")
+    for i, size in enumerate(sizes):
+        nodes.append(Node(f"n{i}", (last,), (Spec((None, size)),)))
+        last = Ref(f"n{i}")
+    return Graph(tuple(nodes), {"x": Spec((None, 1))}, (last,), batch_size)
+
+
+def random_graph(seed, n=12):
+    rng = random.Random(seed)
+    nodes, made = [], [Ref("x")]
+    for i in range(n):
+        inputs = tuple(rng.sample(made, min(len(made), rng.randint(1, 3))))
+        outputs = tuple(Spec((None, rng.randint(1, 50))) for _ in range(rng.randint(1, 2)))
+        nodes.append(Node(f"n{i}", inputs, outputs))
+        made += [Ref(f"n{i}", k) for k in range(len(outputs))]
+    return Graph(tuple(nodes), {"x": Spec((None, 3))}, (made[-1], made[len(made) // 2]))
+
+
+def test_cuts_and_bytes_by_hand():
+    #  x(2) -> a(8) -> b(4) -> d(1);  a -> d;  x -> c(3, output)
+    graph = Graph(
+        (
+            Node("a", (Ref("x"),), (Spec((None, 8)),)),
+            Node("b", (Ref("a"),), (Spec((None, 4), "float16"),)),
+            Node("c", (Ref("x"),), (Spec((None, 3), "bool"), Spec((5,), "int64"))),
+            Node("d", (Ref("b"), Ref("a"), Ref("c", 0)), (Spec((None, 1)),)),
+        ),
+        {"x": Spec((None, 2))},
+        (Ref("d"), Ref("c", 0)),
+        batch_size=10,
+    )
+    assert graph.node_bytes == (320, 80, 30 + 40, 40)
+    assert graph.cut(2) == (Ref("x"), Ref("a"), Ref("b"))
+    assert graph.cut_bytes == (80, 80 + 320, 80 + 320 + 80, 320 + 80 + 30, 30 + 40)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cut_bytes_are_the_bytes_of_the_cut(seed):
+    graph = random_graph(seed)
+    for p in range(len(graph) + 1):
+        assert graph.cut_bytes[p] == sum(graph.bytes(ref) for ref in graph.cut(p))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_respects_edges_and_is_deterministic(seed):
+    graph = random_graph(seed)
+    after = [(2, 7), (0, 9)]
+    first = order(graph.nodes, graph.outputs, after)
+    assert first == order(graph.nodes, graph.outputs, after)
+    ordered = Graph(first, graph.inputs, graph.outputs)  # raises if an edge points back
+    assert ordered.position["n2"] < ordered.position["n7"]
+    assert ordered.position["n0"] < ordered.position["n9"]
+
+
+def test_order_finishes_a_branch_before_it_opens_another():
+    big, small = Spec((None, 100)), Spec((None, 1))
+    nodes = (
+        Node("a1", (Ref("x"),), (big,)),
+        Node("b1", (Ref("x"),), (big,)),
+        Node("a2", (Ref("a1"),), (small,)),
+        Node("b2", (Ref("b1"),), (small,)),
+        Node("sum", (Ref("a2"), Ref("b2")), (small,)),
+    )
+    assert [n.name for n in order(nodes, (Ref("sum"),))] == ["a1", "a2", "b1", "b2", "sum"]
+
+
+def test_hand_built_graph_that_cannot_be():
+    with pytest.raises(TfgcError, match="two nodes are called 'a'"):
+        Graph((Node("a", (), ()), Node("a", (), ())), {}, ())
+    with pytest.raises(TfgcError, match="'a' reads 'b', which does not come before"):
+        Graph((Node("a", (Ref("b"),), ()), Node("b", (), ())), {}, ())
+
+
+def test_unknown_dimension_is_asked_for_and_never_guessed():
+    graph = Graph((Node("a", (Ref("x"),), (Spec((None, None, 4)),)),), {"x": Spec((None, 2))}, (Ref("a"),))
+    with pytest.raises(OptionError, match=r"'a'.*input_shapes"):
+        graph.node_bytes  # noqa: B018
+
+
+STRATEGIES = {"keep_all": {}, "uniform": {}, "sqrt": {}, "manual": {"keep": ["n3", "n7"]}}
+
+
+def test_every_strategy_is_in_the_conformance_suite():
+    assert strategies.available() == sorted(STRATEGIES)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_conformance(name, seed):
+    graph = random_graph(seed)
+    plan = strategies.apply(name, graph, **STRATEGIES[name])
+    plan.check(graph)
+    assert plan == strategies.apply(name, graph, **STRATEGIES[name])
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.segments[-1].mode == "keep"
+    assert all(s.mode == "recompute" for s in plan.segments[:-1])
+    assert [n for s in plan.segments for n in s.nodes] == [n.name for n in graph.nodes]
+    assert name in plan.explain()
+
+
+@pytest.mark.parametrize("name", ["uniform", "sqrt"])
+@pytest.mark.parametrize("segments", [1, 2, 5, 12])
+def test_number_of_segments_is_the_one_asked_for(name, segments):
+    assert len(strategies.apply(name, random_graph(1), segments=segments).segments) == segments
+
+
+def test_sqrt_cuts_even_costs_where_little_is_alive():
+    plan = strategies.apply("sqrt", chain([10, 10, 1, 10, 10, 10]), segments=2)
+    assert [len(s.nodes) for s in plan.segments] == [3, 3]
+    assert plan.segments[1].stored_bytes == 4
+    assert len(strategies.apply("sqrt", chain([5] * 100)).segments) == 10
+
+
+def test_uniform_has_equal_counts():
+    plan = strategies.apply("uniform", chain([1] * 10), segments=4)
+    assert [len(s.nodes) for s in plan.segments] == [2, 3, 3, 2]
+
+
+def test_manual_cuts_behind_the_named_layers():
+    plan = strategies.apply("manual", chain([1] * 5), keep=["n1", "n3", "n4"])
+    assert [s.nodes for s in plan.segments] == [("n0", "n1"), ("n2", "n3"), ("n4",)]
+
+
+def test_a_function_is_a_strategy():
+    def halves(graph, *, at=0.5):
+        return Plan.from_cuts(graph, [int(len(graph) * at)], strategy="halves")
+
+    assert [len(s.nodes) for s in strategies.apply(halves, chain([1] * 8), at=0.25).segments] == [2, 6]
+    with pytest.raises(OptionError, match="'halves' takes no option 'att'; did you mean 'at'"):
+        strategies.apply(halves, chain([1]), att=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("sqr", {}, "no strategy 'sqr'; did you mean 'sqrt'"),
+        ("sqrt", {"segment": 3}, "'sqrt' takes no option 'segment'; did you mean 'segments'"),
+        ("keep_all", {"segments": 3}, "it takes none"),
+        ("sqrt", {"budget": 10}, "'sqrt' does not honour a budget"),
+        ("uniform", {"segments": 0}, "segments=0"),
+        ("uniform", {"segments": 2.0}, r"segments=2\.0"),
+        ("uniform", {"segments": 13}, "segments=13: the model has 12 nodes"),
+        ("sqrt", {"segments": 13}, "segments=13: the model has 12 nodes"),
+        ("manual", {"keep": "n1"}, "keep='n1'"),
+        ("manual", {"keep": ["n1", "n33"]}, "no layer 'n33' in the model; did you mean 'n3'"),
+    ],
+)
+def test_bad_options(name, options, message):
+    with pytest.raises(OptionError, match=message):
+        strategies.apply(name, random_graph(0), **options)
+
+
+def test_plan_for_another_model_names_the_first_difference():
+    plan = strategies.apply("uniform", chain([4, 5, 6]))
+    with pytest.raises(PlanMismatchError, match=r"plan has n1 .*5\].*this model has n1 .*7\]"):
+        plan.check(chain([4, 7, 6]))
+    with pytest.raises(PlanMismatchError, match="3 nodes, this one has 4"):
+        plan.check(chain([4, 5, 6, 7]))
+
+
+def test_plan_fits_the_same_model_at_any_batch():
+    assert strategies.apply("uniform", chain([4, 5], 8)).check(chain([4, 5], 64)) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([("n0",), ("n2",)], "leaves out 'n1'|would run before"),
+        ([("n0", "n1"), ("n1", "n2")], "'n1' is in it twice"),
+        ([("n1", "n0", "n2")], "'n1' would run before 'n0'"),
+        ([("n0", "n1", "n2", "n9")], "'n9' is not in the model"),
+        ([("n0", "n1")], "leaves out 'n2'"),
+    ],
+)
+def test_plans_that_do_not_cover_the_model(groups, message):
+    graph = chain([1, 2, 3])
+    good = strategies.apply("uniform", graph)
+    plan = Plan(tuple(Segment(g) for g in groups), "by hand", good.model)
+    with pytest.raises(PlanMismatchError, match=message):
+        plan.check(graph)
+
+
+@pytest.mark.parametrize("option", [{"chunks": 2}, {"offload": True}, {"mode": "drop"}])
+def test_segments_that_are_not_built_yet_are_refused_by_name(option):
+    with pytest.raises(OptionError, match=next(iter(option)) if "mode" not in option else "'drop'"):
+        Segment(("a",), **option)
+
+
+def test_damaged_plan_files():
+    good = strategies.apply("sqrt", chain([1, 2, 3])).to_json()
+    newer = json.dumps({**json.loads(good), "version": 99})
+    forged = good.replace("n1", "m1")
+    for text, message in [("", "not a plan"), (good[:50], "not a plan"), ("[]", "not a plan"), ('{"format": 3}', "not a plan"),
+                          (newer, "version 99"), (forged, "damaged")]:  # fmt: skip
+        with pytest.raises(TfgcError, match=message):
+            Plan.from_json(text)
+
+
+def test_planning_imports_neither_tensorflow_nor_keras():
+    code = (
+        "import sys, tfgc; from tfgc import strategies, Graph, Plan, Segment; "
+        "[strategies.get(s) for s in strategies.available()]; import tfgc._cli, tfgc._report; "
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
