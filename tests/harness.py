@@ -36,7 +36,7 @@ def train(model, x, y, *, graph=False, jit_compile=None, call=None, steps=3, ext
         with tf.GradientTape() as tape:
             outputs = tf.nest.flatten(call(x, training=True))
             loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(o, t.dtype) - t)) for o, t in zip(outputs, y)])
-            losses = [tf.cast(l, loss.dtype) for l in model.losses]
+            losses = [tf.cast(extra, loss.dtype) for extra in model.losses]
             loss = tf.add_n([loss, *losses])
         gradients = tape.gradient(loss, watched)
         pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
@@ -54,7 +54,7 @@ def train(model, x, y, *, graph=False, jit_compile=None, call=None, steps=3, ext
                 float(loss),
                 {name: None if g is None else _sparse_or_dense(g) for name, g in zip(names, gradients)},
                 {f"{i} {v.path}": np.array(v) for i, v in enumerate(states(model))},
-                [float(l) for l in losses],
+                [float(extra) for extra in losses],
             )
         )
     return record

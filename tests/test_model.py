@@ -248,8 +248,10 @@ def test_sizes_by_input_shapes_or_example():
     tfgc.enable(model, by_shape)
     tfgc.enable(model, strategy="uniform")  # counts nodes, needs no sizes
     assert "unknown" in tfgc.plan(model, strategy="uniform").explain()
-    for shapes, message in [({"sequences": (1, 4)}, "no input 'sequences'; did you mean 'sequence'"),
-                            ({"sequence": (10, 5)}, "does not fit")]:  # fmt: skip
+    for shapes, message in [
+        ({"sequences": (1, 4)}, "no input 'sequences'; did you mean 'sequence'"),
+        ({"sequence": (10, 5)}, "does not fit"),
+    ]:
         with pytest.raises(OptionError, match=message):
             tfgc.plan(model, 2, input_shapes=shapes)
     with pytest.raises(OptionError, match="not both"):

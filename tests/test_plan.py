@@ -205,8 +205,14 @@ def test_damaged_plan_files():
     good = strategies.apply("sqrt", chain([1, 2, 3])).to_json()
     newer = json.dumps({**json.loads(good), "version": 99})
     forged = good.replace("n1", "m1")
-    for text, message in [("", "not a plan"), (good[:50], "not a plan"), ("[]", "not a plan"), ('{"format": 3}', "not a plan"),
-                          (newer, "version 99"), (forged, "damaged")]:  # fmt: skip
+    for text, message in [
+        ("", "not a plan"),
+        (good[:50], "not a plan"),
+        ("[]", "not a plan"),
+        ('{"format": 3}', "not a plan"),
+        (newer, "version 99"),
+        (forged, "damaged"),
+    ]:
         with pytest.raises(TfgcError, match=message):
             Plan.from_json(text)
 

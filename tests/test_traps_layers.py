@@ -69,16 +69,29 @@ def dropout():
 
 def batch_normalization():
     return keras.Sequential(
-        [keras.Input((8,)), L.Dense(8), L.BatchNormalization(momentum=0.5), L.ReLU(), L.Dense(8),
-         L.BatchNormalization(momentum=0.5), L.Dense(4)]
-    )  # fmt: skip
+        [
+            keras.Input((8,)),
+            L.Dense(8),
+            L.BatchNormalization(momentum=0.5),
+            L.ReLU(),
+            L.Dense(8),
+            L.BatchNormalization(momentum=0.5),
+            L.Dense(4),
+        ]
+    )
 
 
 def auxiliary_losses():
     return keras.Sequential(
-        [keras.Input((8,)), L.Dense(8, activity_regularizer="l2"), Penalised(), L.Dense(6, kernel_regularizer="l2"),
-         Penalised(), L.Dense(4)]
-    )  # fmt: skip
+        [
+            keras.Input((8,)),
+            L.Dense(8, activity_regularizer="l2"),
+            Penalised(),
+            L.Dense(6, kernel_regularizer="l2"),
+            Penalised(),
+            L.Dense(4),
+        ]
+    )
 
 
 def losses_on_one_tensor():
@@ -115,7 +128,13 @@ def stateful_gru():
 
 def spectral_normalization():
     return keras.Sequential(
-        [keras.Input((8,)), L.SpectralNormalization(L.Dense(8)), L.ReLU(), L.SpectralNormalization(L.Dense(8)), L.Dense(4)]
+        [
+            keras.Input((8,)),
+            L.SpectralNormalization(L.Dense(8)),
+            L.ReLU(),
+            L.SpectralNormalization(L.Dense(8)),
+            L.Dense(4),
+        ]
     )
 
 
@@ -138,9 +157,18 @@ def branches_draw_from_one_generator():
 
 def convolution_bias_before_normalization():
     return keras.Sequential(
-        [keras.Input((8, 8, 3)), L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(4, 3), L.BatchNormalization(),
-         L.ReLU(), L.Flatten(), L.Dense(4)]
-    )  # fmt: skip
+        [
+            keras.Input((8, 8, 3)),
+            L.Conv2D(4, 3),
+            L.BatchNormalization(),
+            L.ReLU(),
+            L.Conv2D(4, 3),
+            L.BatchNormalization(),
+            L.ReLU(),
+            L.Flatten(),
+            L.Dense(4),
+        ]
+    )
 
 
 X = noise(16, 8)
@@ -260,9 +288,9 @@ def test_losses_are_still_there_after_the_backward_pass():
     call = tfgc.recompute(model)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(call(X, training=True)) + sum(model.losses)
-    before = [float(l) for l in model.losses]
+    before = [float(loss) for loss in model.losses]
     tape.gradient(loss, [v.value for v in model.trainable_variables])
-    assert [float(l) for l in model.losses] == before
+    assert [float(loss) for loss in model.losses] == before
 
 
 def test_mask_reaches_a_recomputed_layer_and_leaves_it():

@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 
+from tfgc._errors import OptionError, TfgcError
+
 _SEED = 0
 _SAMPLE_SECONDS = 0.002
 
@@ -26,7 +28,10 @@ def main(answer):
     case = pickle.load(sys.stdin.buffer)
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
-    found = measure(case)
+    try:
+        found = measure(case)
+    except TfgcError as error:
+        sys.exit(str(error))
     with open(answer, "wb") as file:
         pickle.dump(found, file)
 
@@ -99,7 +104,7 @@ def _step(model, optimizer):
     import tensorflow as tf
 
     if not model.trainable_variables:
-        raise SystemExit(f"{model.name!r} has no trainable weights")
+        raise TfgcError(f"{model.name!r} has no trainable weights")
     optimizer.build(model.trainable_variables)
 
     def step(x, y):
@@ -123,14 +128,16 @@ def _data(model, batch_size):
 
     def tensor(spec):
         if None in spec.shape[1:]:
-            raise SystemExit(f"{spec.name} has the shape {spec.shape}: name the open dimensions, as with --image-size")
+            raise OptionError(f"input {spec.name!r} has the shape {spec.shape}: name its size, as with --image-size")
         shape = (batch_size, *spec.shape[1:])
         if tf.as_dtype(spec.dtype).is_integer:
             return tf.constant(random.integers(0, 2, shape), spec.dtype)
         return tf.cast(random.standard_normal(shape, dtype="float32"), spec.dtype)
 
-    inputs = tf.nest.pack_sequence_as(model.input, [tensor(t) for t in model.inputs])
-    return inputs, [tensor(t) for t in model.outputs]
+    inputs = [tensor(t) for t in model.inputs]
+    if len(inputs) > 1:
+        inputs = tf.nest.pack_sequence_as(model.input, inputs)
+    return inputs if len(model.inputs) > 1 else inputs[0], [tensor(t) for t in model.outputs]
 
 
 def _timeline(step, allocated):

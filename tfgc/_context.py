@@ -10,10 +10,10 @@ so that a change in a new release is a change in one file.
 
 import contextlib
 
+import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.layers.layer import CallContext
-import tensorflow as tf
 from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import control_flow_util
@@ -81,9 +81,7 @@ def has_tangents(tensors):
 
 def in_xla():
     """Return True while tracing what XLA will compile."""
-    return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(
-        tf.compat.v1.get_default_graph()
-    )
+    return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def is_stateful(op_type):

@@ -44,7 +44,9 @@ def enable(model, plan=None, *, strategy=None, wrap=None, compile_segments=True)
         raise OptionError(f"give a plan or strategy={strategy!r}, not both")
     _trace.functional_of(model)
     if not model.weights:
-        raise UnsupportedModelError(f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute")
+        raise UnsupportedModelError(
+            f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
+        )
     if plan is None:
         plan = _planner.plan(model, strategy=strategy)
     runner = Runner(model, plan, wrap=wrap, compile_segments=compile_segments)

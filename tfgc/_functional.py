@@ -23,10 +23,29 @@ from tfgc._errors import UnsupportedModelError
 
 # Stateful by TensorFlow's declaration, yet running them twice is harmless.
 _REPEATABLE = frozenset(
-    """ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VariableShape
-    VarIsInitializedOp StatefulPartitionedCall If While Case For Assert Placeholder
-    PrintV2 StringFormat LookupTableFindV2 LookupTableSizeV2 HashTableV2
-    CudnnRNN CudnnRNNV2 CudnnRNNV3""".split()
+    [
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarHandleOp",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "Placeholder",
+        "StatefulPartitionedCall",
+        "If",
+        "While",
+        "Case",
+        "For",
+        "Assert",
+        "PrintV2",
+        "StringFormat",
+        "LookupTableFindV2",
+        "LookupTableSizeV2",
+        "HashTableV2",
+        "CudnnRNN",
+        "CudnnRNNV2",
+        "CudnnRNNV3",
+    ]
 )
 
 
@@ -135,9 +154,7 @@ class _Scope(keras.StatelessScope):
         variable, value = update
         self.written[id(variable)] = (variable, value)
         given = self._given.get(id(variable)) if variable.trainable else None
-        self.state_mapping[id(variable)] = (
-            tf.stop_gradient(value) if given is None else _read_after_write(given, value)
-        )
+        self.state_mapping[id(variable)] = tf.stop_gradient(value) if given is None else _read_after_write(given, value)
 
     def add_loss(self, loss):
         # Keras passes the loss and not the layer; the caller is Layer.add_loss.

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from tfgc._errors import OptionError, TfgcError
 
@@ -108,7 +108,7 @@ class Graph:
     nodes: tuple
     inputs: dict
     outputs: tuple
-    batch_size: Optional[int] = None
+    batch_size: int | None = None
 
     def __post_init__(self):
         seen = set(self.inputs)
@@ -157,7 +157,7 @@ class Graph:
 
     def cut(self, position):
         """The tensors alive before node `position` runs, oldest first."""
-        made = lambda ref: self.position.get(ref.node, -1)  # noqa: E731
+        made = lambda ref: self.position.get(ref.node, -1)
         return tuple(ref for ref in self.specs if made(ref) < position <= self.last_use.get(ref, -1))
 
     @functools.cached_property
@@ -193,7 +193,7 @@ def order(nodes, outputs, after=()):
     for node in nodes:
         for i, spec in enumerate(node.outputs):
             size[Ref(node.name, i)] = math.prod(d or 1 for d in spec.shape) * _itemsize(spec.dtype)
-    readers = {ref: 0 for ref in size}
+    readers = dict.fromkeys(size, 0)
     made_by = {node.name: i for i, node in enumerate(nodes)}
     waits = [set() for _ in nodes]
     for i, node in enumerate(nodes):

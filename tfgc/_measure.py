@@ -105,7 +105,10 @@ def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eage
                 if not count.isdigit():
                     raise OptionError(f"strategy {item!r}: what follows the colon is a number of segments")
                 options, label = {"segments": int(count)}, f"{strategy}({count})"
-        cases += [Case(network, (build, image_size), label, mode, strategy=strategy, options=options, **common) for mode in modes]
+        cases += [
+            Case(network, (build, image_size), label, mode, strategy=strategy, options=options, **common)
+            for mode in modes
+        ]
     return cases
 
 
@@ -138,8 +141,8 @@ def run(case):
     if child.returncode == -9 or "bad_alloc" in words or "MemoryError" in words or "ResourceExhausted" in words:
         detail = "killed" if child.returncode == -9 else "ran out of memory"
         return Measurement(**result, status="oom", detail=detail)
-    last = next((line for line in reversed(words.strip().splitlines()) if line.strip()), "no message")
-    return Measurement(**result, status="failed", detail=f"exit {child.returncode}: {last.strip()}")
+    last = next((line for line in reversed(words.splitlines()) if line.strip()), f"exit code {child.returncode}")
+    return Measurement(**result, status="failed", detail=last.strip())
 
 
 def _resident(samples, started):
@@ -150,4 +153,3 @@ def _resident(samples, started):
         "process_base_bytes": math.floor(before[-1] * mib) if before else None,
         "process_peak_bytes": math.floor(max((b for b, _ in samples), default=0) * mib),
     }
-

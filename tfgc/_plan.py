@@ -6,6 +6,7 @@ in an order that respects the edges.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from typing import Optional
 
@@ -36,8 +37,8 @@ class Segment:
     chunks: int = 1
     offload: bool = False
     inner: Optional["Plan"] = None
-    stored_bytes: Optional[int] = None
-    made_bytes: Optional[int] = None
+    stored_bytes: int | None = None
+    made_bytes: int | None = None
 
     def __post_init__(self):
         if self.mode not in MODES:
@@ -70,7 +71,7 @@ class Plan:
     strategy: str
     model: tuple
     options: dict = dataclasses.field(default_factory=dict)
-    batch_size: Optional[int] = None
+    batch_size: int | None = None
 
     @classmethod
     def from_cuts(cls, graph, cuts, *, strategy, options=None):
@@ -81,7 +82,7 @@ class Plan:
         """
         bounds = [0, *sorted(set(cuts)), len(graph)]
         segments = []
-        for start, end in zip(bounds, bounds[1:]):
+        for start, end in itertools.pairwise(bounds):
             segments.append(
                 Segment(
                     nodes=tuple(node.name for node in graph.nodes[start:end]),

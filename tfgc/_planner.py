@@ -57,7 +57,9 @@ def _sizes(model, example):
     if isinstance(example, dict):
         unknown = [name for name in example if name not in {t.name for t in inputs}]
         if unknown:
-            raise OptionError(f"example: the model has no input {unknown[0]!r}{near(unknown[0], [t.name for t in inputs])}")
+            raise OptionError(
+                f"example: the model has no input {unknown[0]!r}{near(unknown[0], [t.name for t in inputs])}"
+            )
         arrays = [example[t.name] for t in inputs]
     else:
         arrays = list(example) if isinstance(example, (tuple, list)) else [example]

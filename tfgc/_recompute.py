@@ -303,7 +303,9 @@ def _fence(upstream):
     elif _context.in_xla():
         # XLA drops control dependencies. It cannot know that this is zero, and
         # unlike 0 * upstream it stays zero when a gradient overflows.
-        total = tf.add_n([tf.reduce_sum(tf.abs(u)) if u.dtype.is_floating else tf.abs(tf.reduce_sum(u)) for u in upstream])
+        total = tf.add_n(
+            [tf.reduce_sum(tf.abs(u)) if u.dtype.is_floating else tf.abs(tf.reduce_sum(u)) for u in upstream]
+        )
         zero = tf.cast(tf.math.is_nan(total) & tf.math.is_inf(total), tf.float32)
         yield lambda x: x + tf.cast(zero, x.dtype) if x.dtype.is_floating else x
     else:

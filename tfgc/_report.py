@@ -8,7 +8,9 @@ from tfgc import _units
 from tfgc._errors import TfgcError
 from tfgc._results import Measurement
 
-_HEADS = ("case", "peak", "of eager", "of graph", "process", "step", "to eager", "to graph")
+_HEADS = (
+    "case", "peak", "cut-off eager", "cut-off graph", "process", "step", "overhead eager", "overhead graph",
+)  # fmt: skip
 
 
 def rows(records):
@@ -20,17 +22,18 @@ def rows(records):
             table.append([record.name, record.status, *[""] * 6])
             continue
         cells = [record.name, _units.format_bytes(record.peak_bytes)]
-        against = [_ratios(record, baseline) for baseline in (eager, graph)]
-        cells += [share for share, _ in against]
-        cells += [_units.format_bytes(record.process_peak_bytes), _units.format_seconds(record.step_seconds)]
-        cells += [change for _, change in against]
+        cut_offs, overheads = zip(*(_ratios(record, baseline) for baseline in (eager, graph)))
+        resident = _units.format_bytes(record.process_peak_bytes)
+        cells += [*cut_offs, resident, _units.format_seconds(record.step_seconds), *overheads]
         table.append(cells)
     return table
 
 
 def comparison(records):
     """A `rich` table of memory and time, a row a case."""
-    table = rich.table.Table(box=rich.box.SIMPLE, title=_title(records), caption=_legend(records), caption_justify="left")
+    table = rich.table.Table(
+        box=rich.box.SIMPLE, title=_title(records), caption=_legend(records), caption_justify="left"
+    )
     for i, head in enumerate(_HEADS):
         table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i == 0, overflow="fold")
     for row in rows(records):
@@ -100,12 +103,13 @@ def _baseline(records, mode):
 
 
 def _ratios(record: Measurement, baseline):
-    cut_off, overhead = record.against(baseline)
+    """Cut-off and overhead as text."""
     if record is baseline:
         return "baseline", "baseline"
+    cut_off, overhead = record.against(baseline)
     return (
-        "" if cut_off is None else f"{(1 - cut_off) * 100:.1f} %",
-        "" if overhead is None else f"x {1 + overhead:.2f}",
+        "" if cut_off is None else f"{cut_off * 100:.1f} %",
+        "" if overhead is None else f"{overhead * 100:+.0f} %",
     )
 
 
@@ -118,8 +122,8 @@ def _legend(records):
     device = next((r.device for r in records if r.device), "device")
     failed = "".join(f"\n{r.name}: {r.status}, {r.detail}." for r in records if r.status != "ok")
     return (
-        f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data; "
-        "of eager, of graph: that as a share of plain-eager (GradientTape) and plain-graph (the step in tf.function); "
-        "process: largest resident set (memory_profiler); step: median seconds; to eager, to graph: that as a "
-        f"multiple of the baseline's.{failed}"
+        f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data. "
+        "cut-off: the part of it that is saved, against plain-eager (GradientTape) and plain-graph (the step in "
+        "tf.function). process: largest resident set of the process (memory_profiler). step: median seconds. "
+        f"overhead: what the step takes longer than that baseline's.{failed}"
     )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Optional
 
 from tfgc._errors import TfgcError
 
@@ -41,13 +40,13 @@ class Measurement:
     batch_size: int
     status: str = "ok"
     detail: str = ""
-    peak_bytes: Optional[int] = None
-    peak_bytes_max: Optional[int] = None
-    resident_bytes: Optional[int] = None
-    process_peak_bytes: Optional[int] = None
-    process_base_bytes: Optional[int] = None
-    step_seconds: Optional[float] = None
-    first_step_seconds: Optional[float] = None
+    peak_bytes: int | None = None
+    peak_bytes_max: int | None = None
+    resident_bytes: int | None = None
+    process_peak_bytes: int | None = None
+    process_base_bytes: int | None = None
+    step_seconds: float | None = None
+    first_step_seconds: float | None = None
     losses: tuple = ()
     timeline: tuple = ()
     device: str = ""

@@ -5,10 +5,7 @@ tensor that only passes by is no argument of it. The `Runner` keeps live tensors
 in a table and drops each after its last use.
 """
 
-import keras
-
-from tfgc import _plan, _trace, strategies
-from tfgc._errors import OptionError
+from tfgc import _trace
 from tfgc._graph import Ref
 from tfgc._recompute import Block
 
@@ -35,7 +32,9 @@ class Runner:
         ]
         uses = {ref: i for i, (needed, _, _) in enumerate(self._pieces) for ref in needed}
         kept = set(self._program.outputs)
-        self._release = [[ref for ref, last in uses.items() if last == i and ref not in kept] for i in range(len(self._pieces))]
+        self._release = [
+            [ref for ref, last in uses.items() if last == i and ref not in kept] for i in range(len(self._pieces))
+        ]
 
     def call(self, inputs, training=None, mask=None):
         """Stand in for the model's own `call`; `training=False` runs that one."""

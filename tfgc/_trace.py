@@ -12,6 +12,7 @@ import dataclasses
 import keras
 from keras.src.models.functional import Functional, operation_fn, unpack_singleton
 from keras.src.models.sequential import Sequential
+
 from tfgc import _graph
 from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, near
 from tfgc._graph import Graph, Node, Ref, Spec

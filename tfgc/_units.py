@@ -17,20 +17,7 @@ def format_seconds(seconds):
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6)))
 
 
-def format_change(ratio):
-    """A ratio as the change that it is.
-
-    >>> format_change(1.17), format_change(0.42), format_change(1.0)
-    ('+17 %', '-58 %', '0 %')
-    """
-    percent = round((ratio - 1) * 100)
-    return f"{percent:+d} %" if percent else "0 %"
-
-
 def _scaled(value, units):
-    for name, size in units:
-        if abs(value) >= size:
-            break
-    else:
-        name, size = next(unit for unit in units if unit[1] == 1) if not value else units[-1]
+    base = next(unit for unit in units if unit[1] == 1)
+    name, size = next((unit for unit in units if abs(value) >= unit[1]), units[-1]) if value else base
     return f"{value / size:.3g} {name}"

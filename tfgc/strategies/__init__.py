@@ -64,5 +64,7 @@ def segment_count(graph, segments):
     if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
         raise OptionError(f"segments={segments!r}: the number of segments is a whole number from 1 on")
     if segments > n:
-        raise OptionError(f"segments={segments}: the model has {n} nodes and cannot be cut into more segments than that")
+        raise OptionError(
+            f"segments={segments}: the model has {n} nodes and cannot be cut into more segments than that"
+        )
     return segments

@@ -1,0 +1,61 @@
+"""Line by line with memory_profiler: where one training step takes its memory.
+
+Prints the listing of one eager step of the sample CNN, plain and recomputed, each
+in a process of its own. memory_profiler looks at the resident set of the process at the
+end of each line: a peak inside `tape.gradient` does not show here. For peaks, use
+`tfgc compare`, which asks the allocator.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import memory_profiler
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("network", nargs="?", default="sample_cnn")
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--mode", choices=("plain", "recomputed"), help="only this one, in this process")
+    arguments = parser.parse_args()
+    if arguments.mode:
+        profile(arguments.network, arguments.batch_size, arguments.mode)
+        return
+    for mode in ("plain", "recomputed"):
+        print(f"== {arguments.network}, batch {arguments.batch_size}, {mode}", flush=True)
+        again = [arguments.network, "--batch-size", str(arguments.batch_size), "--mode", mode]
+        subprocess.run([sys.executable, __file__, *again], check=True)
+
+
+def profile(network, batch_size, mode):
+    import keras
+    import tensorflow as tf
+
+    import tfgc
+
+    model = tfgc.zoo.build(network)
+    if mode == "recomputed":
+        tfgc.enable(model)
+    optimizer = keras.optimizers.SGD(0.01)
+    optimizer.build(model.trainable_variables)
+    x = tf.random.stateless_normal((batch_size, *model.input_shape[1:]), (1, 2))
+    y = tf.random.stateless_normal((batch_size, *model.output_shape[1:]), (3, 4))
+
+    def step():
+        with tf.GradientTape() as tape:
+            prediction = model(x, training=True)
+            loss = tf.reduce_mean((prediction - y) ** 2)
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    step()  # the first step also traces
+    memory_profiler.profile(step, precision=1)()
+
+
+if __name__ == "__main__":
+    main()

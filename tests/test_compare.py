@@ -1,0 +1,243 @@
+"""Measuring, rendering and the command line."""
+
+import re
+import subprocess
+import sys
+
+import keras
+import pytest
+from PIL import Image
+
+import tfgc
+from tfgc import Measurement, _child, _measure, _report, _results, zoo
+from tfgc._errors import OptionError
+
+
+def small(image_size=32):
+    return keras.Sequential(
+        [
+            keras.Input((image_size, image_size, 3)),
+            *(keras.layers.Conv2D(8, 3, padding="same", activation="relu") for _ in range(12)),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
+def frozen():
+    model = small()
+    model.trainable = False
+    return model
+
+
+@pytest.fixture(scope="module")
+def measured():
+    seen = []
+    results = tfgc.compare(
+        small,
+        batch_size=32,
+        strategies=["uniform:4"],
+        steps=2,
+        on_start=seen.append,
+        on_result=lambda r: seen.append(r.status),
+    )
+    return results, seen
+
+
+def test_every_case_is_measured_in_a_process_of_its_own(measured):
+    results, seen = measured
+    names = [f"{case}-{mode}" for case in ("plain", "uniform(4)") for mode in ("eager", "graph")]
+    assert [r.name for r in results] == names
+    assert seen == [word for name in names for word in (name, "ok")]
+    for r in results:
+        assert r.status == "ok", r.detail
+        assert len(r.losses) == 3
+        assert 0 < r.peak_bytes <= r.peak_bytes_max
+        assert r.process_peak_bytes > r.process_base_bytes > 10**8
+        assert r.step_seconds > 0
+        assert max(count for _, count in r.timeline) > 0
+        assert r.machine["tensorflow"]
+
+
+def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
+    results, _ = measured
+    eager, graph = results[:2]
+    for r in results[2:]:
+        assert r.peak_bytes < 0.8 * eager.peak_bytes
+        assert r.losses == pytest.approx(eager.losses, rel=1e-5)
+        cut_off, overhead = r.against(graph)
+        assert cut_off == 1 - r.peak_bytes / graph.peak_bytes
+        assert overhead == r.step_seconds / graph.step_seconds - 1
+
+
+def test_a_case_that_runs_out_of_memory_is_a_row(measured):
+    case = _measure.plan_cases(small, 4096, [], steps=1, memory_limit=1_500_000_000)[0]
+    record = _measure.run(case)
+    assert record.status == "oom", record.detail
+    rows = _report.rows([*measured[0], record])
+    assert rows[-1][:2] == ["plain-eager", "oom"]
+
+
+def test_a_killed_case_is_a_row(monkeypatch):
+    monkeypatch.setattr(_measure.memory_profiler, "memory_usage", lambda child, **_: child.kill())
+    record = _measure.run(_measure.plan_cases(small, 2, [])[0])
+    assert (record.status, record.detail) == ("oom", "killed")
+
+
+def test_a_case_that_fails_says_why():
+    record = _measure.run(_measure.plan_cases(small, 2, ["sqrt:999"])[-1])
+    assert record.status == "failed"
+    assert "segments=999" in record.detail
+
+
+def test_a_plain_model_that_cannot_be_trained_is_an_error():
+    with pytest.raises(tfgc.TfgcError, match="no trainable weights"):
+        tfgc.compare(frozen, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 2, "steps": 0}, "steps=0"),
+        ({"batch_size": 2, "strategies": ["sqrrt"]}, "did you mean 'sqrt'"),
+        ({"batch_size": 2, "strategies": ["sqrt:many"]}, "number of segments"),
+        ({"batch_size": 2, "modes": ["lazy"]}, "no mode 'lazy'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(arguments, message):
+    with pytest.raises(OptionError, match=message):
+        tfgc.compare(small, **arguments)
+
+
+def test_results_file_survives_a_round_trip_and_refuses_others(measured):
+    text = _results.to_json(measured[0], "tfgc compare")
+    assert _results.from_json(text) == measured[0]
+    for bad in ("", "{}", text[:100], text.replace('"version": 1', '"version": 9')):
+        with pytest.raises(tfgc.TfgcError):
+            _results.from_json(bad)
+
+
+RECORDS = [
+    Measurement("net", "plain", "eager", 8, peak_bytes=1000, process_peak_bytes=5, step_seconds=2.0, losses=(1.0, 0.5)),
+    Measurement("net", "plain", "graph", 8, peak_bytes=800, process_peak_bytes=5, step_seconds=1.0, losses=(1.0, 0.5)),
+    Measurement("net", "sqrt", "graph", 8, peak_bytes=400, process_peak_bytes=5, step_seconds=1.5, losses=(1.0, 0.5)),
+    Measurement("net", "sqrt", "eager", 8, status="oom", detail="killed"),
+]
+
+
+def test_table_of_hand_made_records():
+    rows = _report.rows(RECORDS)
+    assert rows[0][2:4] == ["baseline", "20.0 %".replace("20.0", "-25.0")]
+    assert rows[2] == ["sqrt-graph", "400 B", "60.0 %", "50.0 %", "5 B", "1.5 s", "-25 %", "+50 %"]
+    assert rows[3] == ["sqrt-eager", "oom", *[""] * 6]
+    assert "| sqrt-graph | 400 B | 60.0 % |" in _report.markdown(RECORDS)
+    assert "killed" in _report.markdown(RECORDS)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_fit_the_window(width, capsys):
+    import rich.console
+
+    console = rich.console.Console(width=width)
+    console.print(_report.comparison(RECORDS))
+    console.print(_report.losses(RECORDS))
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+def test_plot_is_a_picture(measured, tmp_path):
+    path = tmp_path / "memory.png"
+    _report.plot([*measured[0], RECORDS[3]], path)
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert image.size[0] > 800
+    with pytest.raises(tfgc.TfgcError, match="cannot write"):
+        _report.plot(measured[0], tmp_path / "no" / "such.png")
+
+
+def test_plot_without_matplotlib_names_the_extra(measured, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(tfgc.TfgcError, match=r"tfgc\[plot\]"):
+        _report.plot(measured[0], tmp_path / "x.png")
+
+
+def tfgc_command(*arguments):
+    return subprocess.run([sys.executable, "-m", "tfgc", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_command_line(tmp_path):
+    done = tfgc_command(
+        "compare",
+        "tfgc.zoo.cnn:sample_cnn",
+        "--batch-size",
+        "2",
+        "--image-size",
+        "16",
+        "--steps",
+        "1",
+        "--strategy",
+        "sqrt",
+        "--json",
+        str(tmp_path / "r.json"),
+        "--plot",
+        str(tmp_path / "r.png"),
+    )
+    assert done.returncode == 0, done.stderr
+    for word in ("plain-eager", "plain-graph", "sqrt-eager", "sqrt-graph", "cut-off", "overhead", "Loss of each step"):
+        assert re.search(r"\s+".join(word.split()), done.stdout), word
+    assert len(_results.from_json((tmp_path / "r.json").read_text())) == 4
+    assert (tmp_path / "r.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["compare", "resnet5", "--batch-size", "2"], 1, "did you mean 'resnet50"),
+        (["compare", "sample_cnn", "--batch-size", "0"], 1, "batch_size=0"),
+        (["compare", "sample_cnn", "--batch-size", "2", "--json", "/no/such/folder/x.json"], 1, "cannot write"),
+        (["compare", "sample_cnn"], 2, "--batch-size"),
+        (["compare", "no.module:f", "--batch-size", "2"], 1, "no.module:f"),
+    ],
+)
+def test_mistakes_typed_on_purpose(arguments, code, words):
+    done = tfgc_command(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_does_not_import_tensorflow():
+    code = (
+        "import sys, tfgc._cli as c; c.cli(['compare', '-h'], standalone_mode=False); sys.exit('keras' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_zoo_networks_have_the_layers_they_are_named_for():
+    model = zoo.build("sample_cnn")
+    filters = [layer.filters for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert filters == [10, 20, 40, 60, 40, 40, 40, 40, 40, 20, 20]
+    assert model.input_shape == (None, 256, 256)
+    assert model.output_shape == (None, 10)
+    big = zoo.build("big_cnn(2, 3)", image_size=32)
+    filters = [layer.filters for layer in big.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert filters == [10, 40, 20] * 6
+    assert zoo.build("mobilenet-v2", 32).name.startswith("mobilenetv2")
+    with pytest.raises(OptionError, match="did you mean 'sample_cnn'"):
+        zoo.build("samplecnn")
+
+
+def test_saved_models_and_builders_are_networks_too(tmp_path):
+    small(8 * 2).save(tmp_path / "m.keras")
+    assert zoo.build(str(tmp_path / "m.keras")).input_shape == (None, 16, 16, 3)
+    assert zoo.build("tfgc.zoo.cnn:sample_cnn", 16).input_shape == (None, 16, 16)
+    with pytest.raises(OptionError, match="image_size=8 does not apply"):
+        zoo.build(str(tmp_path / "m.keras"), 8)
+
+
+def test_the_child_measures_what_the_case_says():
+    case = _measure.plan_cases(small, 8, ["uniform:2"], steps=1)[2]
+    found = _child.measure(case)
+    assert found["detail"] == "2 segments"
+    assert len(found["losses"]) == 2

@@ -1,0 +1,105 @@
+"""The house: floors, the wheel, and that the README's promises about the project hold."""
+
+import ast
+import configparser
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+FLOORS = {
+    "_errors": 0, "_units": 0, "_context": 0,
+    "_graph": 1, "_plan": 1, "_functional": 1, "_results": 1,
+    "_recompute": 2, "_trace": 2, "_report": 2,
+    "strategies": 3,
+    "_planner": 4, "_segments": 4,
+    "_enable": 5, "_train": 5, "_split": 5, "zoo": 5,
+    "_child": 6, "_measure": 7, "_cli": 8, "__main__": 9, "__init__": 9,
+}  # fmt: skip
+MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
+
+
+def floor(module):
+    """The floor of a module file, and the name it stands under in the table."""
+    name = module.relative_to(ROOT / "tfgc").parts[0].removesuffix(".py")
+    return FLOORS[name], name
+
+
+def imported(module):
+    """Modules of tfgc that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tfgc":
+            inside = node.module.split(".")[1:]
+            yield from ([inside[0]] if inside else [alias.name for alias in node.names])
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("tfgc."))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
+def test_modules_import_only_from_lower_floors(module):
+    height, name = floor(module)
+    for other in imported(module):
+        if other in FLOORS and other != name:
+            assert FLOORS[other] < height, f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
+def test_modules_are_one_idea(module):
+    assert len(module.read_text().splitlines()) <= 350
+
+
+def test_only_two_files_touch_private_parts_of_the_frameworks():
+    """Imports of private modules stand in `_trace` (Keras graphs) and `_context` (the rest)."""
+    for module in MODULES:
+        text = module.read_text()
+        if module.name not in ("_trace.py", "_context.py"):
+            assert "keras.src" not in text, module
+            assert "tensorflow.python" not in text, module
+
+
+def test_nothing_refers_to_this_machine_or_to_folders_outside():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    for name in listed.split("\n"):
+        path = ROOT / name
+        if path.is_file() and path.suffix in (".py", ".md", ".sh", ".cfg", ".toml", ".json", ""):
+            text = path.read_text(errors="ignore")
+            for word in ("../" + "shared", "/work" + "/", "/opt" + "/tf"):
+                assert word not in text, f"{name} mentions {word}"
+
+
+def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        entry = next(n for n in names if n.endswith("entry_points.txt"))
+        assert "tfgc = tfgc.__main__:main" in archive.read(entry).decode()
+    assert {str(m.relative_to(ROOT)) for m in MODULES} <= names
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    declared = setup["options"]["install_requires"].lower()
+    top_level = {
+        alias.split(".")[0]
+        for module in MODULES
+        for node in ast.parse(module.read_text()).body
+        for alias in ([a.name for a in node.names] if isinstance(node, ast.Import) else [])
+    }
+    for package in top_level - set(sys.stdlib_module_names) - {"tfgc"}:
+        assert package in declared, package
+
+
+def test_public_names_are_importable():
+    import tfgc
+
+    for name in tfgc.__all__:
+        assert getattr(tfgc, name) is not None
+    assert set(tfgc.__all__) <= set(dir(tfgc))
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        tfgc.nothing_like_it  # noqa: B018

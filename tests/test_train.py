@@ -1,0 +1,129 @@
+"""The custom training step against Keras's own `train_on_batch`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import fresh, noise
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(16, 8), tf.constant(np.random.default_rng(2).integers(0, 3, (16, 1)))
+WEIGHT = tf.constant(np.random.default_rng(3).uniform(size=16), "float32")
+
+
+def classifier():
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            L.Dense(16, activity_regularizer="l2"),
+            L.Dropout(0.5),
+            L.BatchNormalization(),
+            L.Dense(8, kernel_regularizer="l2"),
+            L.Dense(3),
+        ]
+    )
+
+
+def two_heads():
+    inputs = keras.Input((8,))
+    x = L.Dropout(0.3)(L.Dense(8)(inputs))
+    return keras.Model(inputs, [L.Dense(3, name="label")(x), L.Dense(1, name="size")(x)])
+
+
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+CASES = {
+    "one loss": (classifier, CROSS_ENTROPY, ["accuracy"], X, Y),
+    "by output name": (two_heads, {"label": CROSS_ENTROPY, "size": "mse"}, None, X, [Y, noise(16, 1)]),
+    "list": (two_heads, [CROSS_ENTROPY, "mae"], None, X, [Y, noise(16, 1)]),
+}
+
+
+def keras_steps(case, sample_weight=None, run_eagerly=False, optimizer="adam"):
+    build, loss, metrics, x, y = CASES[case]
+    model = fresh(build)
+    model.compile(optimizer, loss, metrics=metrics, run_eagerly=run_eagerly, auto_scale_loss=False)
+    logs = []
+    for _ in range(3):
+        model.reset_metrics()
+        logs.append(model.train_on_batch(x, y, sample_weight, return_dict=True))
+    return model, logs
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("case", CASES)
+def test_steps_equal_those_of_keras(case, run_eagerly):
+    weight = WEIGHT if case == "one loss" else None
+    plain, expected = keras_steps(case, weight)
+    build, loss, metrics, x, y = CASES[case]
+    model = fresh(build)
+    step = tfgc.train_step(model, loss, "adam", metrics=metrics or (), run_eagerly=run_eagerly)
+    for logs in expected:
+        step.reset_metrics()
+        found = step(x, y, weight)
+        for name in ("loss", *(["accuracy"] if metrics else [])):
+            np.testing.assert_allclose(float(found[name]), logs[name], rtol=1e-5)
+    for v, w in zip(plain.variables, model.variables, strict=True):
+        np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-6)
+    assert "call" not in vars(model)
+
+
+def test_jit_compiled_step_equals_the_jit_compiled_plain_step():
+    results = []
+    for strategy in ("keep_all", "uniform"):
+        model = fresh(classifier)
+        step = tfgc.train_step(model, CROSS_ENTROPY, "sgd", plan=tfgc.plan(model, strategy=strategy), jit_compile=True)
+        results.append([float(step(X, Y)["loss"]) for _ in range(3)])
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+def test_loss_is_scaled_and_an_overflow_skips_the_step(run_eagerly):
+    keras.config.set_dtype_policy("mixed_float16")
+    model = fresh(two_heads)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**10)
+    step = tfgc.train_step(model, [CROSS_ENTROPY, "mse"], optimizer, run_eagerly=run_eagerly)
+    targets = [Y, noise(16, 1)]
+    step(X, targets)
+    before = [v.numpy() for v in model.trainable_variables]
+    logs = step(X * 1e6, targets)
+    assert not np.isfinite(float(logs["loss"]))
+    for v, w in zip(before, model.trainable_variables):
+        np.testing.assert_array_equal(v, w)
+    assert float(optimizer.dynamic_scale) == 2.0**9
+
+
+def test_the_step_uses_the_plan_and_leaves_the_model_as_it_is():
+    model = tfgc.enable(fresh(classifier), strategy="uniform")
+    call = model.call
+    step = tfgc.train_step(model, CROSS_ENTROPY, "sgd", plan=tfgc.plan(model, strategy="keep_all"))
+    step(X, Y)
+    assert model.call == call
+
+
+def test_metrics_run_on_until_they_are_reset():
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    step = tfgc.train_step(fresh(classifier), CROSS_ENTROPY, "sgd", metrics=[metric])
+    step(X, Y)
+    logs = step(X[:4], Y[:4])
+    assert float(metric.count) == 20.0
+    assert float(logs["sparse_categorical_accuracy"]) == float(metric.result())
+    step.reset_metrics()
+    assert float(metric.count) == 0.0
+
+
+def test_eager_and_jit_exclude_each_other():
+    with pytest.raises(tfgc.TfgcError, match="exclude each other"):
+        tfgc.train_step(fresh(classifier), "mse", "sgd", run_eagerly=True, jit_compile=True)
+
+
+@pytest.mark.gpu
+def test_step_on_a_gpu_equals_the_plain_step_there():
+    plain, expected = keras_steps("one loss")
+    model = fresh(classifier)
+    step = tfgc.train_step(model, CROSS_ENTROPY, "adam")
+    for logs in expected:
+        np.testing.assert_allclose(float(step(X, Y)["loss"]), logs["loss"], rtol=1e-4)
+    for v, w in zip(plain.variables, model.variables, strict=True):
+        np.testing.assert_allclose(v, w, rtol=1e-3, atol=1e-5)
