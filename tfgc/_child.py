@@ -156,7 +156,7 @@ def _timeline(step, allocated):
     done.set()
     thread.join()
     base = samples[0][1]
-    stride = max(1, len(samples) // 1000)
+    stride = max(1, len(samples) // 400)
     return tuple((round(when, 4), count - base) for when, count in samples[::stride])
 
 

@@ -40,7 +40,7 @@ class Spec:
         if None in self.shape[1:]:
             raise OptionError(
                 f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc "
-                "does not guess sizes; name them with input_shapes={input name: shape without batch} "
+                "does not guess sizes; name them with tfgc.plan(model, input_shapes={input name: shape without batch}) "
                 "or example=batch"
             )
         batch = 1 if batch_size is None else batch_size

@@ -13,7 +13,8 @@ def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=Non
             depend on it: all activations grow with the batch alike.
         strategy: A name from `tfgc.strategies.available()`, or a function
             `plan(graph, **options) -> Plan`. Default: `sqrt`, the one of least
-            peak among those built so far.
+            peak among those built so far; `uniform`, which needs no sizes,
+            where the model leaves some open.
         budget: Bytes that a step may use, for strategies that honour one.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
@@ -47,7 +48,7 @@ def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=Non
         batch_size = example_batch
     graph = _trace.read(model, batch_size, input_shapes)
     if strategy is None:
-        strategy = "sqrt"
+        strategy = "sqrt" if graph.sizes_known else "uniform"
     return strategies.apply(strategy, graph, budget=budget, **options)
 
 

@@ -97,6 +97,8 @@ class Block:
         self._warned = False
 
     def __call__(self, *args, **kwargs):
+        if not self._replay and not (self._compiled and tf.executing_eagerly()):
+            return self._fn(*args, **kwargs)
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         surroundings = _context.Surroundings()
@@ -123,7 +125,10 @@ class Block:
         return self._fn(*args, **kwargs)
 
     def _discover(self, packing, key):
-        effects = _functional.discover(self._fn, packing)
+        try:
+            effects = _functional.discover(self._fn, packing)
+        except Exception as error:  # The plain run that follows raises what is the user's own mistake.
+            effects = _functional.Effects((), obstacle=f"it cannot be traced ({type(error).__name__})")
         if self._wrap is not None and (effects.captured or effects.variables):
             effects = dataclasses.replace(effects, obstacle="it closes over tensors or plain variables")
         self._effects[key] = effects
@@ -139,7 +144,9 @@ class Block:
         piece = _Piece(self._fn, packing, effects, surroundings, self.name)
         eager = tf.executing_eagerly()
         if eager and self._compiled:
-            piece = self._functions.setdefault(key, _Compiled(piece))
+            if key not in self._functions or fresh:
+                self._functions[key] = _Compiled(piece)
+            piece = self._functions[key]
         if not self._replay:
             run = piece.forward([x if i in sources else tf.stop_gradient(x) for i, x in enumerate(inputs)])
             return run.finish(run.tensors)
@@ -221,7 +228,9 @@ class _Compiled:
 
     def _trace_forward(self, inputs):
         run = self._piece.forward(inputs)
-        self._layout = run.without_tensors()
+        # One backward function serves many shapes, so it holds none of them.
+        ranks = [tf.TensorSpec(None if s.shape.rank is None else [None] * s.shape.rank, s.dtype) for s in run.specs]
+        self._layout = dataclasses.replace(run, tensors=None, specs=ranks)
         return run.tensors
 
     def forward(self, inputs):
@@ -303,11 +312,9 @@ def _fence(upstream):
     elif _context.in_xla():
         # XLA drops control dependencies. It cannot know that this is zero, and
         # unlike 0 * upstream it stays zero when a gradient overflows.
-        total = tf.add_n(
-            [tf.reduce_sum(tf.abs(u)) if u.dtype.is_floating else tf.abs(tf.reduce_sum(u)) for u in upstream]
-        )
-        zero = tf.cast(tf.math.is_nan(total) & tf.math.is_inf(total), tf.float32)
-        yield lambda x: x + tf.cast(zero, x.dtype) if x.dtype.is_floating else x
+        total = tf.add_n([tf.cast(tf.abs(tf.reduce_sum(u)), tf.float32) for u in upstream])
+        never = tf.math.is_nan(total) & tf.math.is_inf(total)
+        yield lambda x: x | never if x.dtype.is_bool else x + tf.cast(never, x.dtype)
     else:
         with tf.control_dependencies(list(upstream)):
             yield tf.identity

@@ -72,9 +72,10 @@ class Measurement:
 
 
 def to_json(records, command=""):
-    """Write measurements as a JSON text."""
-    data = {"format": _FORMAT, "version": _VERSION, "command": command}
-    return json.dumps({**data, "records": [dataclasses.asdict(r) for r in records]}, indent=1)
+    """Write measurements as a JSON text, a record a line."""
+    head = json.dumps({"format": _FORMAT, "version": _VERSION, "command": command})
+    lines = ",\n".join(json.dumps(dataclasses.asdict(r)) for r in records)
+    return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'
 
 
 def from_json(text):

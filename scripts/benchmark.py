@@ -1,0 +1,126 @@
+"""Memory and time of recomputed training steps against plain ones, with targets.
+
+For each network the plain baselines and every strategy at several numbers of segments,
+in eager calls and in tf.function, one process a case, all in one run. Finished
+networks are kept in scripts/results and not measured again (delete the file to do so).
+Prints a Markdown table of the best case for each target. Nothing else may run meanwhile.
+
+    python scripts/benchmark.py                  # everything, about half an hour on 2 cores
+    python scripts/benchmark.py resnet50         # one network
+    python scripts/benchmark.py --table          # only print what is there
+"""
+
+import argparse
+import pathlib
+import sys
+from typing import NamedTuple, Optional
+
+import tfgc
+from tfgc import _report, _results, _units
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+class Network(NamedTuple):
+    name: str
+    batch_size: int
+    strategies: tuple
+    steps: int = 5
+    memory_limit: Optional[int] = None
+
+    @property
+    def file(self):
+        word = "".join(c if c.isalnum() else "_" for c in self.name).strip("_")
+        return RESULTS / f"{word}_b{self.batch_size}.json"
+
+
+class Target(NamedTuple):
+    """At most `share` of the baseline's peak, at no more than `slower` times its time."""
+
+    network: str
+    baseline: str
+    share: float
+    slower: float
+
+
+NETWORKS = (
+    Network("resnet50", 16, ("sqrt:6", "sqrt:8", "sqrt:12")),
+    Network("densenet121", 8, ("sqrt:6", "sqrt:8", "sqrt:12")),
+    Network("sample_cnn", 16, ("sqrt:4", "sqrt:6", "uniform:6"), steps=3),
+    Network("big_cnn(3, 3)", 16, ("sqrt:6", "sqrt:8", "sqrt:12"), steps=3),
+    # Their plain steps need about 16 and 35 GB.
+    Network("big_cnn(3, 9)", 16, ("sqrt",), steps=1, memory_limit=20_000_000_000),
+    Network("big_cnn(3, 20)", 16, ("sqrt",), steps=1, memory_limit=20_000_000_000),
+)
+TARGETS = (
+    Target("sample_cnn", "eager", 0.58, 1.15),
+    Target("big_cnn(3, 3)", "eager", 0.35, 1.20),
+    Target("resnet50", "eager", 0.30, 1.00),
+    Target("resnet50", "graph", 0.55, 1.25),
+    Target("densenet121", "eager", 0.15, 1.00),
+)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="network", help="which to measure; default: all")
+    parser.add_argument("--table", action="store_true", help="measure nothing, print the results that are there")
+    arguments = parser.parse_args()
+    known = [n.name for n in NETWORKS]
+    unknown = set(arguments.networks) - set(known)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+    for network in NETWORKS:
+        if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
+            measure(network)
+    records = {n.name: _results.from_json(n.file.read_text()) for n in NETWORKS if n.file.exists()}
+    for name in records:
+        print(f"\n### {_report.markdown(records[name])}")
+    print("\n### Targets\n")
+    print(
+        "| network | baseline | target | best case | share of peak | time | met |\n| --- | --- | --- | --- | ---: | ---: | --- |"
+    )
+    for target in TARGETS:
+        if target.network in records:
+            print(row(target, records[target.network]))
+
+
+def measure(network):
+    """Measure one network and write its file."""
+    RESULTS.mkdir(exist_ok=True)
+
+    def told(record):
+        figures = ""
+        if record.status == "ok":
+            figures = f"{_units.format_bytes(record.peak_bytes)}, {_units.format_seconds(record.step_seconds)}"
+        print(f"{network.name}: {record.name}: {record.status} {figures}", file=sys.stderr, flush=True)
+
+    records = tfgc.compare(
+        network.name,
+        network.batch_size,
+        network.strategies,
+        steps=network.steps,
+        memory_limit=network.memory_limit,
+        on_result=told,
+    )
+    network.file.write_text(_results.to_json(records, f"python scripts/benchmark.py {network.name!r}"))
+
+
+def row(target, records):
+    """The case that meets the target with the least memory, or else comes closest to it."""
+    plain = next(r for r in records if r.name == f"plain-{target.baseline}")
+
+    def miss(record):
+        share, slower = record.peak_bytes / plain.peak_bytes, record.step_seconds / plain.step_seconds
+        excess = max(0, share / target.share - 1) + max(0, slower / target.slower - 1)
+        return (excess, share, slower, record.name)
+
+    excess, share, slower, name = min(miss(r) for r in records if r.status == "ok" and r.case != "plain")
+    return (
+        f"| {target.network} | plain-{target.baseline} | {target.share:.0%} at x {target.slower:.2f} | {name} | "
+        f"{share:.1%} | x {slower:.2f} | {'missed' if excess else 'yes'} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""The notebooks run, and so do the README's Python and its command names."""
+
+import pathlib
+import re
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.name)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_notebook_runs(path):
+    nbclient.NotebookClient(nbformat.read(path, as_version=4), timeout=120).execute()
+
+
+def test_readme_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_readme_names_scripts_that_exist():
+    for name in re.findall(r"scripts/[\w./]+", (ROOT / "README.md").read_text()):
+        assert (ROOT / name.rstrip(".")).exists(), name
