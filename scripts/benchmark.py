@@ -13,7 +13,7 @@ Prints a Markdown table of the best case for each target. Nothing else may run m
 import argparse
 import pathlib
 import sys
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import tfgc
 from tfgc import _report, _results, _units
@@ -26,7 +26,7 @@ class Network(NamedTuple):
     batch_size: int
     strategies: tuple
     steps: int = 5
-    memory_limit: Optional[int] = None
+    memory_limit: int | None = None
 
     @property
     def file(self):
@@ -78,7 +78,8 @@ def main():
         print(f"\n### {_report.markdown(records[name])}")
     print("\n### Targets\n")
     print(
-        "| network | baseline | target | best case | share of peak | time | met |\n| --- | --- | --- | --- | ---: | ---: | --- |"
+        "| network | baseline | target | best case | share of peak | time | met |\n"
+        "| --- | --- | --- | --- | ---: | ---: | --- |"
     )
     for target in TARGETS:
         if target.network in records:
