@@ -274,6 +274,10 @@ def weightless():
     return keras.Sequential([keras.Input((3,)), L.ReLU(), L.Softmax()])
 
 
+def fixed_batch():
+    return keras.Sequential([keras.Input(batch_shape=(4, 3)), L.Dense(2), L.Dense(2)])
+
+
 def frozen():
     model = keras.Sequential([keras.Input((3,)), L.Dense(2), L.Dense(2)])
     model.trainable = False
@@ -299,6 +303,7 @@ def test_models_that_cannot_be_read(use, model, message):
     [
         (lambda m: tfgc.plan(m, 0), OptionError, "batch_size=0"),
         (lambda m: tfgc.plan(m, 2.5), OptionError, "batch_size=2.5"),
+        (lambda m: tfgc.plan(fixed_batch(), 8), OptionError, "declared for batches of 4"),
         (lambda m: tfgc.plan(m, strategy="sqrtt"), OptionError, "did you mean 'sqrt'"),
         (lambda m: tfgc.plan(m, strategy="manual", keep=["dens"]), OptionError, "did you mean 'dense'"),
         (lambda m: tfgc.plan(m, strategy="uniform", segments=99), OptionError, "the model has 2 nodes"),
@@ -308,6 +313,7 @@ def test_models_that_cannot_be_read(use, model, message):
         (lambda m: tfgc.split(m, tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another model"),
         (lambda m: tfgc.train_step(m, "mse", "sgd", plan=tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another"),
         (lambda m: tfgc.enable(m, tfgc.plan(m), strategy="sqrt"), OptionError, "not both"),
+        (lambda m: tfgc.enable(m, budget=10**9), OptionError, "does not honour a budget"),
         (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
         (lambda m: tfgc.train_step(weightless(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
         (lambda m: tfgc.enable(weightless()), tfgc.UnsupportedModelError, "no weights"),

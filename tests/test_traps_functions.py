@@ -100,13 +100,24 @@ def test_structured_inputs_one_tensor_passed_twice_and_empty_batches(graph):
     check(lambda x: tf.nn.relu(x @ W), tf.zeros((0, 3)), graph=graph)
 
 
-def test_batches_of_another_size_and_ragged_and_sparse_inputs():
+@BOTH
+def test_batches_of_another_size(graph):
     layer = keras.layers.Dense(3)
     layer.build((None, 3))
     recomputed = tfgc.recompute(layer)
     for n in (8, 8, 3, 1, 8):
         x = noise(n, 3)
-        same(gradients(layer, (x,)), gradients(recomputed, (x,)))
+        same(gradients(layer, (x,), graph=graph), gradients(recomputed, (x,), graph=graph))
+
+
+@BOTH
+def test_outputs_that_nobody_uses(graph):
+    fn = lambda x, w: (x @ w, tf.tanh(w), tf.argmax(x))
+    take = lambda f: lambda x, w: f(x, w)[0]
+    same(gradients(take(fn), (X, W), graph=graph), gradients(take(tfgc.recompute(fn)), (X, W), graph=graph))
+
+
+def test_ragged_and_sparse_inputs():
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     double = tfgc.recompute(lambda r: r.values * 2.0)
     np.testing.assert_array_equal(double(ragged), [2.0, 4.0, 6.0])
@@ -328,6 +339,23 @@ def test_forward_mode_is_right(graph):
     np.testing.assert_allclose(run(layer), run(tfgc.recompute(layer)), rtol=1e-6)
 
 
+@BOTH
+def test_forward_mode_over_what_is_closed_over_is_right(graph):
+    variable, upstream = tf.Variable(W), noise(3, 3, seed=8)
+
+    def run(wrapper):
+        def jvp():
+            fn = wrapper(lambda x: tf.tanh(x @ variable @ upstream))
+            fn(X)  # so that it is known as a function that closes over nothing recorded
+            with tf.autodiff.ForwardAccumulator([variable, upstream], [variable * 2.0, upstream]) as accumulator:
+                y = fn(X)
+            return accumulator.jvp(y)
+
+        return (tf.function(jvp) if graph else jvp)()
+
+    np.testing.assert_allclose(run(lambda f: f), run(tfgc.recompute), rtol=1e-6)
+
+
 def test_gradient_through_a_function_that_only_runs_forward():
     """The tape is outside: the backward pass is a graph of its own."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5, seed=2)])
@@ -393,6 +421,17 @@ def test_replay_that_differs_raises_with_both_shapes():
         tape.watch(X)
         y = tfgc.recompute(fn)(X)
     with pytest.raises(ReplayMismatchError, match=r"(?s)fn.*\(4, 3\).*\(4, 2\)"):
+        tape.gradient(y, X)
+
+
+def test_replay_that_reads_another_variable_raises():
+    layer = keras.layers.Dense(3)
+    layer.build((None, 3))
+    turns = iter([False, False, True])
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = tfgc.recompute(lambda x: layer(x) if next(turns) else tf.tanh(x))(X)
+    with pytest.raises(ReplayMismatchError, match="reads the variable"):
         tape.gradient(y, X)
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, check_enabled, check_recomputed, fresh, noise, states, train, worst
+from harness import MODES, assert_equal, check_enabled, check_recomputed, fresh, noise, train, worst
 
 import tfgc
 
@@ -207,6 +207,44 @@ def test_enabled_model_trains_as_the_plain_one(trap, mode):
     check_enabled(trap, DATA.get(trap, X), Y, mode, segments=3, allowed=allowed)
 
 
+class PlainVariable(keras.layers.Layer):
+    """Holds a `tf.Variable` that is in no list of Keras."""
+
+    def __init__(self, variable):
+        super().__init__()
+        self.variable = variable
+
+    def call(self, x):
+        return x * self.variable
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_plain_tf_variables_in_an_enabled_model(mode):
+    def run(enabled):
+        variables = [tf.Variable(2.0, name="first"), tf.Variable(0.5, name="last")]
+        model = fresh(
+            lambda: keras.Sequential(
+                [
+                    keras.Input((8,)),
+                    L.Dense(8),
+                    PlainVariable(variables[0]),
+                    L.Dense(8),
+                    L.Dense(4),
+                    PlainVariable(variables[1]),
+                ]
+            )
+        )
+        if enabled:
+            plan = tfgc.plan(model, strategy="uniform", segments=2)
+            tfgc.enable(model, plan, compile_segments=mode == "compiled")
+        graph = mode == "graph" or (mode == "compiled" and not enabled)
+        return train(model, X, Y, graph=graph, extra=variables)
+
+    plain, ours = run(False), run(True)
+    assert plain[0].gradients["first:0"] is not None
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.parametrize("trap", TRAPS)
 def test_recomputed_model_trains_as_the_plain_one(trap, mode):
@@ -226,7 +264,7 @@ def test_jit_compiled_step_trains_as_the_plain_one(trap):
     assert worst(plain, ours) <= max(1e-5, 2 * spread)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("trap", [dropout, batch_normalization, auxiliary_losses, metric_inside])
 def test_segments_are_pure_enough_for_recompute_grad(trap, mode):
     check_enabled(trap, DATA.get(trap, X), Y, mode, segments=3, wrap=tf.recompute_grad)
@@ -334,27 +372,3 @@ def test_training_argument_is_passed_on_and_none_stays_none(training):
     tape.gradient(loss, [v.value for v in model.trainable_variables])
     assert set(seen) == {training}
     assert len(seen) == (1 if training is False else 3)  # traced once, run, replayed
-
-
-PEERS = {
-    "tf.recompute_grad": tf.recompute_grad,
-    "keras.remat": keras.remat if hasattr(keras, "remat") else None,
-}
-
-
-@pytest.mark.parametrize("peer", [name for name, wrapper in PEERS.items() if wrapper])
-@pytest.mark.parametrize("trap", [dropout, batch_normalization, auxiliary_losses, stateful_gru, metric_inside])
-def test_what_the_peer_does(trap, peer):
-    """On record: where the existing tools go wrong in eager mode, and by how much at least."""
-    x = DATA.get(trap, X)
-    model = fresh(trap)
-    plain, before = train(fresh(trap), x, Y), [np.array(v) for v in states(model)]
-    theirs = train(model, x, Y, call=PEERS[peer](model))
-    moved = any(
-        not np.array_equal(v0, v)
-        for step, step0 in zip(theirs, plain)
-        for v0, v in zip(step0.states.values(), step.states.values())
-    )
-    assert len(before) == len(plain[0].states)
-    gradients_off = worst(plain[:1], theirs[:1])
-    assert moved or gradients_off > 0.05

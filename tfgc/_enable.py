@@ -5,7 +5,7 @@ from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._segments import Runner
 
 
-def enable(model, plan=None, *, strategy=None, wrap=None, compile_segments=True):
+def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_segments=True):
     """Make `model` train by a plan from now on: in `fit` and in loops of your own.
 
     The model object stays the same, with its weights, names, `summary`,
@@ -19,6 +19,8 @@ def enable(model, plan=None, *, strategy=None, wrap=None, compile_segments=True)
     Args:
         model: A built `keras.Sequential` or functional model.
         plan: A `tfgc.Plan` for it. Default: `tfgc.plan(model)`.
+        budget: Bytes that a step may use, in place of a plan, for strategies
+            that honour a budget.
         strategy: Name of a strategy, in place of a plan.
         wrap: `tf.recompute_grad`, to let it do the replay of each segment, for
             comparison. Default: tfgc's own.
@@ -40,15 +42,15 @@ def enable(model, plan=None, *, strategy=None, wrap=None, compile_segments=True)
         >>> tfgc.disable(model) is model
         True
     """
-    if plan is not None and strategy is not None:
-        raise OptionError(f"give a plan or strategy={strategy!r}, not both")
+    if plan is not None and (strategy is not None or budget is not None):
+        raise OptionError(f"give a plan, or strategy={strategy!r} and budget={budget!r} to make one, not both")
     _trace.functional_of(model)
     if not model.weights:
         raise UnsupportedModelError(
             f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
         )
     if plan is None:
-        plan = _planner.plan(model, strategy=strategy)
+        plan = _planner.plan(model, strategy=strategy, budget=budget)
     runner = Runner(model, plan, wrap=wrap, compile_segments=compile_segments)
     model.call = runner.call
     _forget_traces(model)

@@ -11,6 +11,8 @@ import dataclasses
 import math
 import os
 import pickle
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,11 +140,22 @@ def run(case):
                 found = pickle.load(file)
             started = found.pop("started")
             return Measurement(**result, **found, **_resident(samples, started))
-    if child.returncode == -9 or "bad_alloc" in words or "MemoryError" in words or "ResourceExhausted" in words:
-        detail = "killed" if child.returncode == -9 else "ran out of memory"
-        return Measurement(**result, status="oom", detail=detail)
-    last = next((line for line in reversed(words.splitlines()) if line.strip()), f"exit code {child.returncode}")
-    return Measurement(**result, status="failed", detail=last.strip())
+    if any(word in words for word in ("bad_alloc", "MemoryError", "ResourceExhausted")):
+        return Measurement(**result, status="oom", detail="ran out of memory")
+    if child.returncode == -signal.SIGKILL:
+        return Measurement(**result, status="oom", detail="killed")
+    if child.returncode < 0 and case.memory_limit is not None:
+        # Not every kernel checks what an allocation under a limit gave it.
+        name = signal.Signals(-child.returncode).name
+        return Measurement(**result, status="oom", detail=f"died of {name} under its memory limit")
+    return Measurement(**result, status="failed", detail=_said(words) or f"exit code {child.returncode}")
+
+
+def _said(words):
+    """The line of a child's last words that says what went wrong."""
+    lines = [line.strip() for line in words.splitlines() if line.strip() and not re.match(r"[IWEF]\d{4} ", line)]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (errors or lines or [""])[-1]
 
 
 def _resident(samples, started):

@@ -25,6 +25,8 @@ import tensorflow as tf
 from tfgc import _context, _functional
 from tfgc._errors import NotReplayableWarning, ReplayMismatchError
 
+_RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
+
 
 def recompute(fn):
     """Return `fn`, storing only its inputs for the backward pass.
@@ -131,15 +133,14 @@ class Block:
             effects = _functional.Effects((), obstacle=f"it cannot be traced ({type(error).__name__})")
         if self._wrap is not None and (effects.captured or effects.variables):
             effects = dataclasses.replace(effects, obstacle="it closes over tensors or plain variables")
-        self._effects[key] = effects
+        # What it closes over is looked up again when it matters, and not kept alive.
+        self._effects[key] = dataclasses.replace(effects, captured=())
         return effects
 
     def _run(self, packing, tensors, surroundings, effects, key, fresh):
         inputs = [*tensors, *_context.read(effects.reads)]
         if _context.has_tangents(inputs):
-            # Forward mode stores nothing for later, so there is nothing to save.
-            args, kwargs = packing.unpack(tensors)
-            return self._fn(*args, **kwargs)
+            return self._plainly(packing, tensors)
         sources = _sources(inputs, len(tensors), effects.reads)
         piece = _Piece(self._fn, packing, effects, surroundings, self.name)
         eager = tf.executing_eagerly()
@@ -157,11 +158,18 @@ class Block:
                 run = piece.forward(inputs)
         else:
             run = piece.forward([tf.stop_gradient(x) for x in inputs])
+            if _context.has_tangents(run.tensors):
+                return self._plainly(packing, tensors)
             if eager and not fresh and _context.is_recorded(run.tensors):
                 # Something is recorded although every argument was stopped: the
                 # function closes over a tensor or variable that it did not before.
                 piece.effects = self._discover(packing, key)
         return run.finish(_attach(run, piece, inputs, sources))
+
+    def _plainly(self, packing, tensors):
+        """For forward mode, which stores nothing for later: there is nothing to save."""
+        args, kwargs = packing.unpack(tensors)
+        return self._fn(*args, **kwargs)
 
 
 class _Piece:
@@ -192,7 +200,12 @@ class _Piece:
             captured = [_inside(t) for t in self.effects.captured]
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
-                again = self.forward(held)
+                try:
+                    again = self.forward(held)
+                except _functional.StaleEffectsError as error:
+                    raise ReplayMismatchError(
+                        f"The second run of {self._name} reads the variable {error}, which the first did not. {_RULE}"
+                    ) from None
             self._check(first, again)
             return tape.gradient(
                 [again.tensors[i] for i in first.differentiable],
@@ -208,8 +221,7 @@ class _Piece:
         if not same:
             raise ReplayMismatchError(
                 f"The second run of {self._name} did not repeat the first.\n"
-                f"  first:  {_describe(first.specs)}\n  second: {_describe(specs)}\n"
-                "A function that is recomputed must depend on nothing but its arguments and variables."
+                f"  first:  {_describe(first.specs)}\n  second: {_describe(specs)}\n{_RULE}"
             )
 
 

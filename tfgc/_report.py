@@ -44,13 +44,24 @@ def comparison(records):
 def losses(records):
     """A `rich` table of the loss of each step, a column a case."""
     ran = [r for r in records if r.losses]
-    table = rich.table.Table(box=rich.box.SIMPLE, title="Loss of each step: the same weights and data in every case")
+    title = "Loss of each step: the same weights and data in every case"
+    table = rich.table.Table(box=rich.box.SIMPLE, title=title, caption=_agreement(ran), caption_justify="left")
     table.add_column("step", justify="right")
     for record in ran:
         table.add_column(record.name, justify="right", overflow="fold")
     for i in range(max((len(r.losses) for r in ran), default=0)):
         table.add_row(str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran))
     return table
+
+
+def _agreement(records):
+    """How far the losses of the recomputed cases are from the plain ones in the same mode."""
+    worst = 0.0
+    for record in records:
+        plain = _baseline(records, record.mode)
+        for loss, expected in zip(record.losses, plain.losses if plain else ()):
+            worst = max(worst, abs(loss - expected) / max(abs(expected), 1e-30))
+    return f"Largest relative difference to the plain step in the same mode: {worst:.2g}"
 
 
 def markdown(records):

@@ -270,6 +270,8 @@ def _resized(tensor, batch_size, shape):
             raise OptionError(f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}")
         full[1:] = shape
     if batch_size is not None and full:
+        if full[0] not in (None, batch_size):
+            raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
         full[0] = batch_size
     return keras.KerasTensor(full, tensor.dtype)
 

@@ -1,7 +1,5 @@
 """The custom training step: forward, loss, gradients, update, logs."""
 
-import contextlib
-
 import keras
 import tensorflow as tf
 
@@ -49,15 +47,14 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     runner = Runner(model, plan)
     if not model.trainable_weights:
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
-    trainer = _Trainer(model)
+    trainer = _Trainer(model, runner)
     trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     optimizer = trainer.optimizer
     optimizer.build(model.trainable_variables)
 
     def step(x, y, sample_weight=None):
         with tf.GradientTape() as tape:
-            with _running(model, runner):
-                predictions = model(x, training=True)
+            predictions = trainer(x, training=True)
             value = trainer.compute_loss(x, y, predictions, sample_weight)
             scaled = optimizer.scale_loss(value)
         gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
@@ -73,26 +70,17 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
 
 
 class _Trainer(keras.Model):
-    """Keras's own reading of `loss` and `metrics`, without compiling the user's model."""
+    """The model run by a plan, with Keras's own reading of `loss` and `metrics`.
 
-    def __init__(self, model):
-        super().__init__()
+    A model of its own, so that compiling it leaves the user's as it is.
+    """
+
+    def __init__(self, model, runner):
+        super().__init__(dtype=model.dtype_policy, autocast=False)
         self.model = model
         self.output_names = getattr(model, "output_names", None)
+        self._run = runner.call
         self.built = True
 
-    def call(self, inputs):
-        return self.model(inputs)
-
-
-@contextlib.contextmanager
-def _running(model, runner):
-    """Let the model run by `runner`, for as long as this lasts."""
-    before = vars(model).get("call")
-    model.call = runner.call
-    try:
-        yield
-    finally:
-        del model.call
-        if before is not None:
-            model.call = before
+    def call(self, inputs, training=None, mask=None):
+        return self._run(inputs, training=training, mask=mask)
