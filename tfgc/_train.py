@@ -76,7 +76,7 @@ class _Trainer(keras.Model):
     """
 
     def __init__(self, model, runner):
-        super().__init__(dtype=model.dtype_policy, autocast=False)
+        super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
         self.model = model
         self.output_names = getattr(model, "output_names", None)
         self._run = runner.call
