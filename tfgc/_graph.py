@@ -64,8 +64,8 @@ class Node:
     """One call of a layer or op.
 
     Attributes:
-        name: The layer's name; later calls of it are `name:1`, `name:2`; inside
-            a nested model `model/name`.
+        name: The layer's name, or for an op such as `x + y` its kind (`ops.add`);
+            later calls are `name:1`, `name:2`; inside a nested model `model/name`.
         kind: Its class, for people to read.
         inputs: The tensors it reads, as `Ref`s.
         outputs: A `Spec` for each tensor it makes.

@@ -8,6 +8,7 @@ does, so a node does exactly what it does in the model.
 
 import contextlib
 import dataclasses
+import re
 
 import keras
 from keras.src.models.functional import Functional, operation_fn, unpack_singleton
@@ -89,7 +90,7 @@ class Program:
             for node in function._nodes_by_depth[depth]:
                 if node.is_input or not node.operation:
                     continue
-                name = self._name(path + node.operation.name)
+                name = self._name(path + _base_name(node.operation))
                 inner = _flattenable(node)
                 if inner is None:
                     sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
@@ -259,6 +260,13 @@ def _flattenable(node):
         for t, outer in zip(inner.inputs, node.input_tensors)
     )
     return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
+
+
+def _base_name(operation):
+    """A layer's name; for an op its kind, since Keras numbers ops anew when it loads or clones a model."""
+    if isinstance(operation, keras.Layer):
+        return operation.name
+    return "ops." + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operation).__name__).lower()
 
 
 def _resized(tensor, batch_size, shape):
