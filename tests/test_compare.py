@@ -71,7 +71,7 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
 
 
 def test_a_case_that_runs_out_of_memory_is_a_row(measured):
-    case = _measure.plan_cases(small, 4096, [], steps=1, memory_limit=1_500_000_000)[0]
+    case = _measure.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
     record = _measure.run(case)
     assert record.status == "oom", record.detail
     rows = _report.rows([*measured[0], record])
@@ -80,7 +80,7 @@ def test_a_case_that_runs_out_of_memory_is_a_row(measured):
 
 def test_a_killed_case_is_a_row(monkeypatch):
     monkeypatch.setattr(_measure.memory_profiler, "memory_usage", lambda child, **_: child.kill())
-    record = _measure.run(_measure.plan_cases(small, 2, [])[0])
+    record = _measure.run(_measure.plan_cases(small, 2, ["sqrt"])[0])
     assert (record.status, record.detail) == ("oom", "killed")
 
 
@@ -103,6 +103,8 @@ def test_a_plain_model_that_cannot_be_trained_is_an_error():
         ({"batch_size": 2, "strategies": ["sqrrt"]}, "did you mean 'sqrt'"),
         ({"batch_size": 2, "strategies": ["sqrt:many"]}, "number of segments"),
         ({"batch_size": 2, "modes": ["lazy"]}, "no mode 'lazy'"),
+        ({"batch_size": 2, "strategies": []}, "at least one strategy"),
+        ({"batch_size": 2, "image_size": -1}, "image_size=-1"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments, message):
@@ -198,6 +200,7 @@ def test_command_line(tmp_path):
         (["compare", "sample_cnn", "--batch-size", "2", "--json", "/no/such/folder/x.json"], 1, "cannot write"),
         (["compare", "sample_cnn"], 2, "--batch-size"),
         (["compare", "no.module:f", "--batch-size", "2"], 1, "no.module:f"),
+        (["compare", "sample_cnn", "--batch-size", "2", "--strategy", ","], 1, "at least one strategy"),
     ],
 )
 def test_mistakes_typed_on_purpose(arguments, code, words):
@@ -224,8 +227,15 @@ def test_zoo_networks_have_the_layers_they_are_named_for():
     filters = [layer.filters for layer in big.layers if isinstance(layer, keras.layers.Conv2D)]
     assert filters == [10, 40, 20] * 6
     assert zoo.build("mobilenet-v2", 32).name.startswith("mobilenetv2")
-    with pytest.raises(OptionError, match="did you mean 'sample_cnn'"):
-        zoo.build("samplecnn")
+    for name, message in [
+        ("samplecnn", "did you mean 'sample_cnn'"),
+        ("big_cnn(a)", r"no network 'big_cnn\(a\)'"),
+        ("big_cnn(1, 2, 3, 4)", "too many positional"),
+        ("resnet50(1)", "only tfgc's own"),
+        ("none.keras", "no file 'none.keras'"),
+    ]:
+        with pytest.raises(OptionError, match=message):
+            zoo.build(name)
 
 
 def test_saved_models_and_builders_are_networks_too(tmp_path):

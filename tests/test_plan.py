@@ -156,6 +156,7 @@ def test_a_function_is_a_strategy():
         ("uniform", {"segments": 2.0}, r"segments=2\.0"),
         ("uniform", {"segments": 13}, "segments=13: the model has 12 nodes"),
         ("sqrt", {"segments": 13}, "segments=13: the model has 12 nodes"),
+        ("manual", {}, "needs the option keep"),
         ("manual", {"keep": "n1"}, "keep='n1'"),
         ("manual", {"keep": ["n1", "n33"]}, "no layer 'n33' in the model; did you mean 'n3'"),
     ],
@@ -199,6 +200,14 @@ def test_plans_that_do_not_cover_the_model(groups, message):
 def test_segments_that_are_not_built_yet_are_refused_by_name(option):
     with pytest.raises(OptionError, match=next(iter(option)) if "mode" not in option else "'drop'"):
         Segment(("a",), **option)
+
+
+def test_segments_without_nodes_cannot_be_made():
+    with pytest.raises(OptionError, match="at least one node"):
+        Segment(())
+    for cut in (0, -1, 3, 99):
+        with pytest.raises(OptionError, match=f"position {cut}"):
+            Plan.from_cuts(chain([1, 2, 3]), [cut], strategy="by hand")
 
 
 def test_damaged_plan_files():

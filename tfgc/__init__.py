@@ -20,6 +20,9 @@ _HOME = {
     "InfeasibleBudgetError": "_errors",
     "UnsupportedModelError": "_errors",
     "PlanMismatchError": "_errors",
+    "OptionError": "_errors",
+    "ReplayMismatchError": "_errors",
+    "NotReplayableWarning": "_errors",
 }
 __all__ = [*_HOME, "strategies", "zoo"]
 

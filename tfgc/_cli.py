@@ -1,8 +1,11 @@
 """The shell commands. Each imports what it needs when it runs, so help is instant."""
 
+import os
 import sys
 
 import click
+
+from tfgc._errors import TfgcError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -41,6 +44,8 @@ def compare(name, batch_size, strategy, image_size, steps, json_path, plot_path)
     cases = _measure.plan_cases(name, batch_size, wanted, image_size, steps)
     for path in filter(None, (json_path, plot_path)):
         _check_writable(path)
+    if plot_path:
+        _report.require_matplotlib()
     columns = ("{task.description}", rich.progress.BarColumn(), "{task.completed}/{task.total} cases")
     with rich.progress.Progress(*columns, rich.progress.TimeElapsedColumn(), console=_console()) as progress:
         task = progress.add_task(name, total=len(cases))
@@ -61,6 +66,9 @@ def compare(name, batch_size, strategy, image_size, steps, json_path, plot_path)
             file.write(_results.to_json(results, command))
     if plot_path:
         _report.plot(results, plot_path)
+    failed = [r for r in results if r.status == "failed"]
+    if failed:
+        raise TfgcError(f"{len(failed)} of {len(results)} cases failed; {failed[0].name}: {failed[0].detail}")
 
 
 def _console():
@@ -72,10 +80,11 @@ def _console():
 
 def _check_writable(path):
     """Fail before an hour of measuring rather than after it."""
-    from tfgc._errors import TfgcError
-
+    new = not os.path.exists(path)
     try:
         with open(path, "a"):
             pass
     except OSError as error:
         raise TfgcError(f"cannot write {path!r}: {error.strerror}") from error
+    if new:
+        os.remove(path)

@@ -2,6 +2,7 @@
 
 from tfgc import _planner, _trace
 from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._plan import Plan
 from tfgc._segments import Runner
 
 
@@ -13,15 +14,16 @@ def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_s
     `model(x)` run the plan; an explicit `training=False` runs the original
     code. Gradients, losses and states are those of the plain model; memory falls
     as `plan.explain()` says, for about one more forward pass of time. In
-    eager loops it is faster than the plain model, because each segment is
-    compiled. Enabling again replaces the plan.
+    eager loops each segment is compiled, which makes up for some or all of it.
+    Enabling again replaces the plan. Layers may be frozen and thawed at any time.
 
     Args:
         model: A built `keras.Sequential` or functional model.
         plan: A `tfgc.Plan` for it. Default: `tfgc.plan(model)`.
         budget: Bytes that a step may use, in place of a plan, for strategies
             that honour a budget.
-        strategy: Name of a strategy, in place of a plan.
+        strategy: Name of a strategy, in place of a plan; for one with
+            options, give `tfgc.plan(model, strategy=..., segments=...)`.
         wrap: `tf.recompute_grad`, to let it do the replay of each segment, for
             comparison. Default: tfgc's own.
         compile_segments: Whether eager calls run each segment as a
@@ -42,6 +44,10 @@ def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_s
         >>> tfgc.disable(model) is model
         True
     """
+    if not isinstance(plan, Plan | None):
+        raise OptionError(f"plan={plan!r} is no tfgc.Plan: make one with tfgc.plan(model, ...), or name a strategy=")
+    if wrap is not None and not callable(wrap):
+        raise OptionError(f"wrap={wrap!r} is no function; tf.recompute_grad is one that can be given")
     if plan is not None and (strategy is not None or budget is not None):
         raise OptionError(f"give a plan, or strategy={strategy!r} and budget={budget!r} to make one, not both")
     _trace.functional_of(model)

@@ -5,6 +5,7 @@ instead. `tfgc.__main__` alone turns them into exit codes.
 """
 
 import difflib
+import operator
 
 
 class TfgcError(Exception):
@@ -33,6 +34,21 @@ class ReplayMismatchError(TfgcError):
 
 class NotReplayableWarning(UserWarning):
     """A function cannot be run twice safely, so it is not recomputed."""
+
+
+def whole(name, value, least=1):
+    """Return `value` as an int, or say what `name` must be.
+
+    >>> whole("segments", 3)
+    3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least:
+        raise OptionError(f"{name}={value!r}: it is a whole number from {least} on")
+    return number
 
 
 def near(name, known):

@@ -277,9 +277,16 @@ def _obstacle(graph):
     """Name the first op that gives another result or effect when run again."""
     for op in graph.get_operations():
         if op.op_def.is_stateful and op.type not in _REPEATABLE:
-            return f"{op.type} at {op.name!r}"
+            return _remedy(op.type, op.name)
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             if node.op not in _REPEATABLE and _context.is_stateful(node.op):
-                return f"{node.op} at {node.name!r}"
+                return _remedy(node.op, node.name)
     return None
+
+
+def _remedy(op_type, name):
+    return (
+        f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
+        "(`self.add_weight`) to let tfgc recompute it"
+    )

@@ -21,7 +21,7 @@ import cloudpickle
 import memory_profiler
 
 from tfgc import strategies as known_strategies
-from tfgc._errors import OptionError, TfgcError
+from tfgc._errors import OptionError, TfgcError, whole
 from tfgc._results import Measurement
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
@@ -83,15 +83,20 @@ def compare(
         if on_result is not None:
             on_result(results[-1])
         if len(results) == len(BASELINES) and all(r.status == "failed" for r in results):
-            raise TfgcError(f"{case.network}: the plain model cannot be trained: {results[0].detail}")
+            raise TfgcError(f"nothing to compare with, plain training of {case.network!r} failed: {results[0].detail}")
     return results
 
 
 def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eager", "graph"), memory_limit=None):
     """The cases that `compare` measures; raises before anything is run."""
-    for name, value in (("batch_size", batch_size), ("steps", steps)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"{name}={value!r}: it is a whole number from 1 on")
+    batch_size, steps = whole("batch_size", batch_size), whole("steps", steps)
+    if image_size is not None:
+        image_size = whole("image_size", image_size)
+    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+    if not wanted:
+        raise OptionError(
+            f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
+        )
     for mode in modes:
         if mode not in ("eager", "graph"):
             raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")

@@ -41,6 +41,8 @@ class Segment:
     made_bytes: int | None = None
 
     def __post_init__(self):
+        if not self.nodes:
+            raise OptionError("a segment needs at least one node")
         if self.mode not in MODES:
             raise OptionError(f"a segment's mode is {' or '.join(MODES)}, not {self.mode!r}")
         for name, plain in (("chunks", 1), ("offload", False), ("inner", None)):
@@ -80,6 +82,9 @@ class Plan:
         The last one is kept: its backward pass comes right after its forward
         pass, so a replay would free nothing.
         """
+        outside = [cut for cut in cuts if not 0 < cut < len(graph)]
+        if outside:
+            raise OptionError(f"cut at position {outside[0]}: the graph can be cut at 1 to {len(graph) - 1}")
         bounds = [0, *sorted(set(cuts)), len(graph)]
         segments = []
         for start, end in itertools.pairwise(bounds):

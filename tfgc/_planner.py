@@ -1,7 +1,7 @@
 """From a model to a plan for it."""
 
 from tfgc import _trace, strategies
-from tfgc._errors import OptionError, near
+from tfgc._errors import OptionError, near, whole
 
 
 def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=None, example=None, **options):
@@ -37,8 +37,8 @@ def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=Non
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
-    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise OptionError(f"batch_size={batch_size!r}: a batch has a whole number of samples, from 1 on")
+    if batch_size is not None:
+        batch_size = whole("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one answers the open dimensions")

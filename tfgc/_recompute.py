@@ -22,10 +22,8 @@ import warnings
 
 import tensorflow as tf
 
-from tfgc import _context, _functional
-from tfgc._errors import NotReplayableWarning, ReplayMismatchError
-
-_RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
+from tfgc import _context, _functional, _replay
+from tfgc._errors import NotReplayableWarning
 
 
 def recompute(fn):
@@ -94,171 +92,86 @@ class Block:
         self._replay = replay
         self._compiled = compiled
         self._wrap = wrap
-        self._effects = {}
-        self._functions = {}
+        self._pieces = {}
         self._warned = False
 
     def __call__(self, *args, **kwargs):
-        if not self._replay and not (self._compiled and tf.executing_eagerly()):
+        compiled = self._compiled and tf.executing_eagerly()
+        if not self._replay and not compiled:
             return self._fn(*args, **kwargs)
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         surroundings = _context.Surroundings()
         key = (packing.key, surroundings.key)
-        effects = self._effects.get(key) if tf.executing_eagerly() else None
-        fresh = effects is None
-        if fresh:
-            effects = self._discover(packing, key)
-        if effects.obstacle is None:
-            try:
-                return self._run(packing, tensors, surroundings, effects, key, fresh)
-            except _functional.StaleEffectsError:
-                effects = self._discover(packing, key)
-                return self._run(packing, tensors, surroundings, effects, key, True)
-        if self._replay and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.name} cannot be run twice and is not recomputed: {effects.obstacle}. "
-                "Draw random numbers with keras.random, and keep state in Keras variables "
-                "(`self.add_weight`), to let tfgc recompute it.",
-                NotReplayableWarning,
-                stacklevel=4,
-            )
+        make = lambda: self._make(key, packing, surroundings, compiled)
+        known = self._pieces.get((key, compiled)) if tf.executing_eagerly() else None
+        piece = known or make()
+        try:
+            if piece.effects.obstacle is None:
+                return self._run(piece, packing, tensors, make if known else None)
+        except _functional.StaleEffectsError:
+            piece = make()
+            if piece.effects.obstacle is None:
+                return self._run(piece, packing, tensors, None)
+        self._warn(piece.effects.obstacle)
         return self._fn(*args, **kwargs)
 
-    def _discover(self, packing, key):
+    def _make(self, key, packing, surroundings, compiled):
+        """Look at what the function touches, and remember it for eager calls."""
         try:
             effects = _functional.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
-            effects = _functional.Effects((), obstacle=f"it cannot be traced ({type(error).__name__})")
+            reason = f"it cannot be traced ({type(error).__name__}: {str(error).strip().splitlines()[0]})"
+            effects = _functional.Effects(
+                (), obstacle=f"{reason}. Use TensorFlow operations for what depends on tensors"
+            )
         if self._wrap is not None and (effects.captured or effects.variables):
-            effects = dataclasses.replace(effects, obstacle="it closes over tensors or plain variables")
-        # What it closes over is looked up again when it matters, and not kept alive.
-        self._effects[key] = dataclasses.replace(effects, captured=())
-        return effects
+            reason = "it closes over tensors or plain variables, which only tfgc's own wrapper follows: leave wrap out"
+            effects = dataclasses.replace(effects, obstacle=reason)
+        make = lambda effects: _replay.Piece(self._fn, packing, effects, surroundings, self.name)
+        if compiled:
+            piece = kept = _replay.Compiled(make(effects))
+        else:
+            # What it closes over is looked up again when it matters, and not kept alive.
+            piece, kept = make(effects), make(dataclasses.replace(effects, captured=()))
+        self._pieces[key, compiled] = kept
+        return piece
 
-    def _run(self, packing, tensors, surroundings, effects, key, fresh):
+    def _warn(self, obstacle):
+        if self._replay and not self._warned:
+            self._warned = True
+            message = f"{self.name} cannot be run twice and is not recomputed: {obstacle}."
+            warnings.warn(message, NotReplayableWarning, stacklevel=4)
+
+    def _run(self, piece, packing, tensors, look_again):
+        """Run by a piece; `look_again` makes a new one if this one was remembered."""
+        effects = piece.effects
         inputs = [*tensors, *_context.read(effects.reads)]
-        if _context.has_tangents(inputs):
+        if _context.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             return self._plainly(packing, tensors)
         sources = _sources(inputs, len(tensors), effects.reads)
-        piece = _Piece(self._fn, packing, effects, surroundings, self.name)
-        eager = tf.executing_eagerly()
-        if eager and self._compiled:
-            if key not in self._functions or fresh:
-                self._functions[key] = _Compiled(piece)
-            piece = self._functions[key]
         if not self._replay:
             run = piece.forward([x if i in sources else tf.stop_gradient(x) for i, x in enumerate(inputs)])
             return run.finish(run.tensors)
         if self._wrap is not None:
             return _wrapped(self._wrap, piece, inputs, sources)
-        if eager and self._compiled:
+        if isinstance(piece, _replay.Compiled):
             with tf.init_scope():
                 run = piece.forward(inputs)
-        else:
-            run = piece.forward([tf.stop_gradient(x) for x in inputs])
-            if _context.has_tangents(run.tensors):
-                return self._plainly(packing, tensors)
-            if eager and not fresh and _context.is_recorded(run.tensors):
-                # Something is recorded although every argument was stopped: the
-                # function closes over a tensor or variable that it did not before.
-                piece.effects = self._discover(packing, key)
+            return run.finish(_attach(run, piece, inputs, sources))
+        run = piece.forward([tf.stop_gradient(x) for x in inputs])
+        if _context.has_tangents(run.tensors):
+            return self._plainly(packing, tensors)
+        if look_again is not None and _context.is_recorded(run.tensors):
+            # Something is recorded although every argument was stopped: the
+            # function closes over a tensor or variable that it did not before.
+            piece = look_again()
         return run.finish(_attach(run, piece, inputs, sources))
 
     def _plainly(self, packing, tensors):
         """For forward mode, which stores nothing for later: there is nothing to save."""
         args, kwargs = packing.unpack(tensors)
         return self._fn(*args, **kwargs)
-
-
-class _Piece:
-    """Both directions of a block, for one structure of arguments."""
-
-    def __init__(self, fn, packing, effects, surroundings, name):
-        self.effects = effects
-        self._fn = fn
-        self._packing = packing
-        self.surroundings = surroundings
-        self._name = name
-
-    def forward(self, inputs):
-        """Run on `inputs`: the argument tensors, then the values of the variables."""
-        n = len(self._packing.specs)
-        return _functional.run(self._fn, self._packing, inputs[:n], self.effects.reads, inputs[n:])
-
-    def backward(self, inputs, sources, first, upstream):
-        """Run again and return a gradient for each source and closed-over thing.
-
-        `first` is the first run without its tensors, `upstream` the gradients
-        of its differentiable tensors.
-        """
-        n = len(self._packing.specs)
-        with self.surroundings.restored(), _fence(upstream) as wait:
-            # A copy of its own for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + inputs[n:]
-            captured = [_inside(t) for t in self.effects.captured]
-            with tf.GradientTape() as tape:
-                tape.watch([held[i] for i in sources] + captured)
-                try:
-                    again = self.forward(held)
-                except _functional.StaleEffectsError as error:
-                    raise ReplayMismatchError(
-                        f"The second run of {self._name} reads the variable {error}, which the first did not. {_RULE}"
-                    ) from None
-            self._check(first, again)
-            return tape.gradient(
-                [again.tensors[i] for i in first.differentiable],
-                [held[i] for i in sources] + captured + list(self.effects.variables),
-                output_gradients=list(upstream),
-            )
-
-    def _check(self, first, again):
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in again.tensors]
-        same = len(specs) == len(first.specs) and all(
-            a.dtype == b.dtype and a.shape.is_compatible_with(b.shape) for a, b in zip(first.specs, specs)
-        )
-        if not same:
-            raise ReplayMismatchError(
-                f"The second run of {self._name} did not repeat the first.\n"
-                f"  first:  {_describe(first.specs)}\n  second: {_describe(specs)}\n{_RULE}"
-            )
-
-
-class _Compiled:
-    """A piece whose two directions are `tf.function`s, for eager callers.
-
-    The backward function drops the part of the replay that no gradient reads.
-    """
-
-    def __init__(self, piece):
-        self.effects, self.surroundings = piece.effects, piece.surroundings
-        self._piece = piece
-        self._forward = tf.function(self._trace_forward, autograph=False, reduce_retracing=True)
-        self._backward = {}
-        self._layout = None
-
-    def _trace_forward(self, inputs):
-        run = self._piece.forward(inputs)
-        # One backward function serves many shapes, so it holds none of them.
-        ranks = [tf.TensorSpec(None if s.shape.rank is None else [None] * s.shape.rank, s.dtype) for s in run.specs]
-        self._layout = dataclasses.replace(run, tensors=None, specs=ranks)
-        return run.tensors
-
-    def forward(self, inputs):
-        tensors = self._forward(inputs)
-        return dataclasses.replace(self._layout, tensors=tensors)
-
-    def backward(self, inputs, sources, first, upstream):
-        function = self._backward.get(tuple(sources))
-        if function is None:
-
-            def trace_backward(inputs, upstream):
-                return self._piece.backward(inputs, sources, first, upstream)
-
-            function = tf.function(trace_backward, autograph=False, reduce_retracing=True)
-            self._backward[tuple(sources)] = function
-        return function(inputs, list(upstream))
 
 
 def _sources(inputs, n_arguments, variables):
@@ -314,28 +227,3 @@ def _wrapped(wrap, piece, inputs, sources):
     for i, tensor in zip(runs[0].differentiable, outputs):
         tensors[i] = tensor
     return runs[0].finish(tensors)
-
-
-@contextlib.contextmanager
-def _fence(upstream):
-    """Yield a function that makes a tensor wait until `upstream` is there."""
-    if tf.executing_eagerly():
-        yield tf.identity
-    elif _context.in_xla():
-        # XLA drops control dependencies. It cannot know that this is zero, and
-        # unlike 0 * upstream it stays zero when a gradient overflows.
-        total = tf.add_n([tf.cast(tf.abs(tf.reduce_sum(u)), tf.float32) for u in upstream])
-        never = tf.math.is_nan(total) & tf.math.is_inf(total)
-        yield lambda x: x | never if x.dtype.is_bool else x + tf.cast(never, x.dtype)
-    else:
-        with tf.control_dependencies(list(upstream)):
-            yield tf.identity
-
-
-def _inside(tensor):
-    """The tensor that stands for `tensor` in the graph being built."""
-    return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
-
-
-def _describe(specs):
-    return ", ".join(f"{spec.dtype.name}{spec.shape}" for spec in specs)

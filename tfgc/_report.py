@@ -77,10 +77,7 @@ def plot(records, path):
     Raises:
         TfgcError: If matplotlib is not installed or `path` cannot be written.
     """
-    try:
-        import matplotlib.figure
-    except ImportError as error:
-        raise TfgcError('a plot needs matplotlib: pip install "tfgc[plot]"') from error
+    matplotlib = require_matplotlib()
     drawn = [r for r in records if r.timeline]
     figure = matplotlib.figure.Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -99,6 +96,15 @@ def plot(records, path):
         figure.savefig(path, dpi=120, format="png")
     except OSError as error:
         raise TfgcError(f"cannot write the plot {path!r}: {error.strerror}") from error
+
+
+def require_matplotlib():
+    """Import matplotlib, or say how to install it."""
+    try:
+        import matplotlib.figure
+    except ImportError as error:
+        raise TfgcError('a plot needs matplotlib: pip install "tfgc[plot]"') from error
+    return matplotlib
 
 
 def print_table(table, file=None):

@@ -1,11 +1,16 @@
-"""Split a model into partitioned sub-models: plain `keras.Model`s that compose."""
+"""Split a model into partitioned sub-models: plain `keras.Model`s that compose.
+
+Known weakness: the parts share the model's layers, which keep only the nodes that they had. A part
+that is saved puts its own nodes back for that moment, and refuses if its layers were
+called on symbolic tensors since.
+"""
 
 import functools
 
 import keras
 
 from tfgc import _planner, _trace
-from tfgc._errors import OptionError
+from tfgc._errors import whole
 from tfgc._graph import Ref
 from tfgc._plan import Plan
 
@@ -44,10 +49,9 @@ def split(model, n_or_plan):
     program = _trace.Program(model)
     if isinstance(n_or_plan, Plan):
         plan = n_or_plan
-    elif isinstance(n_or_plan, int):
-        plan = _planner.plan(model, strategy="sqrt", segments=n_or_plan)
     else:
-        raise OptionError(f"split takes a number of parts or a tfgc.Plan, not {n_or_plan!r}")
+        n = whole("split into n", n_or_plan)
+        plan = _planner.plan(model, segments=n)
     plan.check(program.graph)
     cuts = [*_crossings(program.graph, plan), program.outputs]
     return [

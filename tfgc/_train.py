@@ -4,7 +4,8 @@ import keras
 import tensorflow as tf
 
 from tfgc import _planner
-from tfgc._errors import TfgcError
+from tfgc._errors import OptionError, TfgcError
+from tfgc._plan import Plan
 from tfgc._segments import Runner
 
 
@@ -42,6 +43,8 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     """
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
+    if not isinstance(plan, Plan | None):
+        raise OptionError(f"plan={plan!r} is no tfgc.Plan: make one with tfgc.plan(model, ...)")
     if plan is None:
         plan = _planner.plan(model)
     runner = Runner(model, plan)

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import pkgutil
 
-from tfgc._errors import OptionError, near
+from tfgc._errors import OptionError, near, whole
 
 
 def available():
@@ -51,6 +51,9 @@ def apply(strategy, graph, *, budget=None, **options):
         if option not in known:
             offer = f"it takes {', '.join(known)}" if known else "it takes none"
             raise OptionError(f"strategy {name!r} takes no option {option!r}{near(option, known)} ({offer})")
+    for k, p in taken.items():
+        if k != "graph" and p.default is p.empty and p.kind is p.KEYWORD_ONLY and k not in options:
+            raise OptionError(f"strategy {name!r} needs the option {k}=...")
     if budget is not None:
         options["budget"] = budget
     return plan(graph, **options)
@@ -61,8 +64,7 @@ def segment_count(graph, segments):
     n = len(graph)
     if segments is None:
         return max(1, round(n**0.5))
-    if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
-        raise OptionError(f"segments={segments!r}: the number of segments is a whole number from 1 on")
+    segments = whole("segments", segments)
     if segments > n:
         raise OptionError(
             f"segments={segments}: the model has {n} nodes and cannot be cut into more segments than that"

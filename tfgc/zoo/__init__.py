@@ -5,9 +5,9 @@ of `keras.applications` (`resnet50`), as `module:function` that builds one,
 or as a saved `.keras` file. Weights are never downloaded.
 """
 
-import ast
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 
@@ -38,6 +38,8 @@ def build(name, image_size=None):
         import keras
 
         _refuse(image_size, name, "a saved model has its input size")
+        if not os.path.exists(name):
+            raise OptionError(f"there is no file {name!r}")
         return keras.models.load_model(name, compile=False)
     if ":" in name:
         module, _, function = name.partition(":")
@@ -46,11 +48,14 @@ def build(name, image_size=None):
         except (ImportError, AttributeError) as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}") from error
         return _call(builder, (), image_size, name)
-    called = re.fullmatch(r"(\w+)\((.*)\)", name)
-    base, arguments = (called[1], ast.literal_eval(f"({called[2]},)")) if called else (name, ())
+    called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
+    base = called[1] if called else name
+    arguments = [int(word) for word in called[2].split(",") if word.strip()] if called else []
     networks = available()
     if base in networks:
         return _call(networks[base], arguments, image_size, name)
+    if called:
+        raise OptionError(f"{name!r}: only tfgc's own networks take arguments ({', '.join(sorted(networks))})")
     return _application(base, image_size, sorted(networks))
 
 
@@ -62,8 +67,8 @@ def _application(name, image_size, others):
     if builder is None:
         known = [*others, *builders]
         raise OptionError(
-            f"there is no network {name!r}{near(name.lower(), known)} Name one of {', '.join(others)}, one of "
-            "keras.applications (such as resnet50), module:function, or a .keras file."
+            f"there is no network {name!r}{near(name.lower(), known)} (there are: {', '.join(others)}, those of "
+            "keras.applications such as resnet50, module:function, and .keras files)"
         )
     if image_size is None:
         return builder(weights=None)
@@ -71,6 +76,10 @@ def _application(name, image_size, others):
 
 
 def _call(builder, arguments, image_size, name):
+    try:
+        inspect.signature(builder).bind(*arguments)
+    except TypeError as error:
+        raise OptionError(f"{name!r}: {error}; it takes {inspect.signature(builder)}") from error
     if image_size is None:
         return builder(*arguments)
     if "image_size" not in inspect.signature(builder).parameters:
