@@ -254,14 +254,21 @@ def test_recomputed_model_trains_as_the_plain_one(trap, mode):
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_jit_compiled_step_trains_as_the_plain_one(trap):
+    """XLA against XLA, judged as graph against graph."""
     x = DATA.get(trap, X)
     plain = train(fresh(trap), x, Y, graph=True, jit_compile=True)
     model = fresh(trap)
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
     ours = train(model, x, Y, graph=True, jit_compile=True)
-    # Where plain XLA and plain graph differ, XLA against XLA may differ by as much.
-    spread = worst(plain, train(fresh(trap), x, Y, graph=True))
-    assert worst(plain, ours) <= max(1e-5, 2 * spread)
+    if trap is convolution_bias_before_normalization:
+        # The true gradient of such a bias is zero and what is left is rounding, which plain
+        # XLA itself changes by more than its norm against the plain graph: twice that is allowed.
+        other = train(fresh(trap), x, Y, graph=True)
+        for name in [name for name in plain[0].gradients if "conv2d" in name and name.endswith("bias")]:
+            for a, b, c in zip(plain, ours, other):
+                spread = np.linalg.norm(a.gradients[name] - c.gradients[name])
+                assert np.linalg.norm(a.gradients.pop(name) - b.gradients.pop(name)) <= 2 * spread
+    assert_equal(plain, ours, exact=False)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,207 @@
+"""Traps 7 to 11, 13, 15 and 20 inside the segments of an enabled model.
+
+Closed-over tensors (trap 10) cannot occur between the nodes of a functional graph:
+what crosses a cut is an argument. They are tested on functions.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import MODES, assert_equal, check_enabled, fresh, noise, train
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(16, 8), [noise(16, 4, seed=2)]
+ALL = pytest.mark.parametrize("mode", MODES)
+
+
+class Keywords(keras.layers.Layer):
+    """Called with tensors, flags, text and None by keyword."""
+
+    def call(self, x, *, other, flag=True, name="sum", nothing=None, training=None, **rest):
+        assert nothing is None
+        assert name == "difference"
+        assert rest == {"power": 2}
+        return x - keras.ops.power(other, rest["power"]) if flag else x
+
+
+class HalfUsed(keras.layers.Layer):
+    """Has a weight that no gradient reaches, and two outputs of which one is not used."""
+
+    def build(self, shape):
+        self.used = self.add_weight(shape=(shape[-1], 8), name="used")
+        self.unused = self.add_weight(shape=(3,), name="unused")
+
+    def call(self, x):
+        return x @ self.used, keras.ops.argmax(x, axis=-1) + keras.ops.cast(keras.ops.sum(self.unused), "int32")
+
+
+def keywords():
+    inputs = keras.Input((8,))
+    a, b = L.Dense(8)(inputs), L.Dense(8)(inputs)
+    c = Keywords()(a, other=b, name="difference", power=2)
+    d = Keywords()(L.Dense(8)(c), other=c, flag=False, name="difference", power=2)
+    return keras.Model(inputs, L.Dense(4)(d))
+
+
+def half_used():
+    inputs = keras.Input((8,))
+    x, _ = HalfUsed()(inputs)
+    x, _ = HalfUsed()(L.Dense(8)(x))
+    return keras.Model(inputs, L.Dense(4)(x))
+
+
+def embeddings():
+    inputs = keras.Input((5,), dtype="int32")
+    x = L.Embedding(30, 8)(inputs)
+    y = L.Embedding(30, 8)(inputs)
+    x = L.LayerNormalization()(x * y)
+    return keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling1D()(L.Dense(8)(x))))
+
+
+def attention():
+    inputs = keras.Input((5,), dtype="int32")
+    x = L.Embedding(30, 8, mask_zero=True)(inputs)
+    x = L.MultiHeadAttention(2, 4, dropout=0.1)(x, x, use_causal_mask=True)
+    x = L.Dropout(0.1)(L.LayerNormalization()(x))
+    return keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling1D()(x)))
+
+
+TOKENS = tf.constant(np.random.default_rng(3).integers(0, 30, (16, 5)), "int32")
+MODELS = {keywords: X, half_used: X, embeddings: TOKENS, attention: TOKENS}
+
+
+@ALL
+@pytest.mark.parametrize("build", MODELS)
+def test_enabled_model_trains_as_the_plain_one(build, mode):
+    # Query, key and value are one tensor: more than two uses, summed in another order.
+    allowed = 4 * 6 * 1.2e-7 if mode == "eager" and build is attention else 0.0
+    check_enabled(build, MODELS[build], Y, mode, segments=4, allowed=allowed)
+
+
+@ALL
+def test_gradients_that_are_none_or_sparse_stay_so(mode):
+    model = fresh(half_used)
+    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    steps = train(model, X, Y, graph=mode == "graph")
+    assert [name for name, g in steps[-1].gradients.items() if g is None] == ["half_used/unused", "half_used_1/unused"]
+    model = fresh(embeddings)
+    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    steps = train(model, TOKENS, Y, graph=mode == "graph")
+    assert sum(isinstance(g, tuple) for g in steps[-1].gradients.values()) == 2
+
+
+@ALL
+def test_unused_weight_is_not_moved_by_adam_with_weight_decay(mode):
+    model = fresh(half_used)
+    model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse", run_eagerly=mode != "graph")
+    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    before = [v.numpy() for v in model.trainable_variables if "unused" in v.path]
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        model.fit(X, Y[0], epochs=3, verbose=0)
+    plain = fresh(half_used)
+    plain.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse", run_eagerly=mode != "graph")
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        plain.fit(X, Y[0], epochs=3, verbose=0)
+    for v, w in zip(model.trainable_variables, plain.trainable_variables, strict=True):
+        np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-5)
+    assert len(before) == 2
+
+
+@ALL
+def test_gradient_penalty_through_an_enabled_model(mode):
+    def steps(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(4))]))
+        if enabled:
+            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+        def step(x):
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.reduce_sum(model(x, training=True))
+                loss = y + tf.reduce_sum(inner.gradient(y, x) ** 2)
+            gradients = outer.gradient(loss, [v.value for v in model.trainable_variables])
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return gradients
+
+        if mode == "graph" or (mode == "compiled" and not enabled):
+            step = tf.function(step)
+        return [[g.numpy() for g in step(X)] for _ in range(3)]
+
+    for plain, ours in zip(steps(False), steps(True)):
+        for g0, g in zip(plain, ours, strict=True):
+            np.testing.assert_allclose(g, g0, rtol=1e-4, atol=1e-4 * np.abs(g0).max())
+
+
+@ALL
+def test_persistent_tape_gives_the_same_gradients_again(mode):
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dropout(0.5), L.Dense(8), L.Dense(4)]))
+    tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    sources = [v.value for v in model.trainable_variables]
+
+    def step(x):
+        with tf.GradientTape(persistent=True) as tape:
+            y = model(x, training=True)
+            loss = tf.reduce_sum(y**2)
+        return tape.gradient(loss, sources), tape.gradient(loss, sources), tape.gradient(y, sources)
+
+    step = tf.function(step) if mode == "graph" else step
+    for _ in range(3):
+        first, again, other = step(X)
+        for a, b in zip(first, again, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(first[0], other[0])
+
+
+@ALL
+def test_freezing_and_thawing_between_steps(mode):
+    """One traced step sees what was trainable when it was traced, as in Keras; eager steps see it at once."""
+
+    def steps(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8) for _ in range(3)), L.Dense(4)]))
+        if enabled:
+            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+        record = []
+        for frozen in (0, 2, 1, 0):
+            for i, layer in enumerate(model.layers):
+                layer.trainable = i >= frozen
+            graph = mode == "graph" or (mode == "compiled" and not enabled)
+            record += train(model, X, Y, graph=graph, steps=2)
+        return record
+
+    assert_equal(steps(False), steps(True), exact=mode == "eager")
+
+
+@ALL
+def test_batches_of_any_size_in_one_traced_step(mode):
+    """The batch is unknown when the step is traced; the last one is smaller, one is empty."""
+
+    def results(enabled):
+        model = fresh(
+            lambda: keras.Sequential(
+                [keras.Input((8,)), L.Dense(8), L.Dropout(0.5), L.Dense(8, activity_regularizer="l2"), L.Dense(4)]
+            )
+        )
+        if enabled:
+            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True) ** 2) + tf.add_n(model.losses)
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        if mode == "graph" or (mode == "compiled" and not enabled):
+            step = tf.function(step, input_signature=[tf.TensorSpec([None, 8])])
+        return [step(noise(n, 8)) for n in (8, 8, 3, 0, 16)]
+
+    for plain, ours in zip(results(False), results(True)):
+        for g0, g in zip(plain, ours, strict=True):
+            if mode == "eager":
+                np.testing.assert_array_equal(g0, g)
+            else:
+                np.testing.assert_allclose(g0, g, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(g0).max()))
