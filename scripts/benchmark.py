@@ -3,7 +3,7 @@
 For each network the plain baselines and every strategy at several numbers of segments,
 in eager calls and in tf.function, one process a case, all in one run. Finished
 networks are kept in scripts/results and not measured again (delete the file to do so).
-Prints a Markdown table of the best case for each target. Nothing else may run meanwhile.
+Prints Markdown: the least peaks (the README's table), every case, the targets. Nothing else may run meanwhile.
 
     python scripts/benchmark.py                  # everything, about half an hour on 2 cores
     python scripts/benchmark.py resnet50         # one network
@@ -77,16 +77,20 @@ def main():
         if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
             measure(network)
     records = {n.name: _results.from_json(n.file.read_text()) for n in NETWORKS if n.file.exists()}
+    print("| network, batch | plain-eager | plain-graph | tfgc, eager | tfgc, graph |\n| --- | --- | --- | --- | --- |")
+    for name in records:
+        print(summary(name, records[name]))
     for name in records:
         print(f"\n### {_report.markdown(records[name])}")
     print("\n### Targets\n")
     print(
-        "| network | baseline | target | best case | share of peak | time | met |\n"
-        "| --- | --- | --- | --- | ---: | ---: | --- |"
+        "| network | baseline | target | mode | best case | share of peak | time | met |\n"
+        "| --- | --- | --- | --- | --- | ---: | ---: | --- |"
     )
     for target in TARGETS:
-        if target.network in records:
-            print(row(target, records[target.network]))
+        for mode in ("eager", "graph"):
+            if target.network in records:
+                print(row(target, mode, records[target.network]))
     print("\n### Beside a 2020 TF2 eager implementation\n")
     print("| network | theirs: peak, time | ours: peak, time, case |\n| --- | --- | --- |")
     for network in ("sample_cnn", "big_cnn(3, 3)"):
@@ -96,6 +100,25 @@ def main():
         "\nShares of the plain eager step. Theirs are on another machine, their peaks sampled by memory_profiler at "
         "line ends (what happens inside the backward pass does not show); ours are the allocator's, at the least peak."
     )
+
+
+def recomputed(records, mode):
+    """The cases of tfgc in one mode that ran to their end."""
+    return [r for r in records if r.status == "ok" and r.case != "plain" and r.mode == mode]
+
+
+def summary(network, records):
+    """One row: both plain steps, and tfgc's least peak in both modes."""
+    plain = [next(r for r in records if r.name == f"plain-{mode}") for mode in ("eager", "graph")]
+    best = [min(recomputed(records, mode), key=lambda r: r.peak_bytes) for mode in ("eager", "graph")]
+
+    def cell(record):
+        if record.status != "ok":
+            return record.status
+        figures = f"{_units.format_bytes(record.peak_bytes)}, {_units.format_seconds(record.step_seconds)}"
+        return figures if record.case == "plain" else f"{figures}, {record.case}"
+
+    return f"| {network}, {records[0].batch_size} | {' | '.join(cell(r) for r in (*plain, *best))} |"
 
 
 def beside(network, records):
@@ -108,7 +131,7 @@ def beside(network, records):
     share = (float(theirs["peak_mib"]) - float(theirs["base_mib"] or base)) / (float(plain["peak_mib"]) - base)
     slower = float(theirs["step_s"]) / float(plain["step_s"])
     eager = next(r for r in records if r.name == "plain-eager")
-    ours = min((r for r in records if r.status == "ok" and r.case != "plain"), key=lambda r: r.peak_bytes)
+    ours = min(recomputed(records, "eager") + recomputed(records, "graph"), key=lambda r: r.peak_bytes)
     return (
         f"| {network} | {share:.1%}, x {slower:.2f} | {ours.peak_bytes / eager.peak_bytes:.1%}, "
         f"x {ours.step_seconds / eager.step_seconds:.2f}, {ours.name} |"
@@ -136,8 +159,8 @@ def measure(network):
     network.file.write_text(_results.to_json(records, f"python scripts/benchmark.py {network.name!r}"))
 
 
-def row(target, records):
-    """The case that meets the target with the least memory, or else comes closest to it."""
+def row(target, mode, records):
+    """The case in this mode that meets the target with the least memory, or else comes closest to it."""
     plain = next(r for r in records if r.name == f"plain-{target.baseline}")
 
     def miss(record):
@@ -145,9 +168,10 @@ def row(target, records):
         excess = max(0, share / target.share - 1) + max(0, slower / target.slower - 1)
         return (excess, share, slower, record.name)
 
-    excess, share, slower, name = min(miss(r) for r in records if r.status == "ok" and r.case != "plain")
+    excess, share, slower, name = min(miss(r) for r in recomputed(records, mode))
     return (
-        f"| {target.network} | plain-{target.baseline} | {target.share:.0%} at x {target.slower:.2f} | {name} | "
+        f"| {target.network} | plain-{target.baseline} | {target.share:.0%} at x {target.slower:.2f} | {mode} "
+        f"| {name} | "
         f"{share:.1%} | x {slower:.2f} | {'missed' if excess else 'yes'} |"
     )
 

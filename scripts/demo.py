@@ -32,7 +32,9 @@ def main():
     arguments.output.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tfgc", "compare", "sample_cnn", "--batch-size", "8", "--steps", "2"]
     files = ["--json", arguments.output / "sample_cnn.json", "--plot", arguments.output / "sample_cnn.png"]
-    subprocess.run([*command, *files], check=True)
+    table = subprocess.run([*command, *files], check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(table)
+    (arguments.output / "sample_cnn.txt").write_text(table)
     runs = {}
     for mode in ("plain", "recomputed"):
         print(f"training on digits, {mode} ...", file=sys.stderr, flush=True)

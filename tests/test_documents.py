@@ -2,6 +2,8 @@
 
 import pathlib
 import re
+import subprocess
+import sys
 
 import nbclient
 import nbformat
@@ -19,6 +21,19 @@ def test_notebook_runs(path):
 def test_readme_example_runs():
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})
+
+
+def test_readme_table_is_what_the_benchmark_prints():
+    printed = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "benchmark.py", "--table"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    rows = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if re.match(r"\| \w+(\(.*?\))?(, \d+)? \|", line)
+    ]
+    assert len(rows) >= 8
+    for row in rows:
+        if not row.startswith("| network"):
+            assert row in printed
 
 
 def test_readme_names_scripts_that_exist():
