@@ -1,7 +1,8 @@
 """Line by line with memory_profiler: where one training step takes its memory.
 
 Prints the listing of one eager step of the sample CNN, plain and recomputed, each
-in a process of its own. memory_profiler looks at the resident set of the process at the
+in a process of its own. It is the first step of that process, tracing included: TensorFlow's
+allocator keeps what it once had, so a later step shows nothing. memory_profiler looks at the resident set of the process at the
 end of each line: a peak inside `tape.gradient` does not show here. For peaks, use
 `tfgc compare`, which asks the allocator.
 """
@@ -53,7 +54,6 @@ def profile(network, batch_size, mode):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    step()  # the first step also traces
     memory_profiler.profile(step, precision=1)()
 
 

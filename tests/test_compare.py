@@ -3,8 +3,10 @@
 import re
 import subprocess
 import sys
+import time
 
 import keras
+import psutil
 import pytest
 from PIL import Image
 
@@ -103,6 +105,8 @@ def test_a_plain_model_that_cannot_be_trained_is_an_error():
         ({"batch_size": 2, "strategies": ["sqrrt"]}, "did you mean 'sqrt'"),
         ({"batch_size": 2, "strategies": ["sqrt:many"]}, "number of segments"),
         ({"batch_size": 2, "modes": ["lazy"]}, "no mode 'lazy'"),
+        ({"batch_size": 2, "strategies": ["sqrt:0"]}, "segments=0"),
+        ({"batch_size": 2, "strategies": ["manual"]}, "needs the option keep"),
         ({"batch_size": 2, "strategies": []}, "at least one strategy"),
         ({"batch_size": 2, "image_size": -1}, "image_size=-1"),
     ],
@@ -110,6 +114,28 @@ def test_a_plain_model_that_cannot_be_trained_is_an_error():
 def test_bad_arguments_are_refused_before_anything_runs(arguments, message):
     with pytest.raises(OptionError, match=message):
         tfgc.compare(small, **arguments)
+
+
+def test_a_model_in_place_of_its_builder_is_refused():
+    with pytest.raises(OptionError, match="a function that builds"):
+        tfgc.compare(small(), 2)
+
+
+def test_no_child_outlives_its_parent():
+    code = "import tfgc; tfgc.compare('sample_cnn', 64)"
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    children = []
+    for _ in range(100):
+        time.sleep(0.1)
+        children = psutil.Process(parent.pid).children()
+        if children:
+            break
+    time.sleep(2)
+    parent.terminate()
+    parent.wait()
+    assert children
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
 
 
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):

@@ -290,7 +290,7 @@ def frozen():
     [
         (Subclassed, "tfgc.recompute"),
         (lambda: keras.Sequential([L.Dense(2)], name="open"), "'open' is not built"),
-        (lambda: 3, "int"),
+        (lambda: 3, "3 is no keras.Model"),
     ],
 )
 def test_models_that_cannot_be_read(use, model, message):

@@ -5,10 +5,12 @@ The case is read before TensorFlow is imported, so that a memory limit holds for
 """
 
 import contextlib
+import ctypes
 import os
 import pickle
 import platform
 import resource
+import signal
 import statistics
 import sys
 import threading
@@ -17,6 +19,7 @@ import time
 from tfgc._errors import OptionError, TfgcError
 
 _SEED = 0
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
 _SAMPLE_SECONDS = 0.002
 
 
@@ -25,6 +28,9 @@ def main(answer):
     # If the machine runs out of memory it is this process that should go.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+    # Nor should it outlive the process that asked, however that one ended.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     case = pickle.load(sys.stdin.buffer)
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))

@@ -1,5 +1,7 @@
 """Switch a model to a plan and back, without making another model of it."""
 
+import keras
+
 from tfgc import _planner, _trace
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._plan import Plan
@@ -65,6 +67,8 @@ def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_s
 
 def disable(model):
     """Undo `enable`: the model runs its own code again. Returns the model."""
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"{model!r} is no keras.Model")
     if isinstance(getattr(vars(model).get("call"), "__self__", None), Runner):
         del model.call
         _forget_traces(model)

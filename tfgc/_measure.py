@@ -100,6 +100,8 @@ def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eage
     for mode in modes:
         if mode not in ("eager", "graph"):
             raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")
+    if not callable(build) and not isinstance(build, str) or hasattr(build, "trainable_variables"):
+        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
     network = build if isinstance(build, str) else getattr(build, "__name__", "model")
     common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit}
     cases = [Case(network, (build, image_size), case, mode, **common) for case, mode in BASELINES]
@@ -107,11 +109,11 @@ def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eage
         strategy, options, label = item, {}, getattr(item, "__name__", str(item))
         if isinstance(item, str):
             strategy, _, count = item.partition(":")
-            known_strategies.get(strategy)
             if count:
                 if not count.isdigit():
                     raise OptionError(f"strategy {item!r}: what follows the colon is a number of segments")
-                options, label = {"segments": int(count)}, f"{strategy}({count})"
+                options, label = {"segments": whole("segments", int(count))}, f"{strategy}({count})"
+            known_strategies.check_options(strategy, options)
         cases += [
             Case(network, (build, image_size), label, mode, strategy=strategy, options=options, **common)
             for mode in modes

@@ -23,7 +23,7 @@ import warnings
 import tensorflow as tf
 
 from tfgc import _context, _functional, _replay
-from tfgc._errors import NotReplayableWarning
+from tfgc._errors import NotReplayableWarning, OptionError
 
 
 def recompute(fn):
@@ -61,6 +61,8 @@ def recompute(fn):
     Reference: Chen et al. 2016, "Training Deep Nets with Sublinear Memory
     Cost", arXiv:1604.06174.
     """
+    if not callable(fn):
+        raise OptionError(f"recompute takes a function, a layer or a model, not {fn!r}")
     block = Block(fn, name=getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__)))
 
     # Keras layers are callables whose attributes are not a function's.

@@ -7,6 +7,7 @@ first by Grappler or XLA.
 
 import contextlib
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -78,7 +79,7 @@ class Compiled:
     def __init__(self, piece):
         self.effects, self.surroundings = piece.effects, piece.surroundings
         self._piece = piece
-        self._forward = tf.function(self._trace_forward, autograph=False, reduce_retracing=True)
+        self._forward = _function(self._trace_forward)
         self._backward = {}
         self._layout = None
 
@@ -100,9 +101,14 @@ class Compiled:
             def trace_backward(inputs, upstream):
                 return self._piece.backward(inputs, sources, first, upstream)
 
-            function = tf.function(trace_backward, autograph=False, reduce_retracing=True)
+            function = _function(trace_backward)
             self._backward[tuple(sources)] = function
         return function(inputs, list(upstream))
+
+
+def _function(python_function):
+    """A `tf.function` of its own: TensorFlow warns of retracing by code object, and a `partial` has none."""
+    return tf.function(functools.partial(python_function), autograph=False, reduce_retracing=True)
 
 
 @contextlib.contextmanager

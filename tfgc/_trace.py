@@ -232,7 +232,9 @@ def functional_of(model):
             )
     elif isinstance(model, Functional) and type(model).call is Functional.call:
         return model
-    name = getattr(model, "name", None) or type(model).__name__
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"{model!r} is no keras.Model")
+    name = model.name
     raise UnsupportedModelError(
         f"{name!r} is a {type(model).__name__} with a call() of its own, whose inside tfgc cannot read. It plans "
         "keras.Sequential and functional models; elsewhere wrap the large blocks yourself: "

@@ -41,6 +41,8 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
         >>> sorted(step(np.ones((2, 8)), np.ones((2, 1))))
         ['loss', 'mae']
     """
+    if optimizer is None:
+        raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
     if not isinstance(plan, Plan | None):

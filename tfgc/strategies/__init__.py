@@ -38,6 +38,12 @@ def get(strategy):
 
 def apply(strategy, graph, *, budget=None, **options):
     """Plan `graph` by a strategy, refusing options that it does not take."""
+    options = check_options(strategy, options, budget)
+    return get(strategy)(graph, **options)
+
+
+def check_options(strategy, options, budget=None):
+    """Return the options to call a strategy with, refusing what it does not take."""
     plan = get(strategy)
     name = strategy if isinstance(strategy, str) else getattr(plan, "__name__", repr(plan))
     taken = inspect.signature(plan).parameters
@@ -54,9 +60,7 @@ def apply(strategy, graph, *, budget=None, **options):
     for k, p in taken.items():
         if k != "graph" and p.default is p.empty and p.kind is p.KEYWORD_ONLY and k not in options:
             raise OptionError(f"strategy {name!r} needs the option {k}=...")
-    if budget is not None:
-        options["budget"] = budget
-    return plan(graph, **options)
+    return options if budget is None else {**options, "budget": budget}
 
 
 def segment_count(graph, segments):
