@@ -1,10 +1,10 @@
 """Line by line with memory_profiler: where one training step takes its memory.
 
 Prints the listing of one eager step of the sample CNN, plain and recomputed, each
-in a process of its own. It is the first step of that process, tracing included: TensorFlow's
-allocator keeps what it once had, so a later step shows nothing. memory_profiler looks at the resident set of the process at the
-end of each line: a peak inside `tape.gradient` does not show here. For peaks, use
-`tfgc compare`, which asks the allocator.
+in a process of its own. It is the first step of that process, tracing included:
+TensorFlow's allocator keeps what it once had, so a later step shows nothing.
+memory_profiler looks at the resident set at the end of each line: a peak inside
+`tape.gradient` does not show here. For peaks, use `tfgc compare`, which asks the allocator.
 """
 
 import argparse

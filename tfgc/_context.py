@@ -9,6 +9,7 @@ so that a change in a new release is a change in one file.
 """
 
 import contextlib
+import threading
 
 import tensorflow as tf
 from keras.src.backend.common import global_state
@@ -67,6 +68,32 @@ def read(variables):
     """Read Keras variables as they are stored, whatever the autocast scope."""
     with AutocastScope(None):
         return [tf.convert_to_tensor(variable.value) for variable in variables]
+
+
+_inlining = threading.RLock()
+_inlined = 0
+
+
+@contextlib.contextmanager
+def functions_inlined():
+    """Run the body of any `tf.function` that is called, instead of tracing it for later.
+
+    A `tf.function` that is traced for the first time in here would keep what it saw for
+    good: variables replaced by tensors, and writes that were only noted.
+    """
+    global _inlined, _before
+    with _inlining:
+        if not _inlined:
+            _before = tf.config.functions_run_eagerly()
+            tf.config.run_functions_eagerly(True)
+        _inlined += 1
+    try:
+        yield
+    finally:
+        with _inlining:
+            _inlined -= 1
+            if not _inlined:
+                tf.config.run_functions_eagerly(_before)
 
 
 def is_recorded(tensors):

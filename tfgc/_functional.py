@@ -39,7 +39,6 @@ _REPEATABLE = frozenset(
         "Assert",
         "PrintV2",
         "StringFormat",
-        "LookupTableFindV2",
         "LookupTableSizeV2",
         "HashTableV2",
         "CudnnRNN",
@@ -61,6 +60,7 @@ class Packing:
 
     def __init__(self, value):
         self.tensors = []
+        self.opaque = None
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
 
@@ -77,6 +77,8 @@ class Packing:
                 "to recompute parts of a functional model use tfgc.enable(model)."
             )
         if not tf.is_tensor(leaf):
+            if isinstance(leaf, tf.TensorArray):
+                self.opaque = "it takes or returns a tf.TensorArray. Pass its stack() instead"
             return ("static", leaf, (), None)
         mask = getattr(leaf, "_keras_mask", None)
         slots = self._slots([leaf])
@@ -118,19 +120,14 @@ class Packing:
 
 
 def _hashable(leaf):
-    if isinstance(leaf, (keras.Variable, tf.Variable)):
-        return id(leaf)
-    try:
-        hash(leaf)
-    except TypeError:
-        return type(leaf)
-    return (type(leaf), leaf)
+    """Flags and names by value, since they choose what is run; the rest by type, and not kept alive."""
+    return leaf if leaf is None or isinstance(leaf, bool | str | tf.TypeSpec) else type(leaf)
 
 
 class _Scope(keras.StatelessScope):
     """Serves variables from a table, and notes all that is read and written.
 
-    With `values` None it only takes notes, and reads go to the variables.
+    With `values` None it only takes notes, for a trace that is never run.
     """
 
     def __init__(self, values):
@@ -144,10 +141,14 @@ class _Scope(keras.StatelessScope):
 
     def get_current_value(self, variable):
         value = self.state_mapping.get(id(variable))
+        storage = _context.storage(variable)
+        if value is None and self._strict and storage is not None:
+            raise StaleEffectsError(variable.path)
         if value is None:
             self.reads[id(variable)] = variable
-            if self._strict and _context.storage(variable) is not None:
-                raise StaleEffectsError(variable.path)
+        if value is None and storage is not None:
+            # A trace is never run, and what it captures must be what goes past Keras.
+            value = self.state_mapping[id(variable)] = tf.zeros(storage.shape, storage.dtype)
         return value
 
     def add_update(self, update):
@@ -221,7 +222,8 @@ class Run:
 def run(fn, packing, tensors, variables, values):
     """Run `fn` once on `tensors`, with `variables` holding `values`. Pure."""
     args, kwargs = packing.unpack(tensors)
-    with _Scope({id(v): value for v, value in zip(variables, values)}) as scope:
+    table = {id(v): value for v, value in zip(variables, values)}
+    with _Scope(table) as scope, _context.functions_inlined():
         result = fn(*args, **kwargs)
     packed = Packing(result)
     outputs = packed.release()
@@ -255,21 +257,27 @@ def discover(fn, packing):
     """
     scope = None
 
+    obstacle = packing.opaque
+
     def traced(*tensors):
-        nonlocal scope
+        nonlocal scope, obstacle
         args, kwargs = packing.unpack(tensors)
-        with _Scope(None) as scope:
-            result = fn(*args, **kwargs)
-        return Packing(result).tensors
+        with _Scope(None) as scope, _context.functions_inlined():
+            result = Packing(fn(*args, **kwargs))
+        here = tf.compat.v1.get_default_graph()
+        made = [*((v.path, value) for v, value in scope.written.values()), *(("a loss", x) for x in scope.losses)]
+        inner = [name for name, value in made if value.graph is not here]
+        if inner:
+            obstacle = f"{inner[0]} is set inside of tf.cond or tf.while_loop. Set it outside of the branch"
+        obstacle = obstacle or result.opaque
+        return result.tensors
 
     graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
-    reads = tuple(scope.reads.values())
-    known = {id(_context.storage(v)) for v in reads}
     return Effects(
-        reads=reads,
+        reads=tuple(scope.reads.values()),
         captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
-        variables=tuple(v for v in graph.variables if id(v) not in known),
-        obstacle=_obstacle(graph),
+        variables=tuple(graph.variables),
+        obstacle=obstacle or _obstacle(graph),
     )
 
 

@@ -100,7 +100,7 @@ def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eage
     for mode in modes:
         if mode not in ("eager", "graph"):
             raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")
-    if not callable(build) and not isinstance(build, str) or hasattr(build, "trainable_variables"):
+    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
         raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
     network = build if isinstance(build, str) else getattr(build, "__name__", "model")
     common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit}

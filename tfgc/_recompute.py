@@ -12,7 +12,11 @@ gradient that asks for it.
 
 Known weaknesses. A function that closes over a tensor or a plain `tf.Variable`
 is traced at every eager call, to see what it closes over this time: call such
-functions inside `tf.function`. Python side effects run twice.
+functions inside `tf.function`; the replay reads plain variables as they are by then.
+Python side effects run twice, and tensors that they put aside have no gradient
+(`self.last = x`, `np.random`). An output that the loss does not use counts as
+used with a gradient of zero, so that what leads to it gets zeros, not None.
+`tf.vectorized_map` drops the gradient of any `tf.custom_gradient`, this one too.
 """
 
 import contextlib
@@ -86,15 +90,18 @@ class Block:
             direction.
         wrap: What makes a pure function recomputed: None for tfgc's own, or
             `tf.recompute_grad`.
+        settings: Gives what else the function's Python code depends on, as a
+            hashable value; when that changes the function is traced again.
     """
 
-    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None):
+    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple):
         self.name = name
         self._fn = fn
         self._replay = replay
         self._compiled = compiled
         self._wrap = wrap
-        self._pieces = {}
+        self._settings = settings
+        self._known = {}
         self._warned = False
 
     def __call__(self, *args, **kwargs):
@@ -104,39 +111,40 @@ class Block:
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         surroundings = _context.Surroundings()
-        key = (packing.key, surroundings.key)
-        make = lambda: self._make(key, packing, surroundings, compiled)
-        known = self._pieces.get((key, compiled)) if tf.executing_eagerly() else None
-        piece = known or make()
+        key = (packing.key, surroundings.key, compiled, self._settings())
+        look = lambda: self._look(key, packing, surroundings, compiled)
+        known = self._known.get(key) if tf.executing_eagerly() else None
+        if isinstance(known, _functional.Effects):
+            known = _replay.Piece(self._fn, packing, known, surroundings, self.name)
+        piece = known or look()
         try:
             if piece.effects.obstacle is None:
-                return self._run(piece, packing, tensors, make if known else None)
+                return self._run(piece, packing, tensors, look if known else None)
         except _functional.StaleEffectsError:
-            piece = make()
+            piece = look()
             if piece.effects.obstacle is None:
                 return self._run(piece, packing, tensors, None)
         self._warn(piece.effects.obstacle)
         return self._fn(*args, **kwargs)
 
-    def _make(self, key, packing, surroundings, compiled):
-        """Look at what the function touches, and remember it for eager calls."""
+    def _look(self, key, packing, surroundings, compiled):
+        """Look at what the function touches, and remember that for eager calls."""
         try:
             effects = _functional.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
-            reason = f"it cannot be traced ({type(error).__name__}: {str(error).strip().splitlines()[0]})"
-            effects = _functional.Effects(
-                (), obstacle=f"{reason}. Use TensorFlow operations for what depends on tensors"
-            )
+            told = f"{type(error).__name__}: {error}".partition("\n")[0]
+            obstacle = f"it cannot be traced ({told}). Use TensorFlow operations for what depends on tensors"
+            effects = _functional.Effects((), obstacle=obstacle)
+            return _replay.Piece(self._fn, packing, effects, surroundings, self.name)
         if self._wrap is not None and (effects.captured or effects.variables):
             reason = "it closes over tensors or plain variables, which only tfgc's own wrapper follows: leave wrap out"
             effects = dataclasses.replace(effects, obstacle=reason)
-        make = lambda effects: _replay.Piece(self._fn, packing, effects, surroundings, self.name)
-        if compiled:
-            piece = kept = _replay.Compiled(make(effects))
+        piece = _replay.Piece(self._fn, packing, effects, surroundings, self.name)
+        if compiled and effects.obstacle is None:
+            piece = self._known[key] = _replay.Compiled(piece)
         else:
             # What it closes over is looked up again when it matters, and not kept alive.
-            piece, kept = make(effects), make(dataclasses.replace(effects, captured=()))
-        self._pieces[key, compiled] = kept
+            self._known[key] = dataclasses.replace(effects, captured=())
         return piece
 
     def _warn(self, obstacle):
@@ -148,6 +156,8 @@ class Block:
     def _run(self, piece, packing, tensors, look_again):
         """Run by a piece; `look_again` makes a new one if this one was remembered."""
         effects = piece.effects
+        if not tf.executing_eagerly():
+            tensors = [x if tf.is_symbolic_tensor(x) else tf.identity(x) for x in tensors]
         inputs = [*tensors, *_context.read(effects.reads)]
         if _context.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             return self._plainly(packing, tensors)

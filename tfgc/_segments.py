@@ -58,8 +58,10 @@ def _piece(program, segment, name, wrap, compiled):
         program.run(segment.nodes, table, training, release)
         return [table[ref] for ref in produced]
 
+    layers = program.layers(segment.nodes)
+    frozen = lambda: tuple(layer.trainable for layer in layers)
     replay = segment.mode == "recompute"
-    return needed, produced, Block(run, name=name, replay=replay, compiled=compiled, wrap=wrap)
+    return needed, produced, Block(run, name=name, replay=replay, compiled=compiled, wrap=wrap, settings=frozen)
 
 
 def interface(graph, names):

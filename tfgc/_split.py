@@ -80,12 +80,18 @@ def _part(program, i, nodes, enter, leave, *, last, name):
         table = dict(zip(enter, inputs))
         program.run(nodes, table)
         passing = set(enter)
-        outputs = [keras.layers.Identity()(table[ref]) if ref in passing else table[ref] for ref in leave]
+        outputs = [_pass(table[ref]) if ref in passing else table[ref] for ref in leave]
         taken = program.structured_inputs(inputs) if i == 0 else _single(inputs)
         given = program.structured_outputs(outputs) if last else _single(outputs)
         part = keras.Model(taken, given, name=f"{name}_part{i}")
     part.get_config = functools.partial(_config, part, removed)
     return part
+
+
+def _pass(tensor):
+    """Hand a tensor on as it is, whatever the dtype policy says."""
+    exact = {"dtype": tensor.dtype} if tensor.dtype.startswith(("float", "bfloat")) else {}
+    return keras.layers.Identity(**exact)(tensor)
 
 
 def _single(tensors):

@@ -141,6 +141,11 @@ class Program:
         """Every call of the model, in Keras's order."""
         return self._steps.values()
 
+    def layers(self, names):
+        """The layers that nodes call, the layers inside of them included."""
+        called = (self._steps[name].node.operation for name in names)
+        return [inner for op in called if isinstance(op, keras.Layer) for inner in op._flatten_layers()]
+
     def feed(self, inputs, mask=None):
         """The table of tensors to start from, as `Functional.call` prepares it."""
         flat = self._function._standardize_inputs(inputs)
