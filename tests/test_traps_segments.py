@@ -74,6 +74,7 @@ MODELS = {keywords: X, half_used: X, embeddings: TOKENS, attention: TOKENS}
 
 
 @ALL
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
 @pytest.mark.parametrize("build", MODELS)
 def test_enabled_model_trains_as_the_plain_one(build, mode):
     # Query, key and value are one tensor: more than two uses, summed in another order.
