@@ -147,8 +147,8 @@ class _Scope(keras.StatelessScope):
         if value is None:
             self.reads[id(variable)] = variable
         if value is None and storage is not None:
-            # A trace is never run, and what it captures must be what goes past Keras.
-            value = self.state_mapping[id(variable)] = tf.zeros(storage.shape, storage.dtype)
+            # What a trace captures must be what goes past Keras; made anew for each branch that reads it.
+            value = tf.zeros(storage.shape, storage.dtype)
         return value
 
     def add_update(self, update):
