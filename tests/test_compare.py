@@ -236,13 +236,6 @@ def test_mistakes_typed_on_purpose(arguments, code, words):
     assert "Traceback" not in done.stderr
 
 
-def test_help_does_not_import_tensorflow():
-    code = (
-        "import sys, tfgc._cli as c; c.cli(['compare', '-h'], standalone_mode=False); sys.exit('keras' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
 def test_zoo_networks_have_the_layers_they_are_named_for():
     model = zoo.build("sample_cnn")
     filters = [layer.filters for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]

@@ -13,6 +13,7 @@ import tensorflow as tf
 from harness import fresh, noise
 
 import tfgc
+from tfgc import _ordering
 
 
 def deep():
@@ -89,3 +90,26 @@ def test_an_overflow_reaches_the_gradients_as_in_plain_xla():
     for a, b in zip(expected, step_of(ours, True)(x), strict=True):
         np.testing.assert_array_equal(a, np.isfinite(b))
     assert {bool(a.all()) for a in expected} == {True, False}
+
+
+def branching():
+    """Branches that could all be differentiated at the same time."""
+    inputs = x = keras.Input((32, 32, 16))
+    for _ in range(3):
+        sides = [keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 1, use_bias=False)(x)) for _ in range(4)]
+        x = keras.layers.ReLU()(keras.layers.Add()(sides))
+    return keras.Model(inputs, x)
+
+
+def test_branches_of_a_replay_are_differentiated_in_turn(monkeypatch):
+    """More gradients wait for others than the fence of the replay alone makes wait."""
+
+    def waiting():
+        model = fresh(branching)
+        tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
+        graph = step_of(model, None).get_concrete_function(tf.TensorSpec((2, 32, 32, 16))).graph
+        return sum(len(op.control_inputs) for op in graph.get_operations() if op.type == "Identity")
+
+    in_turn = waiting()
+    monkeypatch.setattr(_ordering, "turns_of", lambda graph, names: None)
+    assert in_turn >= waiting() + 8

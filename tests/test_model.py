@@ -243,7 +243,8 @@ def test_sizes_by_input_shapes_or_example():
         tfgc.plan(model, 2, strategy="sqrt")
     assert tfgc.plan(model).strategy == "uniform"
     by_shape = tfgc.plan(model, 2, input_shapes={"sequence": (10, 4)})
-    assert by_shape.segments[0].made_bytes == 2 * 10 * 8 * 4
+    assert by_shape.strategy == "optimal"
+    assert by_shape.outlook.plain_bytes > 7 * 2 * 10 * 8 * 4  # what the first LSTM keeps of each step
     assert tfgc.plan(model, example=np.zeros((2, 10, 4))) == by_shape
     assert tfgc.plan(model, example=(np.zeros((2, 10, 4)), np.zeros((2, 2)))) == by_shape
     tfgc.enable(model, by_shape)
@@ -313,7 +314,8 @@ def test_models_that_cannot_be_read(use, model, message):
         (lambda m: tfgc.split(m, tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another model"),
         (lambda m: tfgc.train_step(m, "mse", "sgd", plan=tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another"),
         (lambda m: tfgc.enable(m, tfgc.plan(m), strategy="sqrt"), OptionError, "not both"),
-        (lambda m: tfgc.enable(m, budget=10**9), OptionError, "does not honour a budget"),
+        (lambda m: tfgc.enable(m, budget=10**9), OptionError, "batch_size is needed"),
+        (lambda m: tfgc.enable(m, budget=10**9, strategy="sqrt"), OptionError, "does not honour a budget"),
         (lambda m: tfgc.enable(m, "sqrt"), OptionError, "'sqrt' is no tfgc.Plan"),
         (lambda m: tfgc.enable(m, wrap="recompute_grad"), OptionError, "'recompute_grad' is no function"),
         (lambda m: tfgc.train_step(m, "mse", "sgd", plan=4), OptionError, "4 is no tfgc.Plan"),

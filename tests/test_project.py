@@ -11,13 +11,16 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
-    "_errors": 0, "_units": 0, "_context": 0,
-    "_graph": 1, "_plan": 1, "_functional": 1, "_results": 1,
-    "_replay": 2, "_trace": 2, "_report": 2,
-    "_recompute": 3, "strategies": 3,
-    "_planner": 4, "_segments": 4,
-    "_enable": 5, "_train": 5, "_split": 5, "zoo": 5,
-    "_child": 6, "_measure": 7, "_cli": 8, "__main__": 9, "__init__": 9,
+    "_errors": 0, "_context": 0, "_flops": 0, "_coupling": 0, "_loops": 0,
+    "_units": 1, "_graph": 1, "_functional": 1, "_ordering": 1, "_results": 1, "_opgraph": 1,
+    "_explain": 2, "_order": 2, "_walk": 2, "_allocator": 2, "_buffers": 2, "_effects": 2, "_report": 2,
+    "_plan": 3, "_plan_report": 3, "_stretch": 3, "_fragments": 3, "_trace": 3, "_replay": 3,
+    "_simulate": 4, "_costs": 4, "_recompute": 4,
+    "_judge": 5, "_paths": 5, "_nested": 5, "_timing": 5,
+    "strategies": 6, "_sizes": 6,
+    "_planner": 7, "_segments": 7,
+    "_enable": 8, "_train": 8, "_split": 8, "_sweep": 8, "zoo": 8,
+    "_child": 9, "_cli_options": 9, "_measure": 10, "_cli": 11, "__main__": 12, "__init__": 12,
 }  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
 

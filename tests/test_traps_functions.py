@@ -13,6 +13,7 @@ import tensorflow as tf
 from harness import noise
 
 import tfgc
+from tfgc import _trace
 from tfgc._errors import NotReplayableWarning, ReplayMismatchError
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -398,16 +399,22 @@ def test_obstacle_inside_a_nested_function_is_found():
         tfgc.recompute(lambda x: noisy(x))(X)
 
 
-def test_only_the_culprit_segment_is_kept_and_named():
+@pytest.mark.parametrize("known_when_planned", [True, False])
+def test_only_the_culprit_segment_is_kept_and_named(known_when_planned):
     class Raw(keras.layers.Layer):
         def call(self, x):
             return x + 0.0 * tf.random.normal(tf.shape(x))
 
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), Raw(name="raw"), keras.layers.Dense(4),
                               keras.layers.Dense(2)])  # fmt: skip
-    tfgc.enable(model, strategy="uniform", compile_segments=False)
-    with pytest.warns(NotReplayableWarning, match="raw") as caught:
+    if known_when_planned:
+        with pytest.warns(NotReplayableWarning, match="raw") as caught:
+            tfgc.enable(model, strategy="uniform", compile_segments=False)
         model(X, training=True)
+    else:
+        tfgc.enable(model, tfgc.strategies.apply("uniform", _trace.read(model)), compile_segments=False)
+        with pytest.warns(NotReplayableWarning, match="raw") as caught:
+            model(X, training=True)
     assert len(caught) == 1
 
 

@@ -6,6 +6,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "plan": "_planner",
+    "pareto": "_planner",
+    "estimate": "_planner",
     "enable": "_enable",
     "disable": "_enable",
     "split": "_split",

@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 
-from tfgc._errors import OptionError, TfgcError
+from tfgc._errors import OptionError, PlanMismatchError, TfgcError
+from tfgc._graph import Ref
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
@@ -35,11 +36,23 @@ def main(answer):
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
     try:
-        found = measure(case)
+        found = check(case) if case.mode == "check" else measure(case)
     except TfgcError as error:
         sys.exit(str(error))
     with open(answer, "wb") as file:
         pickle.dump(found, file)
+
+
+def check(case):
+    """Build the case's model, and answer why its plan does not fit; None if it does."""
+    from tfgc import _trace
+    from tfgc._plan import Plan
+
+    try:
+        Plan.from_json(case.plan).check(_trace.read(_build(*case.build)))
+    except PlanMismatchError as error:
+        return {"mismatch": str(error)}
+    return {"mismatch": None}
 
 
 def measure(case):
@@ -49,9 +62,10 @@ def measure(case):
 
     keras.utils.set_random_seed(_SEED)
     model = _build(*case.build)
-    detail = _enable(model, case)
-    x, y = _data(model, case.batch_size)
-    step = _step(model, keras.optimizers.SGD(0.01))
+    optimizer = keras.optimizers.SGD(0.01)
+    detail = _enable(model, case, optimizer)
+    x, y = _data(model, case)
+    step = _step(model, optimizer)
     if case.mode == "graph":
         step = tf.function(step)
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
@@ -94,13 +108,23 @@ def _build(build, image_size):
     return build() if image_size is None else build(image_size=image_size)
 
 
-def _enable(model, case):
+def _enable(model, case, optimizer):
     """Enable the case's plan on the model, if it has one, and say what it is."""
-    if case.strategy is None:
+    if case.strategy is None and case.plan is None:
         return ""
     import tfgc
 
-    plan = tfgc.plan(model, strategy=case.strategy, **case.options)
+    if case.plan is not None:
+        plan = tfgc.Plan.from_json(case.plan)
+    else:
+        plan = tfgc.plan(
+            model,
+            case.batch_size,
+            strategy=case.strategy,
+            input_shapes=case.input_shapes,
+            optimizer=optimizer,
+            **case.options,
+        )
     tfgc.enable(model, plan)
     return f"{len(plan.segments)} segments"
 
@@ -125,25 +149,41 @@ def _step(model, optimizer):
     return step
 
 
-def _data(model, batch_size):
+def _data(model, case):
     """Inputs and targets for a model: seeded noise; whole numbers are 0 or 1."""
     import numpy as np
     import tensorflow as tf
 
     random = np.random.default_rng(_SEED)
 
-    def tensor(spec):
-        if None in spec.shape[1:]:
-            raise OptionError(f"input {spec.name!r} has the shape {spec.shape}: name its size, as with --image-size")
-        shape = (batch_size, *spec.shape[1:])
-        if tf.as_dtype(spec.dtype).is_integer:
-            return tf.constant(random.integers(0, 2, shape), spec.dtype)
-        return tf.cast(random.standard_normal(shape, dtype="float32"), spec.dtype)
+    def tensor(dtype, shape):
+        shape = (case.batch_size, *shape[1:])
+        if tf.as_dtype(dtype).is_integer:
+            return tf.constant(random.integers(0, 2, shape), dtype)
+        return tf.cast(random.standard_normal(shape, dtype="float32"), dtype)
 
-    inputs = [tensor(t) for t in model.inputs]
+    made = _specs(model, case)
+    inputs, outputs = ([tensor(dtype, shape) for dtype, shape in specs] for specs in made)
     if len(inputs) > 1:
-        inputs = tf.nest.pack_sequence_as(model.input, inputs)
-    return inputs if len(model.inputs) > 1 else inputs[0], [tensor(t) for t in model.outputs]
+        return tf.nest.pack_sequence_as(model.input, inputs), outputs
+    return inputs[0], outputs
+
+
+def _specs(model, case):
+    """Pairs of dtype and shape of the inputs and of the outputs."""
+    inputs, outputs = model.inputs, model.outputs
+    if case.input_shapes:
+        from tfgc import _trace
+
+        graph = _trace.read(model, case.batch_size, case.input_shapes)
+        inputs, outputs = [graph.specs[Ref(t.name)] for t in inputs], [graph.specs[ref] for ref in graph.outputs]
+    for tensor, spec in zip(model.inputs, inputs):
+        if None in spec.shape[1:]:
+            raise OptionError(
+                f"input {tensor.name!r} has the shape {tensor.shape}: name its size, as with --image-size, or with "
+                f"--input {tensor.name}=SIZES, in Python input_shapes="
+            )
+    return [[(spec.dtype, spec.shape) for spec in side] for side in (inputs, outputs)]
 
 
 def _timeline(step, allocated):

@@ -115,3 +115,9 @@ def is_stateful(op_type):
     """Return True if running an op of this type twice may differ from once."""
     definition = op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful
+
+
+def wait_for(tensor, others):
+    """Let the operation of `tensor`, in the graph being built, wait for those of `others`."""
+    operations = [other.op for other in others if other.graph is tensor.graph]
+    tensor.op._add_control_inputs(operations)

@@ -25,7 +25,20 @@ class PlanMismatchError(TfgcError):
 
 
 class InfeasibleBudgetError(TfgcError):
-    """No plan fits in the budget; the message names the least that works."""
+    """No plan fits in the budget; the message names the least that works.
+
+    Attributes:
+        budget: The bytes that were asked for.
+        least: The bytes of the least budget that works.
+        node: The node that runs at the peak of that plan.
+    """
+
+    def __init__(self, budget, least, node, also=""):
+        super().__init__(
+            f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
+            f"{node!r}. Use a smaller batch or input, or that budget"
+        )
+        self.budget, self.least, self.node = budget, least, node
 
 
 class ReplayMismatchError(TfgcError):

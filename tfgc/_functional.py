@@ -8,44 +8,17 @@ the new values of the variables it wrote. Nothing outside has changed by then.
 Invariant: two runs with the same tensors and the same table do the same thing,
 so a replay cannot draw other random numbers or move a statistic twice. Whether
 a function keeps to that (no raw `tf.random`, no write to a plain
-`tf.Variable`) is what `discover` finds out, by tracing it once.
+`tf.Variable`) is what `_effects` finds out, by tracing it once.
 """
 
 import dataclasses
 import sys
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfgc import _context
 from tfgc._errors import UnsupportedModelError
-
-# Stateful by TensorFlow's declaration, yet running them twice is harmless.
-_REPEATABLE = frozenset(
-    [
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VarHandleOp",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "Placeholder",
-        "StatefulPartitionedCall",
-        "If",
-        "While",
-        "Case",
-        "For",
-        "Assert",
-        "PrintV2",
-        "StringFormat",
-        "LookupTableSizeV2",
-        "HashTableV2",
-        "CudnnRNN",
-        "CudnnRNNV2",
-        "CudnnRNNV3",
-    ]
-)
 
 
 class StaleEffectsError(Exception):
@@ -124,14 +97,16 @@ def _hashable(leaf):
     return leaf if leaf is None or isinstance(leaf, bool | str | tf.TypeSpec) else type(leaf)
 
 
-class _Scope(keras.StatelessScope):
+class Scope(keras.StatelessScope):
     """Serves variables from a table, and notes all that is read and written.
 
-    With `values` None it only takes notes, for a trace that is never run.
+    With `values` None it only takes notes, for a trace that is never run; then
+    `stand_in` may give what stands for a variable, when it is first read.
     """
 
-    def __init__(self, values):
+    def __init__(self, values, stand_in=None):
         super().__init__(collect_losses=True)
+        self._stand_in = stand_in
         self.reads = {}
         self.written = {}
         self._strict = values is not None
@@ -146,6 +121,8 @@ class _Scope(keras.StatelessScope):
             raise StaleEffectsError(variable.path)
         if value is None:
             self.reads[id(variable)] = variable
+        if value is None and self._stand_in is not None and storage is not None:
+            value = self._given[id(variable)] = self.state_mapping[id(variable)] = self._stand_in(variable)
         if value is None and storage is not None:
             # What a trace captures must be what goes past Keras; made anew for each branch that reads it.
             value = tf.zeros(storage.shape, storage.dtype)
@@ -223,7 +200,7 @@ def run(fn, packing, tensors, variables, values):
     """Run `fn` once on `tensors`, with `variables` holding `values`. Pure."""
     args, kwargs = packing.unpack(tensors)
     table = {id(v): value for v, value in zip(variables, values)}
-    with _Scope(table) as scope, _context.functions_inlined():
+    with Scope(table) as scope, _context.functions_inlined():
         result = fn(*args, **kwargs)
     packed = Packing(result)
     outputs = packed.release()
@@ -231,70 +208,3 @@ def run(fn, packing, tensors, variables, values):
     tensors = [*outputs, *scope.losses, *(value for _, value in scope.written.values())]
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
     return Run(tensors, specs, packed, scope.loss_layers, written)
-
-
-@dataclasses.dataclass(frozen=True)
-class Effects:
-    """What a function touches besides its arguments.
-
-    Attributes:
-        reads: Keras variables it reads; their values become arguments.
-        captured: Tensors it closes over through which gradients can flow.
-        variables: Plain `tf.Variable`s it reads, the trainable ones.
-        obstacle: Why it must not be run twice, or None.
-    """
-
-    reads: tuple
-    captured: tuple = ()
-    variables: tuple = ()
-    obstacle: Any = None
-
-
-def discover(fn, packing):
-    """Trace `fn` once, symbolically, and return its `Effects`.
-
-    Layers not built yet are built by this, as by their first call.
-    """
-    scope = None
-
-    obstacle = packing.opaque
-
-    def traced(*tensors):
-        nonlocal scope, obstacle
-        args, kwargs = packing.unpack(tensors)
-        with _Scope(None) as scope, _context.functions_inlined():
-            result = Packing(fn(*args, **kwargs))
-        here = tf.compat.v1.get_default_graph()
-        made = [*((v.path, value) for v, value in scope.written.values()), *(("a loss", x) for x in scope.losses)]
-        inner = [name for name, value in made if value.graph is not here]
-        if inner:
-            obstacle = f"{inner[0]} is set inside of tf.cond or tf.while_loop. Set it outside of the branch"
-        obstacle = obstacle or result.opaque
-        return result.tensors
-
-    graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
-    return Effects(
-        reads=tuple(scope.reads.values()),
-        captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
-        variables=tuple(graph.variables),
-        obstacle=obstacle or _obstacle(graph),
-    )
-
-
-def _obstacle(graph):
-    """Name the first op that gives another result or effect when run again."""
-    for op in graph.get_operations():
-        if op.op_def.is_stateful and op.type not in _REPEATABLE:
-            return _remedy(op.type, op.name)
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
-            if node.op not in _REPEATABLE and _context.is_stateful(node.op):
-                return _remedy(node.op, node.name)
-    return None
-
-
-def _remedy(op_type, name):
-    return (
-        f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
-        "(`self.add_weight`) to let tfgc recompute it"
-    )

@@ -44,19 +44,64 @@ class Spec:
                 "or example=batch"
             )
         batch = 1 if batch_size is None else batch_size
-        return math.prod(batch if d is None else d for d in self.shape) * _itemsize(self.dtype)
+        return math.prod(batch if d is None else d for d in self.shape) * itemsize(self.dtype)
 
     def __str__(self):
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
-def _itemsize(dtype):
+def itemsize(dtype):
+    """Bytes of one element of a dtype, given by name."""
     if dtype == "bool":
         return 1
     bits = re.search(r"\d+", dtype)
     if bits is None:
         raise OptionError(f"the size of a {dtype} element is not known")
     return max(1, int(bits[0]) // 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one node keeps, needs and takes. Bytes are those of `Graph.batch_size` samples.
+
+    The three courses are signed byte counts of buffers that come (+) and go (-)
+    while the node runs, its inputs and what is kept not among them.
+
+    Attributes:
+        keeps: Inputs and own outputs that its backward pass reads.
+        internal: Bytes of each other buffer that its backward pass reads.
+        forward: Course of a forward pass that keeps nothing; its outputs stay.
+        keeping: Course of one that keeps what the backward pass reads.
+        backward: Course of the backward pass; upstream gradients and internal buffers may go.
+        wants: Inputs that get a gradient.
+        passes: Those of them whose gradient is the upstream gradient itself, not a new buffer.
+        views: For each output the earlier tensor that it merely renames, or None.
+        takes: An input whose buffer the output takes over where nobody else reads it, or None.
+        gradient_bytes: Bytes of the gradients of its weights.
+        differentiable: Whether it has a backward pass at all.
+        flops, backward_flops: Floating-point operations of the two passes.
+        seconds, backward_seconds: Measured time of the two passes, or None.
+        obstacle: Why it cannot be run twice, or None.
+        coupled: Whether a sample's result depends on other samples of the batch.
+    """
+
+    keeps: tuple
+    internal: tuple = ()
+    forward: tuple = ()
+    keeping: tuple = ()
+    backward: tuple = ()
+    wants: tuple = ()
+    passes: tuple = ()
+    views: tuple = ()
+    takes: Ref | None = None
+    gradient_bytes: int = 0
+    differentiable: bool = True
+    flops: int = 0
+    backward_flops: int = 0
+    seconds: float | None = None
+    backward_seconds: float | None = None
+    obstacle: str | None = None
+    coupled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +116,7 @@ class Node:
         outputs: A `Spec` for each tensor it makes.
         declared: The same as the model declares them, where `outputs` are for
             one batch and input size; by default `outputs`.
+        cost: Its `Cost`, or None; then `Graph.cost` keeps all that it touches.
     """
 
     name: str
@@ -78,6 +124,7 @@ class Node:
     outputs: tuple
     kind: str = "node"
     declared: tuple = ()
+    cost: Cost | None = None
 
     def describe(self):
         """One line that is the same for this node at any batch, in any process."""
@@ -94,6 +141,9 @@ class Graph:
         outputs: `Ref`s of the tensors that the graph returns.
         batch_size: Samples in a batch, where bytes are compared; or None, and
             bytes are those of one sample.
+        whole_step: Whether the gradient of a node's weights counts while its backward
+            pass runs, or activations alone.
+        loss: Course of the loss and its gradient (see `Cost`), the outputs not among them.
 
     Example:
         >>> a = Node("a", (Ref("x"),), (Spec((None, 8)),))
@@ -109,6 +159,8 @@ class Graph:
     inputs: dict
     outputs: tuple
     batch_size: int | None = None
+    whole_step: bool = False
+    loss: tuple = ()
 
     def __post_init__(self):
         seen = set(self.inputs)
@@ -155,6 +207,33 @@ class Graph:
         except OptionError as error:
             raise OptionError(f"{ref.node!r}: {error}") from None
 
+    @functools.cached_property
+    def costs(self):
+        """The `Cost` of each node; one without keeps its inputs and outputs and computes one flop an element."""
+        return tuple(self.cost(node) for node in self.nodes)
+
+    def cost(self, node):
+        """The `Cost` of one node, or what stands for it."""
+        if node.cost is not None:
+            return node.cost
+        outputs = tuple(Ref(node.name, i) for i in range(len(node.outputs)))
+        made = tuple(self.bytes(ref) for ref in outputs)
+        wants = tuple(r for r in dict.fromkeys(node.inputs) if r.node in self.position and self.floating(r))
+        elements = sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
+        return Cost(
+            keeps=(*dict.fromkeys(node.inputs), *outputs),
+            forward=made,
+            keeping=made,
+            backward=tuple(self.bytes(ref) for ref in wants),
+            wants=wants,
+            flops=elements,
+            backward_flops=2 * elements,
+        )
+
+    def floating(self, ref):
+        """Whether a tensor can have a gradient."""
+        return self.specs[ref].dtype.startswith(("float", "bfloat", "complex"))
+
     def cut(self, position):
         """The tensors alive before node `position` runs, oldest first."""
         made = lambda ref: self.position.get(ref.node, -1)
@@ -175,55 +254,3 @@ class Graph:
     def node_bytes(self):
         """Bytes that each node puts out: the simple cost of keeping it."""
         return tuple(sum(self.bytes(Ref(n.name, i)) for i in range(len(n.outputs))) for n in self.nodes)
-
-
-def order(nodes, outputs, after=()):
-    """Sort nodes so that little is alive: the next is what leaves least bytes.
-
-    Among the nodes whose inputs are there, the one that leaves the smallest cut
-    comes first; ties keep the given order, so the result is deterministic.
-    Unknown dimensions count as 1 here: they move an order, never a figure.
-
-    Args:
-        nodes: Nodes in some order that respects the edges.
-        outputs: `Ref`s that stay alive to the end.
-        after: Pairs (i, j) of positions: node j must not run before node i.
-    """
-    size = {}
-    for node in nodes:
-        for i, spec in enumerate(node.outputs):
-            size[Ref(node.name, i)] = math.prod(d or 1 for d in spec.shape) * _itemsize(spec.dtype)
-    readers = dict.fromkeys(size, 0)
-    made_by = {node.name: i for i, node in enumerate(nodes)}
-    waits = [set() for _ in nodes]
-    for i, node in enumerate(nodes):
-        waits[i].update(made_by[ref.node] for ref in node.inputs if ref.node in made_by)
-        for ref in set(node.inputs) & set(readers):
-            readers[ref] += 1
-    for ref in set(outputs) & set(readers):
-        readers[ref] += 1
-    for first, second in after:
-        waits[second].add(first)
-    followers = [[] for _ in nodes]
-    for i, awaited in enumerate(waits):
-        for j in awaited:
-            followers[j].append(i)
-
-    def growth(i):
-        made = sum(size[Ref(nodes[i].name, k)] for k in range(len(nodes[i].outputs)))
-        freed = sum(size[ref] for ref in set(nodes[i].inputs) & set(readers) if readers[ref] == 1)
-        return (made - freed, i)
-
-    ready = {i for i, awaited in enumerate(waits) if not awaited}
-    result = []
-    while ready:
-        i = min(ready, key=growth)
-        ready.remove(i)
-        result.append(nodes[i])
-        for ref in set(nodes[i].inputs) & set(readers):
-            readers[ref] -= 1
-        for j in followers[i]:
-            waits[j].discard(i)
-            if not waits[j]:
-                ready.add(j)
-    return tuple(result)

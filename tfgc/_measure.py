@@ -21,7 +21,9 @@ import cloudpickle
 import memory_profiler
 
 from tfgc import strategies as known_strategies
-from tfgc._errors import OptionError, TfgcError, whole
+from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
+from tfgc._plan import Plan
+from tfgc._plan import read as read_plan
 from tfgc._results import Measurement
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
@@ -39,13 +41,15 @@ class Case:
     batch_size: int
     strategy: object = None
     options: dict = dataclasses.field(default_factory=dict)
+    plan: str | None = None
+    input_shapes: dict | None = None
     steps: int = 5
     memory_limit: int | None = None
 
 
 def compare(
-    build, batch_size, strategies=("sqrt",), *, image_size=None, steps=5, modes=("eager", "graph"),
-    memory_limit=None, on_start=None, on_result=None,
+    build, batch_size, strategies=None, *, plans=(), budget=None, image_size=None, input_shapes=None, steps=5,
+    modes=("eager", "graph"), memory_limit=None, on_start=None, on_result=None,
 ):  # fmt: skip
     """Measure training with and without recomputation, against a plain GradientTape.
 
@@ -56,8 +60,13 @@ def compare(
     Args:
         build: Name of a network (see `tfgc.zoo`) or a function that builds a model.
         batch_size: Samples in a batch.
-        strategies: Names of strategies, `name:n` for n segments, or functions.
+        strategies: Names of strategies, `name:n` for n segments, or functions. Default: none where
+            plans are given, else `budget` where a budget is, else `sqrt`.
+        plans: Plans to measure besides: each a `tfgc.Plan` or the path of a saved one.
+        budget: Bytes that the whole step may use, for those strategies that honour a budget.
         image_size: Height and width of images, for networks that take it.
+        input_shapes: Mapping from input names to shapes without the batch, where
+            the model leaves a dimension open.
         steps: Counted steps, from 1 on; five or more where peaks vary.
         modes: Which of `eager` (Python calls, compiled segments) and `graph`
             (the whole step in `tf.function`) to run each strategy in.
@@ -72,9 +81,15 @@ def compare(
 
     Raises:
         OptionError: For arguments that cannot be.
+        PlanMismatchError: If one of `plans` is for another model; nothing is measured then.
         TfgcError: If the plain model cannot be built or trained at all.
     """
-    cases = plan_cases(build, batch_size, strategies, image_size, steps, modes, memory_limit)
+    cases = plan_cases(
+        build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
+        input_shapes=input_shapes,
+    )  # fmt: skip
+    for case in {case.plan: case for case in cases if case.plan is not None}.values():
+        _check(case)
     results = []
     for case in cases:
         if on_start is not None:
@@ -87,13 +102,19 @@ def compare(
     return results
 
 
-def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eager", "graph"), memory_limit=None):
+def plan_cases(
+    build, batch_size, wanted=None, image_size=None, steps=5, modes=("eager", "graph"), memory_limit=None, *,
+    plans=(), budget=None, input_shapes=None,
+):  # fmt: skip
     """The cases that `compare` measures; raises before anything is run."""
     batch_size, steps = whole("batch_size", batch_size), whole("steps", steps)
     if image_size is not None:
         image_size = whole("image_size", image_size)
+    plans = _read(plans)
+    if wanted is None:
+        wanted = () if plans and budget is None else ("budget" if budget is not None else "sqrt",)
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
-    if not wanted:
+    if not wanted and not plans:
         raise OptionError(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
@@ -102,28 +123,77 @@ def plan_cases(build, batch_size, wanted, image_size=None, steps=5, modes=("eage
             raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")
     if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
         raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
+    chosen = [_chosen(item, budget) for item in wanted]
+    if budget is not None and not any("budget" in choice["options"] for choice in chosen):
+        able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
+        raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
     network = build if isinstance(build, str) else getattr(build, "__name__", "model")
-    common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit}
-    cases = [Case(network, (build, image_size), case, mode, **common) for case, mode in BASELINES]
-    for item in wanted:
-        strategy, options, label = item, {}, getattr(item, "__name__", str(item))
-        if isinstance(item, str):
-            strategy, _, count = item.partition(":")
-            if count:
-                if not count.isdigit():
-                    raise OptionError(f"strategy {item!r}: what follows the colon is a number of segments")
-                options, label = {"segments": whole("segments", int(count))}, f"{strategy}({count})"
-            known_strategies.check_options(strategy, options)
-        cases += [
-            Case(network, (build, image_size), label, mode, strategy=strategy, options=options, **common)
-            for mode in modes
-        ]
-    return cases
+    common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit, "input_shapes": input_shapes}
+    make = lambda mode, choice: Case(network, (build, image_size), mode=mode, **choice, **common)
+    return [
+        *(make(mode, {"case": case}) for case, mode in BASELINES),
+        *(make(mode, choice) for choice in [*chosen, *plans] for mode in modes),
+    ]
+
+
+def _chosen(item, budget):
+    """The fields of a case that tell of a strategy."""
+    strategy, options, label = item, {}, getattr(item, "__name__", str(item))
+    if isinstance(item, str):
+        strategy, options = known_strategies.named(item)
+        label = f"{strategy}({options['segments']})" if options else strategy
+    given = budget if known_strategies.honours_budget(strategy) else None
+    known_strategies.check_options(strategy, options, given)
+    if given is not None:
+        options, label = {**options, "budget": budget}, f"{label}({budget})"
+    return {"case": label, "strategy": strategy, "options": options}
+
+
+def _read(plans):
+    """The fields of a case that tell of a plan, for each of `plans`; their names differ."""
+    choices, seen = [], {}
+    for item in [plans] if isinstance(plans, (str, os.PathLike, Plan)) else plans:
+        if isinstance(item, Plan):
+            plan, label = item, f"plan {item.strategy}"
+        elif isinstance(item, (str, os.PathLike)):
+            plan, label = read_plan(item), os.path.basename(item)
+        else:
+            raise OptionError(f"plans: {item!r} is neither a tfgc.Plan nor the path of one")
+        seen[label] = seen.get(label, 0) + 1
+        label += f" #{seen[label]}" if seen[label] > 1 else ""
+        choices.append({"case": label, "plan": plan.to_json()})
+    return choices
+
+
+def _check(case):
+    """Raise unless the plan of `case` fits its model, which a child process builds: it may fill a GPU."""
+    code, words, found, _ = _answer(dataclasses.replace(case, mode="check"))
+    if code != 0:
+        raise TfgcError(f"{case.network!r} cannot be built: {_said(words) or f'exit code {code}'}")
+    if found["mismatch"]:
+        raise PlanMismatchError(f"{case.case}: {found['mismatch']}")
 
 
 def run(case):
     """Measure one case in a child process of its own."""
     result = {"network": case.network, "case": case.case, "mode": case.mode, "batch_size": case.batch_size}
+    code, words, found, samples = _answer(case)
+    if code == 0:
+        started = found.pop("started")
+        return Measurement(**result, **found, **_resident(samples, started))
+    if any(word in words for word in ("bad_alloc", "MemoryError", "ResourceExhausted")):
+        return Measurement(**result, status="oom", detail="ran out of memory")
+    if code == -signal.SIGKILL:
+        return Measurement(**result, status="oom", detail="killed")
+    if code < 0 and case.memory_limit is not None:
+        # Not every kernel checks what an allocation under a limit gave it.
+        name = signal.Signals(-code).name
+        return Measurement(**result, status="oom", detail=f"died of {name} under its memory limit")
+    return Measurement(**result, status="failed", detail=_said(words) or f"exit code {code}")
+
+
+def _answer(case):
+    """Run a child process on `case`: its exit code, its last words, its answer and samples of its memory."""
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer")
         with open(os.path.join(folder, "errors"), "w+b") as errors:
@@ -142,20 +212,11 @@ def run(case):
                 child.wait()
             errors.seek(0)
             words = errors.read().decode(errors="replace")
+        found = None
         if child.returncode == 0:
             with open(answer, "rb") as file:
                 found = pickle.load(file)
-            started = found.pop("started")
-            return Measurement(**result, **found, **_resident(samples, started))
-    if any(word in words for word in ("bad_alloc", "MemoryError", "ResourceExhausted")):
-        return Measurement(**result, status="oom", detail="ran out of memory")
-    if child.returncode == -signal.SIGKILL:
-        return Measurement(**result, status="oom", detail="killed")
-    if child.returncode < 0 and case.memory_limit is not None:
-        # Not every kernel checks what an allocation under a limit gave it.
-        name = signal.Signals(-child.returncode).name
-        return Measurement(**result, status="oom", detail=f"died of {name} under its memory limit")
-    return Measurement(**result, status="failed", detail=_said(words) or f"exit code {child.returncode}")
+        return child.returncode, words, found, samples
 
 
 def _said(words):

@@ -8,9 +8,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import pathlib
 from typing import Optional
 
-from tfgc import _units
+from tfgc import _explain
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
 MODES = ("keep", "recompute")
@@ -27,9 +28,14 @@ class Segment:
         mode: `keep` (TensorFlow stores what backward needs) or `recompute`.
         chunks: Slices of the batch in which it runs.
         offload: Whether its checkpoint is stored in host memory.
-        inner: The plan by which it is split again on replay, or None.
-        stored_bytes: Bytes of the cut before it; None where sizes are unknown.
-        made_bytes: Bytes that its nodes put out; None likewise.
+        inner: The plan by which it is split again on replay, or None. It covers these nodes,
+            and its `model` is ().
+        stored_bytes: What it adds to memory from its forward to its backward pass, on top of
+            what earlier segments store; None where sizes are unknown.
+        inside_bytes: What it would add if TensorFlow kept it whole; None likewise.
+        input_bytes: What it would add if it were recomputed; None likewise.
+        work: Seconds or flops to run it again; None likewise.
+        obstacle: Why it cannot be run twice, or None.
     """
 
     nodes: tuple
@@ -38,20 +44,69 @@ class Segment:
     offload: bool = False
     inner: Optional["Plan"] = None
     stored_bytes: int | None = None
-    made_bytes: int | None = None
+    inside_bytes: int | None = None
+    input_bytes: int | None = None
+    work: float | None = None
+    obstacle: str | None = None
 
     def __post_init__(self):
         if not self.nodes:
             raise OptionError("a segment needs at least one node")
         if self.mode not in MODES:
             raise OptionError(f"a segment's mode is {' or '.join(MODES)}, not {self.mode!r}")
-        for name, plain in (("chunks", 1), ("offload", False), ("inner", None)):
+        for name, plain in (("chunks", 1), ("offload", False)):
             if getattr(self, name) != plain:
                 raise OptionError(f"{name}={getattr(self, name)!r} is not built yet; leave it at {plain!r}")
+        if self.inner is None:
+            return
+        if not isinstance(self.inner, Plan):
+            raise OptionError(f"inner={self.inner!r} is no Plan")
+        if self.mode == "keep":
+            raise OptionError("inner: a segment of mode 'keep' is not run again, so no plan can split that run")
+        if self.inner.model:
+            raise OptionError("inner: the outer plan alone tells of the model; give the inner one model=()")
 
     def __str__(self):
         ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} ... {self.nodes[-1]}"
         return f"{ends} ({len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What a plan promises, by the simulator; bytes leave weights out.
+
+    Attributes:
+        peak_bytes: Most bytes at once in a step.
+        node, phase: What runs at that moment, and the phase as in `Prediction`.
+        plain_bytes: The peak if nothing is recomputed.
+        floor_bytes: Least peak of any plan at this granularity: what one node alone needs.
+        floor_node: That node.
+        overhead: Part of the plain step's work that comes on top.
+        least_overhead: No plan of this peak at this granularity has less.
+        unit: What work is counted in, `s` or `flop`.
+        whole_step: Whether the bytes hold the gradients of weights, or activations alone.
+    """
+
+    peak_bytes: int
+    node: str
+    phase: str
+    plain_bytes: int
+    floor_bytes: int
+    floor_node: str
+    overhead: float
+    least_overhead: float
+    unit: str
+    whole_step: bool = False
+
+    @property
+    def cut_off(self):
+        """Part of the plain peak that is saved."""
+        return 1 - self.peak_bytes / self.plain_bytes if self.plain_bytes else 0.0
+
+    @property
+    def gap(self):
+        """By which part of the floor the peak is above it."""
+        return self.peak_bytes / self.floor_bytes - 1 if self.floor_bytes else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +122,7 @@ class Plan:
         options: What the method was given.
         model: A line for each node of the model it was made for.
         batch_size: The batch that its bytes are for; None: for one sample.
+        outlook: Its `Outlook`; None where sizes are unknown.
     """
 
     segments: tuple
@@ -74,6 +130,7 @@ class Plan:
     model: tuple
     options: dict = dataclasses.field(default_factory=dict)
     batch_size: int | None = None
+    outlook: Outlook | None = None
 
     @classmethod
     def from_cuts(cls, graph, cuts, *, strategy, options=None):
@@ -86,17 +143,17 @@ class Plan:
         if outside:
             raise OptionError(f"cut at position {outside[0]}: the graph can be cut at 1 to {len(graph) - 1}")
         bounds = [0, *sorted(set(cuts)), len(graph)]
-        segments = []
-        for start, end in itertools.pairwise(bounds):
-            segments.append(
-                Segment(
-                    nodes=tuple(node.name for node in graph.nodes[start:end]),
-                    mode="keep" if end == len(graph) else "recompute",
-                    stored_bytes=graph.cut_bytes[start] if graph.sizes_known else None,
-                    made_bytes=sum(graph.node_bytes[start:end]) if graph.sizes_known else None,
-                )
-            )
-        return cls(tuple(segments), strategy, describe(graph), options or {}, graph.batch_size)
+        pieces = [(i, j, "recompute") for i, j in itertools.pairwise(bounds[:-1])]
+        pieces.append((bounds[-2], bounds[-1], "keep"))
+        return cls.from_pieces(graph, pieces, strategy=strategy, options=options)
+
+    @classmethod
+    def from_pieces(cls, graph, pieces, *, strategy, options=None):
+        """Make a plan of stretches of the graph's order: (start, end, mode), or (start, end, pieces of its replay).
+
+        A stretch with a node that cannot be run twice is kept.
+        """
+        return cls(_segments(graph, pieces), strategy, describe(graph), options or {}, graph.batch_size)
 
     @property
     def fingerprint(self):
@@ -117,49 +174,11 @@ class Plan:
                 f"this plan (strategy {self.strategy!r}) was made for a model of {len(self.model)} nodes, "
                 f"this one has {len(here)}. Make a plan for this model with tfgc.plan(model)."
             )
-        done = set(graph.inputs)
-        for segment in self.segments:
-            for name in segment.nodes:
-                if name not in graph.position or name in done:
-                    why = "is in it twice" if name in done else "is not in the model"
-                    raise PlanMismatchError(f"not a plan for this model: node {name!r} {why}")
-                for ref in graph.nodes[graph.position[name]].inputs:
-                    if ref.node not in done:
-                        raise PlanMismatchError(f"not a plan: {name!r} would run before {ref.node!r}, which it reads")
-                done.add(name)
-        missing = [node.name for node in graph.nodes if node.name not in done]
-        if missing:
-            raise PlanMismatchError(f"not a plan for this model: it leaves out {missing[0]!r}")
+        _check_cover(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
     def explain(self):
-        """Say segment by segment what is stored, what is run again, and why."""
-        per = "for one sample" if self.batch_size is None else f"for a batch of {self.batch_size}"
-        recomputed = [s for s in self.segments if s.mode == "recompute"]
-        settings = "".join(f", {k}={v!r}" for k, v in self.options.items())
-        lines = [
-            f"Plan by {self.strategy!r}{settings}: {len(self.segments)} segments, {len(recomputed)} of them "
-            f"recomputed. Bytes are {per}.",
-            f"All nodes put out {_total(s.made_bytes for s in self.segments)}; the cuts between segments store "
-            f"{_total(s.stored_bytes for s in self.segments[1:])}, and while one segment is differentiated its own "
-            "inside comes on top.",
-        ]
-        for i, segment in enumerate(self.segments):
-            lines.append(f"{i:3d}  {segment.mode:9s} {segment}")
-            lines.append(
-                f"     stores {_total([segment.stored_bytes])} before it; "
-                f"its nodes put out {_total([segment.made_bytes])}{self._reason(i)}"
-            )
-        return "\n".join(lines)
-
-    def _reason(self, i):
-        segment = self.segments[i]
-        if segment.mode == "recompute":
-            if segment.made_bytes is not None and segment.stored_bytes >= segment.made_bytes:
-                return ", no more than that: running it again saves only what its layers keep inside"
-            return ", freed until its backward pass"
-        if i == len(self.segments) - 1:
-            return ", kept: its backward pass comes at once"
-        return ", kept"
+        """Say segment by segment what is stored, what is run again, why, and what that costs."""
+        return _explain.explain(self)
 
     def to_json(self):
         """The plan as a JSON text, for a file of its own beside the model's."""
@@ -183,9 +202,7 @@ class Plan:
                     f"the plan is of version {version}, this tfgc reads up to {_VERSION}: upgrade tfgc or plan again"
                 )
             fingerprint = data.pop("fingerprint")
-            data["segments"] = tuple(Segment(**{**s, "nodes": tuple(s["nodes"])}) for s in data["segments"])
-            data["model"] = tuple(data["model"])
-            plan = cls(**data)
+            plan = _revived(data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TfgcError(f"not a plan file, or a damaged one: {error}; make it again with tfgc.plan") from error
         if plan.fingerprint != fingerprint:
@@ -193,11 +210,72 @@ class Plan:
         return plan
 
 
+def read(path):
+    """The plan in a file; an error names the file.
+
+    Raises:
+        TfgcError: If there is no such file, or no plan in it that this tfgc reads.
+    """
+    try:
+        return Plan.from_json(pathlib.Path(path).read_text())
+    except OSError as error:
+        raise TfgcError(f"cannot read the plan {str(path)!r}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TfgcError(f"{str(path)!r} is not a plan file, it holds no text") from error
+    except TfgcError as error:
+        raise TfgcError(f"{str(path)!r}: {error}") from error
+
+
 def describe(graph):
     """A line for each node, the same after the model is cloned or loaded again."""
     return tuple(node.describe() for node in graph.nodes)
 
 
-def _total(counts):
-    counts = list(counts)
-    return "an unknown number of bytes" if None in counts else _units.format_bytes(sum(counts))
+def _segments(graph, pieces):
+    segments = []
+    for start, end, how in pieces:
+        nodes = graph.nodes[start:end]
+        obstacles = [f"{n.name!r}: {n.cost.obstacle}" for n in nodes if n.cost is not None and n.cost.obstacle]
+        if obstacles:
+            how = "keep"
+        nested = not isinstance(how, str)
+        segments.append(
+            Segment(
+                nodes=tuple(node.name for node in nodes),
+                mode="recompute" if nested else how,
+                inner=Plan(_segments(graph, how), "inner", ()) if nested else None,
+                obstacle=obstacles[0] if obstacles else None,
+            )
+        )
+    return tuple(segments)
+
+
+def _check_cover(graph, segments, names, done, whole):
+    """Raise unless `segments` run each of `names` once, and after what it reads; `done` ran before."""
+    known, left = set(names), set(names)
+    for segment in segments:
+        before = set(done)
+        for name in segment.nodes:
+            if name not in left:
+                why = "is in it twice" if name in known else f"is not in the {whole.partition(' ')[0]}"
+                raise PlanMismatchError(f"not a plan for this {whole}: node {name!r} {why}")
+            for ref in graph.nodes[graph.position[name]].inputs:
+                if ref.node not in done:
+                    raise PlanMismatchError(f"not a plan: {name!r} would run before {ref.node!r}, which it reads")
+            left.remove(name)
+            done.add(name)
+        if segment.inner is not None:
+            _check_cover(graph, segment.inner.segments, segment.nodes, before, f"segment of a plan, {segment}")
+    missing = [name for name in names if name in left]
+    if missing:
+        raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {missing[0]!r}")
+
+
+def _revived(data):
+    """The plan, with the plans inside of it, that `dataclasses.asdict` took apart."""
+    segments = []
+    for fields in data["segments"]:
+        inner = None if fields.get("inner") is None else _revived(fields["inner"])
+        segments.append(Segment(**{**fields, "nodes": tuple(fields["nodes"]), "inner": inner}))
+    outlook = None if data.get("outlook") is None else Outlook(**data["outlook"])
+    return Plan(**{**data, "segments": tuple(segments), "model": tuple(data["model"]), "outlook": outlook})

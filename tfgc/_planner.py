@@ -1,25 +1,43 @@
-"""From a model to a plan for it."""
+"""From a model to plans for it, and to what a step will need."""
 
-from tfgc import _trace, strategies
-from tfgc._errors import OptionError, near, whole
+from tfgc import _judge, _simulate, _sizes, strategies
+from tfgc._errors import InfeasibleBudgetError
+from tfgc._plan import Plan
+from tfgc.strategies import budget as budget_strategy
+
+# Plans of the front among which the one that the allocator serves with least is looked for.
+_NEAR_LEAST = 8
 
 
-def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=None, example=None, **options):
+def plan(
+    model, batch_size=None, *, strategy=None, budget=None, input_shapes=None, example=None, measure=False,
+    optimizer=None, loss=None, **options,
+):  # fmt: skip
     """Choose what to keep and what to recompute when `model` trains.
 
     Args:
         model: A built `keras.Sequential` or functional model.
-        batch_size: Samples in a training batch. Only the bytes in the result
-            depend on it: all activations grow with the batch alike.
+        batch_size: Samples in a training batch. Needed where bytes are compared: for a
+            budget, and for times. Without it bytes are those of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function
-            `plan(graph, **options) -> Plan`. Default: `sqrt`, the one of least
-            peak among those built so far; `uniform`, which needs no sizes,
-            where the model leaves some open.
-        budget: Bytes that a step may use, for strategies that honour one.
+            `plan(graph, **options) -> Plan`. Default: `budget` if there is a
+            budget, else `optimal`, the least peak at one replay; `uniform`, which needs
+            no sizes, where the model leaves some open.
+        budget: Bytes that the whole step may use on the device: weights, their
+            gradients, optimizer slots and activations, as TensorFlow's allocator counts them.
+            A number, "4GB", "60%" of the plain step's peak, or "auto": 90 % of what the
+            device has free now.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a pair of inputs and targets) that
             answers both of the above.
+        measure: Time each distinct node on this device, and count seconds in place of
+            flops. Timings are kept in the user's cache folder.
+        optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
+            one that the model is compiled with, else two slots for each weight, as Adam has.
+        loss: What `model.compile` takes for one loss; what it needs counts in a budget, which
+            matters where outputs are large (pixels, tokens). Default: the one that the model is
+            compiled with, else the outputs and their gradients alone.
         **options: Options of the strategy, such as `segments=8` (uniform,
             sqrt) or `keep=["conv2"]` (manual).
 
@@ -27,6 +45,7 @@ def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=Non
         A `tfgc.Plan`: data to print, save, and give to `tfgc.enable`.
 
     Raises:
+        InfeasibleBudgetError: If nothing fits in the budget.
         UnsupportedModelError: If the model is subclassed or not built.
         OptionError: For an unknown strategy or option, or sizes that are open.
 
@@ -37,40 +56,87 @@ def plan(model, batch_size=None, *, strategy=None, budget=None, input_shapes=Non
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
-    if batch_size is not None:
-        batch_size = whole("batch_size", batch_size)
-    if example is not None:
-        if input_shapes is not None:
-            raise OptionError("give input_shapes or example, not both: either one answers the open dimensions")
-        example_batch, input_shapes = _sizes(model, example)
-        if batch_size not in (None, example_batch):
-            raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")
-        batch_size = example_batch
-    graph = _trace.read(model, batch_size, input_shapes)
+    if strategy is None and budget is not None:
+        strategy = "budget"
+    if strategy is not None:
+        strategies.check_options(strategy, options, budget)
+    graph = _sizes.graph_of(
+        model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss
+    )
     if strategy is None:
-        strategy = "sqrt" if graph.sizes_known else "uniform"
-    return strategies.apply(strategy, graph, budget=budget, **options)
+        strategy = "optimal" if graph.sizes_known else "uniform"
+    if budget is None:
+        chosen = strategies.apply(strategy, graph, **options)
+        return chosen if batch_size or example is not None else _sizes.per_sample(chosen, graph.batch_size)
+    fixed = _sizes.fixed_bytes(model, optimizer)
+    total = _sizes.budget_bytes(budget, graph, fixed)
+    if strategy == "budget":
+        return _judge.judged(graph, fitting(graph, budget_strategy.front(graph, **options), total, fixed))
+    try:
+        return strategies.apply(strategy, graph, budget=total - fixed, **options)
+    except InfeasibleBudgetError as error:
+        raise InfeasibleBudgetError(total, error.least + fixed, error.node) from None
 
 
-def _sizes(model, example):
-    """Batch size and input shapes of an example batch."""
-    inputs = _trace.functional_of(model).inputs
-    if isinstance(example, dict):
-        unknown = [name for name in example if name not in {t.name for t in inputs}]
-        if unknown:
-            raise OptionError(
-                f"example: the model has no input {unknown[0]!r}{near(unknown[0], [t.name for t in inputs])}"
-            )
-        arrays = [example[t.name] for t in inputs]
-    else:
-        arrays = list(example) if isinstance(example, (tuple, list)) else [example]
-        if len(arrays) == 2 and len(inputs) == 1:
-            arrays = arrays[:1]
-        elif len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)):
-            return _sizes(model, arrays[0])
-    if len(arrays) != len(inputs):
-        raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
-    batches = {len(array) for array in arrays}
-    if len(batches) != 1:
-        raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
-    return batches.pop(), {t.name: tuple(array.shape[1:]) for t, array in zip(inputs, arrays)}
+def fitting(graph, front, total, fixed):
+    """The plan of least work whose step fits in `total` bytes as the allocator counts them.
+
+    From the front, so that a larger budget never gives a slower plan, nor a smaller one a higher peak.
+    """
+    told = lambda plan: _simulate.estimate(graph, plan, fixed)
+    for peak, plan in reversed(front):
+        if peak + fixed <= total and told(plan).needed_bytes <= total:
+            return plan
+    least = min((told(plan) for _, plan in front[:_NEAR_LEAST]), key=lambda found: found.needed_bytes)
+    raise InfeasibleBudgetError(total, least.needed_bytes, least.node)
+
+
+def pareto(
+    model, batch_size=None, *, input_shapes=None, example=None, measure=False, loss=None, **options
+):  # fmt: skip
+    """Return the plans from the least peak to the plain step, each next one with less work.
+
+    Args:
+        model, batch_size, input_shapes, example, measure, loss: As for `tfgc.plan`.
+        **options: Options of the strategy `budget`.
+
+    Returns:
+        A list of `Plan` whose `outlook` tells peak and overhead.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(8)])
+        >>> front = tfgc.pareto(model, batch_size=32)
+        >>> front[0].outlook.peak_bytes < front[-1].outlook.peak_bytes, front[-1].outlook.overhead
+        (True, 0.0)
+    """
+    graph = _sizes.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
+    return [_judge.judged(graph, plan) for _, plan in budget_strategy.front(graph, **options)]
+
+
+def estimate(
+    model, batch_size=None, plan=None, *, mode="graph", input_shapes=None, example=None, measure=False,
+    optimizer=None, loss=None,
+):  # fmt: skip
+    """Predict memory and work of one training step; nothing is run.
+
+    Args:
+        model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
+        plan: A `Plan` for the model. Default: nothing is recomputed.
+        mode: `graph` for a step in `tf.function` (as in `fit`), `eager` for Python calls of
+            compiled segments.
+
+    Returns:
+        A `Prediction`: `peak_bytes` of the whole step, its `activation_bytes`, `overhead`, `timeline`.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+        >>> prediction = tfgc.estimate(model, 32, optimizer="sgd")
+        >>> prediction.fixed_bytes
+        1152
+    """
+    graph = _sizes.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
+    if plan is None:
+        plan = Plan.from_cuts(graph, [], strategy="keep_all")
+    return _simulate.estimate(graph, plan, _sizes.fixed_bytes(model, optimizer), mode)

@@ -26,7 +26,7 @@ import warnings
 
 import tensorflow as tf
 
-from tfgc import _context, _functional, _replay
+from tfgc import _context, _effects, _functional, _replay
 from tfgc._errors import NotReplayableWarning, OptionError
 
 
@@ -92,11 +92,14 @@ class Block:
             `tf.recompute_grad`.
         settings: Gives what else the function's Python code depends on, as a
             hashable value; when that changes the function is traced again.
+        again: What the second run calls: `fn` by default, or the same function
+            whose parts are blocks, to be recomputed in turn.
     """
 
-    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple):
+    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple, again=None):
         self.name = name
         self._fn = fn
+        self._again = again or fn
         self._replay = replay
         self._compiled = compiled
         self._wrap = wrap
@@ -107,15 +110,18 @@ class Block:
     def __call__(self, *args, **kwargs):
         compiled = self._compiled and tf.executing_eagerly()
         if not self._replay and not compiled:
-            return self._fn(*args, **kwargs)
+            # As in segments that run again: what Keras compiles with XLA, such as grouped convolutions, needs more.
+            inlined = contextlib.nullcontext() if tf.executing_eagerly() else _context.functions_inlined()
+            with inlined:
+                return self._fn(*args, **kwargs)
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         surroundings = _context.Surroundings()
         key = (packing.key, surroundings.key, compiled, self._settings())
         look = lambda: self._look(key, packing, surroundings, compiled)
         known = self._known.get(key) if tf.executing_eagerly() else None
-        if isinstance(known, _functional.Effects):
-            known = _replay.Piece(self._fn, packing, known, surroundings, self.name)
+        if isinstance(known, _effects.Effects):
+            known = self._piece(packing, known, surroundings)
         piece = known or look()
         try:
             if piece.effects.obstacle is None:
@@ -130,22 +136,25 @@ class Block:
     def _look(self, key, packing, surroundings, compiled):
         """Look at what the function touches, and remember that for eager calls."""
         try:
-            effects = _functional.discover(self._fn, packing)
+            effects = _effects.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             obstacle = f"it cannot be traced ({told}). Use TensorFlow operations for what depends on tensors"
-            effects = _functional.Effects((), obstacle=obstacle)
-            return _replay.Piece(self._fn, packing, effects, surroundings, self.name)
+            effects = _effects.Effects((), obstacle=obstacle)
+            return self._piece(packing, effects, surroundings)
         if self._wrap is not None and (effects.captured or effects.variables):
             reason = "it closes over tensors or plain variables, which only tfgc's own wrapper follows: leave wrap out"
             effects = dataclasses.replace(effects, obstacle=reason)
-        piece = _replay.Piece(self._fn, packing, effects, surroundings, self.name)
+        piece = self._piece(packing, effects, surroundings)
         if compiled and effects.obstacle is None:
             piece = self._known[key] = _replay.Compiled(piece)
         else:
             # What it closes over is looked up again when it matters, and not kept alive.
             self._known[key] = dataclasses.replace(effects, captured=())
         return piece
+
+    def _piece(self, packing, effects, surroundings):
+        return _replay.Piece(self._fn, packing, effects, surroundings, self.name, self._again)
 
     def _warn(self, obstacle):
         if self._replay and not self._warned:

@@ -11,26 +11,33 @@ import functools
 
 import tensorflow as tf
 
-from tfgc import _context, _functional
+from tfgc import _context, _functional, _ordering
 from tfgc._errors import ReplayMismatchError
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
 
 class Piece:
-    """Both directions of a block, for one structure of arguments."""
+    """Both directions of a block, for one structure of arguments.
 
-    def __init__(self, fn, packing, effects, surroundings, name):
+    `again` is what the second run calls: `fn`, or the same function with parts that are recomputed in turn.
+    """
+
+    def __init__(self, fn, packing, effects, surroundings, name, again):
         self.effects = effects
         self._fn = fn
+        self._again = again
         self._packing = packing
         self.surroundings = surroundings
         self._name = name
 
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
+        return self._run(self._fn, inputs)
+
+    def _run(self, fn, inputs):
         n = len(self._packing.specs)
-        return _functional.run(self._fn, self._packing, inputs[:n], self.effects.reads, inputs[n:])
+        return _functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:])
 
     def backward(self, inputs, sources, first, upstream):
         """Run again and return a gradient for each source and closed-over thing.
@@ -39,14 +46,14 @@ class Piece:
         of its differentiable tensors.
         """
         n = len(self._packing.specs)
-        with self.surroundings.restored(), _fence(upstream) as wait:
+        with self.surroundings.restored(), _fence(upstream) as wait, _ordering.one_after_another():
             # A copy of its own for each, since one tensor may be passed twice.
             held = [wait(x) for x in inputs[:n]] + inputs[n:]
             captured = [_inside(t) for t in self.effects.captured]
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
                 try:
-                    again = self.forward(held)
+                    again = self._run(self._again, held)
                 except _functional.StaleEffectsError as error:
                     raise ReplayMismatchError(
                         f"The second run of {self._name} reads the variable {error}, which the first did not. {_RULE}"

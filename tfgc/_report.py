@@ -92,6 +92,11 @@ def plot(records, path):
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
+    save(figure, path)
+
+
+def save(figure, path):
+    """Write a matplotlib figure into a PNG file, or say why it cannot be."""
     try:
         figure.savefig(path, dpi=120, format="png")
     except OSError as error:

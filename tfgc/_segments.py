@@ -3,9 +3,19 @@
 A segment is a pure function of the tensors that its nodes read from outside. A
 tensor that only passes by is no argument of it. The `Runner` keeps live tensors
 in a table and drops each after its last use.
+
+A segment with an inner plan first runs its nodes plainly, as any other; its replay
+runs the inner plan, whose segments are blocks in turn, and so on to any depth.
+Invariant: both runs take the nodes in one order, that of the innermost plans, since
+random numbers and statistics come in the order of the calls.
+
+Known weakness: in eager calls that are not compiled, each level of a nest holds its
+upstream gradient and its repeated outputs until it is done, so that many levels can
+peak above two.
 """
 
 from tfgc import _trace
+from tfgc._errors import OptionError
 from tfgc._graph import Ref
 from tfgc._recompute import Block
 
@@ -26,42 +36,71 @@ class Runner:
         plan.check(self._program.graph)
         self._original = type(model).call
         self._model = model
-        self._pieces = [
-            _piece(self._program, segment, f"segment {i}, {segment}", wrap, compile_segments)
-            for i, segment in enumerate(plan.segments)
-        ]
-        uses = {ref: i for i, (needed, _, _) in enumerate(self._pieces) for ref in needed}
-        kept = set(self._program.outputs)
-        self._release = [
-            [ref for ref, last in uses.items() if last == i and ref not in kept] for i in range(len(self._pieces))
-        ]
+        self._run = _chain(self._program, plan.segments, self._program.outputs, wrap=wrap, compiled=compile_segments)
 
     def call(self, inputs, training=None, mask=None):
         """Stand in for the model's own `call`; `training=False` runs that one."""
         if training is False:
             return self._original(self._model, inputs, training=False, mask=mask)
         table = self._program.feed(inputs, mask)
-        for (needed, produced, block), release in zip(self._pieces, self._release):
+        self._run(table, training)
+        return self._program.collect(table)
+
+
+def _chain(program, segments, kept, *, number="", wrap=None, compiled=False):
+    """A function that runs segments on a table of tensors and leaves `kept` in it.
+
+    `number` begins their numbers in messages: that of the segment they make up, with a dot.
+    """
+    pieces = [_piece(program, s, f"{number}{i}", wrap, compiled) for i, s in enumerate(segments)]
+    last = {ref: i for i, (needed, _, _) in enumerate(pieces) for ref in needed}
+    releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
+
+    def run(table, training):
+        for (needed, produced, block), release in zip(pieces, releases):
             made = block(*(table[ref] for ref in needed), training=training)
             table.update(zip(produced, made))
             for ref in release:
                 del table[ref]
-        return self._program.collect(table)
+
+    return run
 
 
-def _piece(program, segment, name, wrap, compiled):
+def _piece(program, segment, number, wrap, compiled):
     """The tensors that a segment reads and makes for others, and its `Block`."""
-    needed, produced, release = interface(program.graph, segment.nodes)
+    name = f"segment {number}, {segment}"
+    nodes = _leaves(segment)
+    needed, produced, release = interface(program.graph, nodes)
 
     def run(*tensors, training):
         table = dict(zip(needed, tensors))
-        program.run(segment.nodes, table, training, release)
+        program.run(nodes, table, training, release)
         return [table[ref] for ref in produced]
 
-    layers = program.layers(segment.nodes)
+    again = None
+    if segment.inner is not None:
+        if wrap is not None:
+            raise OptionError(f"wrap={wrap!r} cannot follow the inner plan of {name}: leave wrap out")
+        # Not compiled: a replay is either traced as a whole or meant to run op by op.
+        inside = _chain(program, segment.inner.segments, produced, number=f"{number}.")
+
+        def again(*tensors, training):
+            table = dict(zip(needed, tensors))
+            inside(table, training)
+            return [table[ref] for ref in produced]
+
+    layers = program.layers(nodes)
     frozen = lambda: tuple(layer.trainable for layer in layers)
     replay = segment.mode == "recompute"
-    return needed, produced, Block(run, name=name, replay=replay, compiled=compiled, wrap=wrap, settings=frozen)
+    block = Block(run, name=name, replay=replay, compiled=compiled, wrap=wrap, settings=frozen, again=again)
+    return needed, produced, block
+
+
+def _leaves(segment):
+    """The nodes of a segment as its innermost plans order them."""
+    if segment.inner is None:
+        return segment.nodes
+    return tuple(name for inner in segment.inner.segments for name in _leaves(inner))
 
 
 def interface(graph, names):

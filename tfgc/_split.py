@@ -9,7 +9,7 @@ import functools
 
 import keras
 
-from tfgc import _planner, _trace
+from tfgc import _trace, strategies
 from tfgc._errors import whole
 from tfgc._graph import Ref
 from tfgc._plan import Plan
@@ -51,7 +51,7 @@ def split(model, n_or_plan):
         plan = n_or_plan
     else:
         n = whole("split into n", n_or_plan)
-        plan = _planner.plan(model, segments=n)
+        plan = strategies.apply("sqrt" if program.graph.sizes_known else "uniform", program.graph, segments=n)
     plan.check(program.graph)
     cuts = [*_crossings(program.graph, plan), program.outputs]
     return [

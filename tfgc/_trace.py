@@ -14,7 +14,7 @@ import keras
 from keras.src.models.functional import Functional, operation_fn, unpack_singleton
 from keras.src.models.sequential import Sequential
 
-from tfgc import _graph
+from tfgc import _order, _ordering
 from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, near
 from tfgc._graph import Graph, Node, Ref, Spec
 
@@ -78,7 +78,7 @@ class Program:
             specs.update((Ref(name, i), keras.KerasTensor(t.shape, t.dtype)) for i, t in enumerate(made))
         nodes = [self._node(name, specs) for name in self._steps]
         self.graph = Graph(
-            _graph.order(nodes, self.outputs, self._pinned()),
+            _order.order(nodes, self.outputs, self._pinned()),
             {name: _spec(specs[Ref(name)]) for name in inputs},
             self.outputs,
             batch_size,
@@ -141,6 +141,11 @@ class Program:
         """Every call of the model, in Keras's order."""
         return self._steps.values()
 
+    def call_of(self, name):
+        """The layer or op behind a node, its symbolic arguments, and its own `training`."""
+        step = self._steps[name]
+        return step.node.operation, (step.node.arguments.args, step.node.arguments.kwargs), step.training
+
     def layers(self, names):
         """The layers that nodes call, the layers inside of them included."""
         called = (self._steps[name].node.operation for name in names)
@@ -156,14 +161,12 @@ class Program:
         return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
 
     def run(self, names, table, training=None, release=None):
-        """Run nodes, adding their outputs to `table`.
-
-        `release` maps a node to the tensors that nobody reads after it.
-        """
+        """Run nodes, adding their outputs to `table`; `release` maps a node to the tensors that end with it."""
+        turns = _ordering.turns_of(self.graph, names)
         for name in names:
             step = self._steps[name]
             call = operation_fn(step.node.operation, training=step.training if training is None else training)
-            made = step.call(call, table)
+            made = turns.take(step, call, table) if turns else step.call(call, table)
             table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
             for ref in (release or {}).get(name, ()):
                 del table[ref]
@@ -270,7 +273,7 @@ def _flattenable(node):
 
 
 def _base_name(operation):
-    """A layer's name; for an op its kind, since Keras numbers ops anew when it loads or clones a model."""
+    """A layer's name; for an op its kind: Keras numbers ops anew when it loads or clones a model."""
     if isinstance(operation, keras.Layer):
         return operation.name
     return "ops." + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operation).__name__).lower()

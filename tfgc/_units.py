@@ -1,4 +1,27 @@
-"""Print bytes and seconds the way people read them. Decimal: 1 GB = 10**9 bytes."""
+"""Print and parse bytes and seconds the way people write them. Decimal: 1 GB = 10**9 bytes."""
+
+import re
+
+from tfgc._errors import OptionError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(text):
+    """Read a positive number of bytes.
+
+    >>> parse_bytes("4GB"), parse_bytes("1.5 MiB"), parse_bytes(2_000)
+    (4000000000, 1572864, 2000)
+    """
+    found = re.fullmatch(r"\s*([\d_]*\.?\d*(?:e\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    try:
+        count = float(found[1]) * _UNITS[found[2].upper()]
+    except (TypeError, ValueError, KeyError):
+        raise OptionError(f"budget={text!r}: it is a positive number of bytes such as 4_000_000_000 or '4GB'") from None
+    if isinstance(text, bool) or not 1 <= count < 2**63:
+        raise OptionError(f"budget={text!r}: it is a positive number of bytes such as 4_000_000_000 or '4GB'")
+    return int(count)
 
 
 def format_bytes(count):
@@ -15,6 +38,14 @@ def format_seconds(seconds):
     ('0 s', '12.3 ms', '73.4 s')
     """
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6)))
+
+
+def format_work(flops):
+    """
+    >>> format_work(7_720_000_000), format_work(0)
+    ('7.72 Gflop', '0 flop')
+    """
+    return _scaled(flops, (("Tflop", 1e12), ("Gflop", 1e9), ("Mflop", 1e6), ("kflop", 1e3), ("flop", 1)))
 
 
 def _scaled(value, units):

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pkgutil
 
+from tfgc import _judge
 from tfgc._errors import OptionError, near, whole
 
 
@@ -36,10 +37,33 @@ def get(strategy):
     return importlib.import_module(f"{__name__}.{strategy}").plan
 
 
+def named(text):
+    """The name and options that `sqrt:8` stands for.
+
+    >>> named("sqrt:8"), named("optimal")
+    (('sqrt', {'segments': 8}), ('optimal', {}))
+    """
+    name, colon, count = text.partition(":")
+    if not colon:
+        return name, {}
+    if not count.isdigit():
+        raise OptionError(f"strategy {text!r}: what follows the colon is a number of segments")
+    return name, {"segments": whole("segments", int(count))}
+
+
+def honours_budget(strategy):
+    """Whether a strategy takes a budget.
+
+    >>> honours_budget("budget"), honours_budget("sqrt")
+    (True, False)
+    """
+    return "budget" in inspect.signature(get(strategy)).parameters
+
+
 def apply(strategy, graph, *, budget=None, **options):
-    """Plan `graph` by a strategy, refusing options that it does not take."""
+    """Plan `graph` by a strategy, refusing options that it does not take; the plan has its `Outlook`."""
     options = check_options(strategy, options, budget)
-    return get(strategy)(graph, **options)
+    return _judge.judged(graph, get(strategy)(graph, **options))
 
 
 def check_options(strategy, options, budget=None):
@@ -58,7 +82,9 @@ def check_options(strategy, options, budget=None):
             offer = f"it takes {', '.join(known)}" if known else "it takes none"
             raise OptionError(f"strategy {name!r} takes no option {option!r}{near(option, known)} ({offer})")
     for k, p in taken.items():
-        if k != "graph" and p.default is p.empty and p.kind is p.KEYWORD_ONLY and k not in options:
+        if k == "budget" and p.default is p.empty and budget is None:
+            raise OptionError(f"strategy {name!r} needs budget=: bytes that a step may use, such as '4GB'")
+        if k not in ("graph", "budget") and p.default is p.empty and p.kind is p.KEYWORD_ONLY and k not in options:
             raise OptionError(f"strategy {name!r} needs the option {k}=...")
     return options if budget is None else {**options, "budget": budget}
 

@@ -11,7 +11,7 @@ import os
 import pkgutil
 import re
 
-from tfgc._errors import OptionError, near
+from tfgc._errors import OptionError, TfgcError, near
 
 
 def available():
@@ -33,6 +33,7 @@ def build(name, image_size=None):
 
     Raises:
         OptionError: For an unknown name, with near ones.
+        TfgcError: If what it names cannot be built or loaded.
     """
     if name.endswith(".keras"):
         import keras
@@ -40,23 +41,34 @@ def build(name, image_size=None):
         _refuse(image_size, name, "a saved model has its input size")
         if not os.path.exists(name):
             raise OptionError(f"there is no file {name!r}")
-        return keras.models.load_model(name, compile=False)
+        return _attempt(name, lambda: keras.models.load_model(name, compile=False))
     if ":" in name:
         module, _, function = name.partition(":")
         try:
             builder = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError) as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}") from error
-        return _call(builder, (), image_size, name)
+        return _attempt(name, lambda: _call(builder, (), image_size, name))
     called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
     base = called[1] if called else name
     arguments = [int(word) for word in called[2].split(",") if word.strip()] if called else []
     networks = available()
     if base in networks:
-        return _call(networks[base], arguments, image_size, name)
+        return _attempt(name, lambda: _call(networks[base], arguments, image_size, name))
     if called:
         raise OptionError(f"{name!r}: only tfgc's own networks take arguments ({', '.join(sorted(networks))})")
-    return _application(base, image_size, sorted(networks))
+    return _attempt(name, lambda: _application(base, image_size, sorted(networks)))
+
+
+def _attempt(name, build):
+    """Build or load a model; what the user's or Keras's code raises is told in one line."""
+    try:
+        return build()
+    except TfgcError:
+        raise
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise TfgcError(f"{name!r} cannot be built: {type(error).__name__}: {said}") from error
 
 
 def _application(name, image_size, others):

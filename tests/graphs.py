@@ -1,0 +1,144 @@
+"""Random graphs whose costs could be those of a layer, and all plans of a small graph."""
+
+import functools
+import itertools
+
+from hypothesis import strategies as st
+
+from tfgc import Graph, Plan, _simulate
+from tfgc._buffers import Buffers
+from tfgc._graph import Cost, Node, Ref, Spec
+
+
+@st.composite
+def graphs(draw, least=2, most=8, obstacles=False):
+    """Chains, skips and branches, several inputs and outputs, integers, views, costs told and not.
+
+    Only the number of nodes is drawn by hypothesis, and shrinks; the rest comes from a seed
+    that it draws, since its own draws make small and repeated graphs.
+    """
+    rng = draw(st.randoms(use_true_random=True))
+    batch = rng.choice([None, 1, 3])
+    inputs = {f"x{i}": Spec((None, rng.randint(1, 4))) for i in range(rng.randint(1, 2))}
+    specs = {Ref(name): spec for name, spec in inputs.items()}
+    told = rng.choice([0, 0.5, 1, "timed"])
+    nodes = []
+    for i in range(draw(st.integers(least, most))):
+        near = list(specs)[-4:] if rng.random() < 0.7 else list(specs)
+        reads = tuple(rng.choices(near, k=rng.choice([1, 1, 1, 2, 3])))
+        outputs = tuple(
+            Spec((None, rng.randint(1, 9)), rng.choice(["float32"] * 5 + ["int32"]))
+            for _ in range(rng.choice([1, 1, 1, 1, 2]))
+        )
+        cost = None
+        if told == "timed" or rng.random() < told:
+            kind = rng.choice(["plain", "plain", "in place", "view"])
+            if kind != "plain" and reads[0].node not in inputs:
+                outputs = (specs[reads[0]],)
+            else:
+                kind = "plain"
+            cost = _cost(rng, f"n{i}", reads, outputs, kind, specs, batch or 1, told == "timed", obstacles)
+        nodes.append(Node(f"n{i}", reads, outputs, cost=cost))
+        specs.update((Ref(f"n{i}", k), spec) for k, spec in enumerate(outputs))
+    returned = {list(specs)[-1], *rng.sample(list(specs), rng.choice([0, 0, 1, 2]))}
+    return Graph(tuple(nodes), inputs, tuple(sorted(returned)), batch, whole_step=rng.random() < 0.5)
+
+
+def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
+    reads = tuple(dict.fromkeys(reads))
+    some = lambda refs, share: tuple(ref for ref in refs if rng.random() < share)
+    made_inside = tuple(ref for ref in reads if ref.node.startswith("n") and specs[ref].dtype == "float32")
+    differentiable = rng.random() < 0.95
+    if kind == "view":
+        wants = tuple(ref for ref in made_inside if ref == reads[0])
+        times = {"seconds": 0.0, "backward_seconds": 0.0} if timed else {}
+        return Cost((), wants=wants, passes=wants, views=reads[:1], differentiable=differentiable, **times)
+    few = lambda: 4 * rng.randint(0, 6)
+    made = batch * sum(spec.bytes(1) for spec in outputs)
+    internal = tuple(4 + few() for _ in range(rng.choice([0, 0, 1, 2])))
+    workspace = few()
+    wants = some(made_inside, 0.9)
+    # Microseconds, about; in steps of a power of two, so that sums are exact.
+    times = {key: rng.randint(0, 20) * 2.0**-20 for key in ("seconds", "backward_seconds")} if timed else {}
+    return Cost(
+        keeps=some(reads, 0.5) + some([Ref(name, i) for i in range(len(outputs))], 0.4),
+        internal=internal,
+        forward=(made, workspace),
+        keeping=(made, sum(internal), workspace + few()),
+        backward=(few() - 12, few()),
+        wants=wants,
+        passes=some(wants, 0.3),
+        takes=reads[0] if kind == "in place" else None,
+        gradient_bytes=few(),
+        differentiable=differentiable,
+        flops=rng.randint(1, 20),
+        backward_flops=rng.randint(1, 20),
+        obstacle="it draws raw random numbers" if obstacles and rng.random() < 0.15 else None,
+        **times,
+    )
+
+
+def flat(graph):
+    """All plans without nesting, as pieces; two kept neighbours are one."""
+    joints = _joints(graph)
+    return [pieces for pieces in _flat(len(graph)) if _possible(pieces, joints)]
+
+
+def nested(graph):
+    """All plans, nested or not, as pieces; running all of a replay once more helps nobody."""
+    joints = _joints(graph)
+    return [pieces for pieces in _nested(len(graph), True) if _possible(pieces, joints)]
+
+
+def _joints(graph):
+    """Where no strategy but the rules of thumb cuts: between a node and one that writes over its output."""
+    return {i for i, takes in enumerate(Buffers(graph).takes) if takes}
+
+
+def _possible(pieces, joints):
+    return all(i not in joints and (isinstance(how, str) or _possible(how, joints)) for i, _, how in pieces)
+
+
+@functools.cache
+def _flat(n):
+    found = []
+    for count in range(n):
+        for cuts in itertools.combinations(range(1, n), count):
+            ends = [0, *cuts, n]
+            for modes in itertools.product(("keep", "recompute"), repeat=count + 1):
+                if ("keep", "keep") not in itertools.pairwise(modes):
+                    found.append(list(zip(ends, ends[1:], modes)))
+    return found
+
+
+@functools.cache
+def _nested(n, first):
+    found = []
+
+    def extend(start, pieces):
+        if start == n:
+            found.append(pieces)
+            return
+        for end in range(start + 1, n + 1):
+            if not pieces or pieces[-1][2] != "keep":
+                extend(end, [*pieces, (start, end, "keep")])
+            if end < n or first:
+                for inner in _nested(end - start, False):
+                    again = _moved(inner, start) if len(inner) > 1 else "recompute"
+                    extend(end, [*pieces, (start, end, again)])
+
+    extend(0, [])
+    return found
+
+
+def _moved(pieces, by):
+    return [(i + by, j + by, how if isinstance(how, str) else _moved(how, by)) for i, j, how in pieces]
+
+
+def outcomes(graph, plans):
+    """For each peak the least work of any of `plans`, given as pieces."""
+    buffers, least = Buffers(graph), {}
+    for pieces in plans:
+        found = _simulate.predict(graph, Plan.from_pieces(graph, pieces, strategy="brute force"), buffers)
+        least[found.peak_bytes] = min(found.work, least.get(found.peak_bytes, float("inf")))
+    return least

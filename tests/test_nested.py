@@ -1,0 +1,498 @@
+"""Plans inside of plans: what is run how often, equal gradients, less memory, and JSON.
+
+`again` and `keep` make segments of nodes, `nest` one of segments.
+"""
+
+import json
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import test_traps_layers as layers
+import test_traps_segments as segments
+import test_work
+from harness import MODES, TOLERANCE, assert_equal, fresh, noise, states, train
+from test_fences import old_xla, peak, step_of
+from test_model import ops_as_layers, unet
+from test_plan import chain
+
+import tfgc
+from tfgc import Plan, PlanMismatchError, Segment, TfgcError, _trace
+from tfgc._errors import OptionError
+from tfgc._plan import describe
+
+L = keras.layers
+X, Y = noise(16, 8), [noise(16, 4, seed=2)]
+THREE = pytest.mark.parametrize("mode", MODES)
+lines = test_work.lines
+
+
+def again(*nodes):
+    return Segment(nodes)
+
+
+def keep(*nodes):
+    return Segment(nodes, "keep")
+
+
+def nest(*inner):
+    return Segment(tuple(n for s in inner for n in s.nodes), inner=Plan(inner, "by hand", ()))
+
+
+def halves(nodes):
+    """The first half nested, then half of the rest nested, and so on; the last node kept."""
+    done = []
+    while len(nodes) > 1:
+        half, nodes = nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]
+        done.append(nest(*halves(half)) if len(half) > 1 else again(*half))
+    return [*done, keep(*nodes)]
+
+
+def anyhow(nodes, rng):
+    """Segments of any length and mode, nested or not, kept in the middle or recomputed at the end."""
+    done = []
+    while nodes:
+        n = rng.randint(1, len(nodes))
+        part, nodes = nodes[:n], nodes[n:]
+        if rng.random() < 0.25:
+            done.append(keep(*part))
+        elif n == 1 or rng.random() < 0.1:
+            done.append(again(*part))
+        else:
+            cut = rng.randint(1, n - 1)
+            done.append(nest(*anyhow(part[:cut], rng), *anyhow(part[cut:], rng)))
+    return done
+
+
+def depth(segments):
+    return max(0 if s.inner is None else 1 + depth(s.inner.segments) for s in segments)
+
+
+def plan_for(graph, segments):
+    return Plan(tuple(segments), "by hand", describe(graph))
+
+
+def enable(model, split, mode):
+    """Enable what `split` makes of the model's node names, and return the plan."""
+    graph = _trace.read(model)
+    plan = plan_for(graph, split([node.name for node in graph.nodes]))
+    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    return plan
+
+
+def compare(build, x, y, mode, split, *, allowed=0.0, policy="float32"):
+    graph, jit = mode != "eager", mode == "xla" or None
+    plain = train(fresh(build), x, y, graph=graph, jit_compile=jit)
+    model = fresh(build)
+    enable(model, split, mode)
+    ours = train(model, x, y, graph=mode in ("graph", "xla"), jit_compile=jit)
+    assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed if mode == "eager" else 0.0)
+
+
+# segments -> how often each of the layers l0, l1, ... runs forward; backward is always once
+WORK = {
+    "two_by_two": ([nest(again("l0"), keep("l1")), again("l2"), keep("l3")], "3221"),
+    "both_halves_nested": ([nest(again("l0"), keep("l1")), nest(again("l2"), keep("l3"))], "3232"),
+    "last_recomputed": ([again("l0"), again("l1", "l2")], "222"),
+    "last_recomputed_inside": ([nest(again("l0"), again("l1")), again("l2")], "332"),
+    "kept_in_the_middle": ([again("l0"), keep("l1"), again("l2"), keep("l3")], "2121"),
+    "kept_in_the_middle_inside": ([nest(again("l0"), keep("l1"), again("l2"), keep("l3")), keep("l4")], "32321"),
+    "kept_first": ([keep("l0"), nest(keep("l1"), again("l2"), keep("l3"))], "1232"),
+    "inner_of_one": ([nest(keep("l0", "l1")), keep("l2")], "221"),
+    "nested_for_nothing": ([nest(nest(nest(keep("l0")))), keep("l1")], "41"),
+    "three_levels": (
+        [nest(nest(again("l0"), keep("l1")), again("l2"), keep("l3")), nest(again("l4"), keep("l5")), keep("l6")],
+        "4332321",
+    ),
+    "four_levels": ([nest(nest(nest(again("l0"), keep("l1")), keep("l2")), keep("l3")), keep("l4")], "54321"),
+}
+
+
+@THREE
+@pytest.mark.parametrize("name", WORK)
+def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
+    split, expected = WORK[name]
+    model = test_work.chain(lines, "y" * len(expected))
+    enable(model, lambda _: split, mode)
+    for _ in range(2):
+        test_work.run(model, mode)
+        found = lines()
+        assert "".join(str(found[f"forward l{i}"]) for i in range(len(expected))) == expected
+        assert {n for k, n in found.items() if k.startswith("backward")} == {1}
+
+
+@THREE
+def test_without_a_gradient_nothing_runs_twice(mode, lines):
+    model = test_work.chain(lines)
+    enable(model, lambda _: WORK["two_by_two"][0], mode)
+    test_work.run(model, mode, lambda tape, y, model: y)
+    assert lines() == {f"forward l{i}": 1 for i in range(4)}
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_inner_segments_with_nothing_trainable_before_them_are_not_replayed(mode, lines):
+    """In graphs the gradient that nobody reads is pruned instead, all but these prints."""
+    model = test_work.chain(lines, "nyyy")
+    enable(model, lambda _: [nest(again("l0"), again("l1"), keep("l2")), keep("l3")], mode)
+    test_work.run(model, mode)
+    found = lines()
+    assert [found[f"forward l{i}"] for i in range(4)] == [2, 3, 2, 1]
+    assert "backward l0" not in found
+
+
+DATA = {**layers.DATA, **segments.MODELS}
+USES = {**layers.ROUNDING, segments.attention: 4 * 6 * 1.2e-7, layers.branches_draw_from_one_generator: 4 * 3 * 1.2e-7}
+BUILDS = [trap for trap in layers.TRAPS if trap is not layers.convolution_bias_before_normalization]
+UNDER_XLA = [
+    layers.dropout,
+    layers.batch_normalization,
+    layers.auxiliary_losses,
+    layers.spectral_normalization,
+    layers.global_seed,
+    segments.embeddings,
+]
+
+
+@THREE
+@pytest.mark.parametrize("build", [*BUILDS, segments.half_used, segments.embeddings, segments.attention])
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
+def test_halves_of_halves_train_as_the_plain_model(build, mode):
+    compare(build, DATA.get(build, X), Y, mode, halves, allowed=USES.get(build, 0.0))
+
+
+@pytest.mark.parametrize("build", UNDER_XLA)
+def test_halves_of_halves_under_xla(build):
+    compare(build, DATA.get(build, X), Y, "xla", halves)
+
+
+@THREE
+@pytest.mark.parametrize("seed", range(3))
+def test_any_nest_trains_as_the_plain_model(seed, mode):
+    compare(unet, noise(4, 16, 16, 3), [noise(4, 16, 16, 4)], mode, lambda nodes: anyhow(nodes, random.Random(seed)))
+
+
+@THREE
+def test_many_small_ops_in_a_deep_nest(mode):
+    compare(ops_as_layers, noise(8, 6), [noise(8, 4)], mode, halves, allowed=4 * 4 * 1.2e-7)
+
+
+@THREE
+@pytest.mark.parametrize("build", [layers.dropout, layers.batch_normalization, layers.auxiliary_losses])
+def test_mixed_precision(build, mode):
+    keras.config.set_dtype_policy("mixed_float16")
+    compare(build, X, Y, mode, halves, policy="mixed_float16", allowed=TOLERANCE["mixed_float16"])
+
+
+def test_the_nests_tested_are_deep():
+    names = [node.name for node in _trace.read(unet()).nodes]
+    assert depth(halves(names)) == 2
+    assert max(depth(anyhow(names, random.Random(seed))) for seed in range(3)) >= 3
+
+
+def everything():
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            L.Dense(8, activity_regularizer="l2"),
+            L.Dropout(0.5),
+            L.BatchNormalization(momentum=0.5),
+            layers.Penalised(),
+            L.Dense(4, activation="tanh"),
+            layers.Noisy(),
+            L.Dropout(0.5),
+            L.Dense(4),
+        ]
+    )
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_the_backward_pass_writes_no_state_and_adds_no_loss(mode):
+    model = fresh(everything)
+    enable(model, halves, mode)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(X, training=True) ** 2) + tf.add_n(model.losses)
+        before, losses = [np.array(v) for v in states(model)], [float(x) for x in model.losses]
+        tape.gradient(loss, [v.value for v in model.trainable_variables])
+        for a, b in zip(before, states(model), strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert losses == [float(x) for x in model.losses]
+        assert len(losses) == 3
+
+
+@THREE
+def test_freezing_and_thawing_between_steps(mode):
+    def steps(enabled):
+        model = fresh(everything)
+        if enabled:
+            enable(model, halves, mode)
+        record = []
+        for frozen in (0, 4, 2, 0):
+            for i, layer in enumerate(model.layers):
+                layer.trainable = i >= frozen
+            graph = mode == "graph" or (mode == "compiled" and not enabled)
+            record += train(model, X, Y, graph=graph, steps=2)
+        return record
+
+    assert_equal(steps(False), steps(True), exact=mode == "eager")
+
+
+@THREE
+def test_second_order_and_again_by_a_persistent_tape(mode):
+    def steps(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(8))]))
+        if enabled:
+            enable(model, halves, mode)
+        sources = [v.value for v in model.trainable_variables]
+
+        def step(x):
+            with tf.GradientTape(persistent=True) as outer:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.reduce_sum(model(x, training=True))
+                loss = y + tf.reduce_sum(inner.gradient(y, x) ** 2)
+            return [*outer.gradient(loss, sources), *outer.gradient(loss, sources), *outer.gradient(y, sources)]
+
+        step = tf.function(step) if mode == "graph" or (mode == "compiled" and not enabled) else step
+        return [g.numpy() for _ in range(2) for g in step(X)]
+
+    for g0, g in zip(steps(False), steps(True), strict=True):
+        np.testing.assert_allclose(g, g0, rtol=1e-4, atol=1e-5 * np.abs(g0).max())
+
+
+@THREE
+def test_plain_tf_variables_shared_by_inner_segments(mode):
+    def run(enabled):
+        first, last = variables = [tf.Variable(2.0, name="first"), tf.Variable(0.5, name="last")]
+        scaled = lambda *pairs: [x for size, v in pairs for x in (L.Dense(size), layers.PlainVariable(v))]
+        model = fresh(
+            lambda: keras.Sequential([keras.Input((8,)), *scaled((8, first), (8, first), (8, last), (4, last))])
+        )
+        if enabled:
+            enable(model, halves, mode)
+        graph = mode == "graph" or (mode == "compiled" and not enabled)
+        return train(model, X, Y, graph=graph, extra=variables)
+
+    plain, ours = run(False), run(True)
+    assert plain[0].gradients["first:0"] is not None
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+@THREE
+def test_batches_of_any_size(mode):
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(6))]))
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    batches = [noise(n, 8) for n in (8, 3, 0, 16)]
+    plain = [gradient(x) for x in batches]
+    enable(model, halves, mode)
+    step = tf.function(gradient, input_signature=[tf.TensorSpec([None, 8])]) if mode == "graph" else gradient
+    for x, expected in zip(batches, plain):
+        for g0, g in zip(expected, step(x), strict=True):
+            np.testing.assert_allclose(g, g0, rtol=1e-4, atol=1e-5)
+
+
+class Raw(keras.layers.Layer):
+    """Draws what no replay can draw again."""
+
+    def call(self, x):
+        return x * tf.random.uniform(tf.shape(x))
+
+
+class GlobalNoise(keras.layers.Layer):
+    """A weight times noise from Keras's global generator."""
+
+    def __init__(self, value, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = self.add_weight(initializer=keras.initializers.Constant(value))
+
+    def call(self, x):
+        return x * self.scale * keras.random.uniform(keras.ops.shape(x))
+
+
+def assert_gradients_fit_outputs(model, x, mode):
+    """Where the output is linear in every weight, a weight times its gradient is the sum of the output."""
+
+    def step():
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(model(x, training=True))
+        return total, tape.gradient(total, [v.value for v in model.trainable_variables])
+
+    step = tf.function(step) if mode == "graph" else step
+    for _ in range(3):
+        total, gradients = step()
+        yield total, [tf.reduce_sum(v * g) for v, g in zip(model.trainable_variables, gradients)]
+
+
+@THREE
+def test_a_segment_that_cannot_be_replayed_is_kept_with_all_that_is_inside(mode):
+    dense = lambda i: L.Dense(8, use_bias=False, name=f"d{i}")
+    model = keras.Sequential([keras.Input((8,)), *map(dense, range(3)), Raw(name="raw"), *map(dense, range(3, 6))])
+    split = [nest(again("d0"), keep("d1")), nest(nest(again("d2"), keep("raw")), keep("d3")), again("d4"), keep("d5")]
+    enable(model, lambda _: split, mode)
+    with pytest.warns(tfgc.NotReplayableWarning, match=r"segment 1, d2 \.\.\. d3 .* RandomUniform") as caught:
+        steps = list(assert_gradients_fit_outputs(model, X, mode))
+    assert len([w for w in caught if w.category is tfgc.NotReplayableWarning]) == 1
+    for total, products in steps:
+        np.testing.assert_allclose(products, [total] * 6, rtol=1e-4)
+
+
+@THREE
+def test_an_inner_plan_in_another_order_draws_the_same_numbers(mode):
+    inputs = keras.Input((8,))
+    a, b = GlobalNoise(1.0, name="a")(inputs), GlobalNoise(2.0, name="b")(inputs)
+    model = keras.Model(inputs, L.Add(name="sum")([a, b]))
+    inner = Plan((again("b"), keep("a")), "by hand", ())
+    enable(model, lambda _: [Segment(("a", "b"), inner=inner), keep("sum")], mode)
+    for total, products in assert_gradients_fit_outputs(model, X, mode):
+        np.testing.assert_allclose(sum(products), total, rtol=1e-4)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_fit_and_the_training_step_take_nested_plans(jit_compile):
+    def weights(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(6))]))
+        plan = enable(model, halves, "graph")
+        if not enabled:
+            tfgc.disable(model)
+        model.compile("sgd", "mse", jit_compile=jit_compile)
+        model.fit(X, X, batch_size=6, epochs=2, verbose=0)
+        tfgc.disable(model)
+        step = tfgc.train_step(model, "mse", "sgd", plan=plan if enabled else None, jit_compile=jit_compile)
+        step(X, X)
+        return model.get_weights()
+
+    for a, b in zip(weights(False), weights(True), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6)
+
+
+def deep():
+    convolution = lambda: L.Conv2D(8, 3, padding="same", activation="tanh")
+    return keras.Sequential([keras.Input((32, 32, 8)), *(convolution() for _ in range(24))])
+
+
+def pieces(nodes, n):
+    width = len(nodes) // n
+    return [again(*nodes[i : i + width]) for i in range(0, len(nodes), width)]
+
+
+def one_level(nodes):
+    return pieces(nodes, 2)
+
+
+def two_levels(nodes):
+    return [nest(*pieces(s.nodes, 4)) for s in pieces(nodes, 2)]
+
+
+# Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of
+# halves some 5 cuts. Op by op that many levels gain less: each holds its cotangent and its outputs in Python.
+@pytest.mark.parametrize("mode", [*MODES, pytest.param("xla", marks=old_xla)])
+def test_peak_falls_with_each_level(mode):
+    x = noise(16, 32, 32, 8)
+    found = []
+    for split in (one_level, two_levels) if mode == "eager" else (one_level, two_levels, halves):
+        model = fresh(deep)
+        enable(model, split, mode)
+        if mode in ("eager", "compiled"):
+            step = step_of(model, None).python_function
+        else:
+            step = step_of(model, mode == "xla" or None)
+        found.append(peak(step, x))
+    assert max(found[1:]) < 0.8 * found[0]
+
+
+NODES = ("n0", "n1", "n2", "n3", "n4", "n5")
+
+
+def test_json_of_plans_inside_of_plans():
+    graph = chain([1] * 6)
+    options = {"budget": 1000, "keep": ["n1"], "why": None}
+    three = Segment(
+        ("n0", "n1"), stored_bytes=8, inside_bytes=16, work=3.5, inner=Plan((again("n0"), keep("n1")), "x", (), options)
+    )
+    plan = Plan((nest(three, nest(again("n2"), keep("n3"))), keep("n4", "n5")), "by hand", describe(graph), options, 8)
+    plan.check(graph)
+    again_read = Plan.from_json(plan.to_json())
+    assert again_read == plan
+    assert again_read.segments[0].inner.segments[0].inner.options == options
+    assert depth(again_read.segments) == 2
+    assert again_read.to_json() == plan.to_json()
+    deepest = halves([f"n{i}" for i in range(64)])
+    assert Plan.from_json(plan_for(chain([1] * 64), deepest).to_json()).segments == tuple(deepest)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda inner: inner.pop("segments"),
+        lambda inner: inner.pop("model"),
+        lambda inner: inner.update(segments=3),
+        lambda inner: inner.update(segments=["n0"]),
+        lambda inner: inner.update(model=["n0 (x)"]),
+        lambda inner: inner.update(colour="red"),
+        lambda inner: inner["segments"][0].update(nodes=[]),
+        lambda inner: inner["segments"][0].update(nodes=None),
+        lambda inner: inner["segments"][0].update(mode="drop"),
+        lambda inner: inner["segments"][0].update(chunks=2),
+        lambda inner: inner["segments"][0].update(inner=[]),
+        lambda inner: inner["segments"][0].update(inner="n0"),
+        lambda inner: inner["segments"][0].pop("nodes"),
+        lambda inner: inner["segments"][1].update(inner=json.loads(json.dumps(inner))),
+    ],
+)
+def test_damaged_inner_plans_are_refused(damage):
+    plan = plan_for(chain([1] * 4), [nest(nest(again("n0"), keep("n1")), keep("n2")), keep("n3")])
+    data = json.loads(plan.to_json())
+    damage(data["segments"][0]["inner"]["segments"][0]["inner"])
+    with pytest.raises(TfgcError):
+        Plan.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([("n0",), ("n1",)], r"segment .* leaves out 'n2'"),
+        ([("n0", "n2", "n1")], "'n2' would run before 'n1'"),
+        ([("n0", "n1"), ("n1", "n2")], "'n1' is in it twice"),
+        ([("n0", "n1"), ("n2", "n3")], "node 'n3' is not in the segment"),
+        ([("n0", "n9")], "node 'n9' is not in the segment"),
+        ([("x", "n0")], "node 'x' is not in the segment"),
+        ([], "leaves out 'n0'"),
+    ],
+)
+def test_inner_plans_that_do_not_fit_their_segment(groups, message):
+    graph = chain([1] * 6)
+    inner = Plan(tuple(again(*g) for g in groups), "by hand", ())
+    bad = Segment(NODES[:3], inner=inner)
+    for split in ([bad, keep(*NODES[3:])], [nest(bad, keep("n3")), keep("n4", "n5")]):
+        with pytest.raises(PlanMismatchError, match=message):
+            plan_for(graph, split).check(graph)
+
+
+def test_a_node_from_before_the_segment_is_not_in_it():
+    graph = chain([1] * 3)
+    bad = Segment(("n1",), inner=Plan((again("n0", "n1"),), "by hand", ()))
+    with pytest.raises(PlanMismatchError, match="'n0' is not in the segment"):
+        plan_for(graph, [again("n0"), bad, keep("n2")]).check(graph)
+
+
+def test_segments_whose_inner_plan_cannot_be():
+    with pytest.raises(OptionError, match="mode 'keep'"):
+        Segment(("n0",), "keep", inner=Plan((again("n0"),), "by hand", ()))
+    with pytest.raises(OptionError, match="inner='sqrt' is no Plan"):
+        Segment(("n0",), inner="sqrt")
+    with pytest.raises(OptionError, match=r"model=\(\)"):
+        Segment(("n0",), inner=Plan((again("n0"),), "by hand", ("n0",)))
+
+
+def test_wrap_cannot_follow_an_inner_plan():
+    model = keras.Sequential([keras.Input((3,)), *(L.Dense(3, name=f"d{i}") for i in range(3))])
+    plan = plan_for(_trace.read(model), [nest(again("d0"), keep("d1")), keep("d2")])
+    with pytest.raises(OptionError, match="leave wrap out"):
+        tfgc.enable(model, plan, wrap=tf.recompute_grad)

@@ -1,0 +1,318 @@
+"""From a model to plans: budgets, open sizes, optimizers, timings, and what mistakes are told."""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import fresh, noise, states
+
+import tfgc
+from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError, _sizes, _timing
+from tfgc._units import parse_bytes
+
+L = keras.layers
+BATCH = 32
+
+
+def deep():
+    """Large activations, small weights."""
+    x = inputs = keras.Input((32, 32, 3))
+    for _ in range(6):
+        x = L.BatchNormalization()(L.Conv2D(8, 3, padding="same", activation="relu")(x))
+    return keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
+
+
+def wide():
+    """Large weights, small activations."""
+    return keras.Sequential([keras.Input((100,)), *(L.Dense(100) for _ in range(5))])
+
+
+def tokens():
+    inputs = keras.Input((None,), dtype="int32", name="tokens")
+    return keras.Model(inputs, L.Dense(4)(L.LSTM(8)(L.Embedding(20, 8)(inputs))))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return tfgc.estimate(deep(), BATCH)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.8, 0.6])
+def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
+    model = deep()
+    budget = int(share * plain.needed_bytes)
+    monkeypatch.setattr(_sizes, "free_bytes", lambda: int(budget / (1 - _sizes.MARGIN)) + 1)
+    plans = [
+        tfgc.plan(model, BATCH, budget=written)
+        for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto")
+    ]
+    assert all(plan == plans[0] for plan in plans)
+    assert plans[0].strategy == "budget"
+    told = tfgc.estimate(model, BATCH, plans[0])
+    assert max(told.allocated_bytes, told.peak_bytes) <= budget
+    assert (told.overhead > 0) == (share < 1)
+
+
+def test_auto_leaves_a_margin_of_what_is_free():
+    assert _sizes.MARGIN == 0.1
+    assert 2**20 < _sizes.budget_bytes("auto", None, 0) < _sizes.free_bytes() * 1.1
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1kb", 1000), ("1.5 GB", 1.5e9), ("2GiB", 2**31), (" 7 ", 7), ("1e6", 1e6), (5, 5), (5.9, 5)]
+)
+def test_budgets_that_can_be_read(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [-1, 0, 0.5, "", "abc", "-4GB", "4 G", "GB", "1,5GB", "nan", "inf", float("nan"), float("inf"), True, [4], "9e99"],
+)
+def test_budgets_that_cannot_be_read(budget):
+    with pytest.raises(OptionError, match=r"budget=.*positive number of bytes such as"):
+        tfgc.plan(wide(), 4, budget=budget)
+
+
+@pytest.mark.parametrize("budget", ["0%", "-10%", "%", "x%", "nan%", "inf%"])
+def test_shares_that_cannot_be(budget):
+    with pytest.raises(OptionError, match=f"budget='{budget}': a share is a positive part of the plain step's peak"):
+        tfgc.plan(wide(), 4, budget=budget)
+
+
+@pytest.mark.parametrize("strategy", ["budget", "ilp"])
+@pytest.mark.parametrize("build", [deep, wide])
+def test_the_least_budget_that_an_error_names_works(build, strategy):
+    model = build()
+    with pytest.raises(
+        InfeasibleBudgetError, match="no plan fits in 1,000 bytes: the least budget that works"
+    ) as error:
+        tfgc.plan(model, BATCH, budget=1000, strategy=strategy)
+    least, node = error.value.least, error.value.node
+    assert least > _sizes.fixed_bytes(model)
+    assert node in {layer.name for layer in model.layers}
+    assert f"{least:,} bytes, set by node {node!r}" in str(error.value)
+    assert tfgc.plan(model, BATCH, budget=least, strategy=strategy).strategy == strategy
+    with pytest.raises(InfeasibleBudgetError):
+        tfgc.plan(model, BATCH, budget=least - 1, strategy=strategy)
+
+
+def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
+    model = deep()
+    with pytest.raises(InfeasibleBudgetError) as error:
+        tfgc.plan(model, BATCH, budget=1)
+    least = error.value.least
+    budgets = np.linspace(least, plain.needed_bytes, 8).astype(int)
+    outlooks = [tfgc.plan(model, BATCH, budget=int(budget)).outlook for budget in budgets]
+    assert outlooks[-1].overhead == 0 < outlooks[0].overhead
+    for tight, loose in itertools.pairwise(outlooks):
+        assert loose.overhead <= tight.overhead
+        assert tight.peak_bytes <= loose.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "sqr"}, "no strategy 'sqr'; did you mean 'sqrt'"),
+        ({"strategy": "optimum"}, "did you mean 'optimal'"),
+        ({"segments": 3}, "strategy 'optimal' takes no option 'segments'"),
+        ({"strategy": "sqrt", "segment": 3}, "did you mean 'segments'"),
+        ({"strategy": "sqrt", "budget": 10**9}, "does not honour a budget"),
+        ({"strategy": "budget"}, "needs budget="),
+        ({"strategy": "ilp"}, "needs budget="),
+        ({"budget": "1GB", "position": 3}, "did you mean 'positions'"),
+        ({"optimizer": "adan", "budget": "1GB"}, "no optimizer 'adan'; did you mean 'Adam'"),
+        ({"batch_size": None, "budget": "1GB"}, "batch_size is needed"),
+        ({"batch_size": None, "measure": True}, "batch_size is needed"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(OptionError, match=message):
+        tfgc.plan(wide(), **{"batch_size": 4, **options})
+
+
+@pytest.mark.parametrize("use", [tfgc.pareto, tfgc.estimate])
+def test_bytes_are_not_compared_without_a_batch_size(use):
+    with pytest.raises(OptionError, match="batch_size is needed"):
+        use(wide())
+    fixed = keras.Sequential([keras.Input(batch_shape=(4, 100)), L.Dense(100), L.Dense(100)])
+    assert use(fixed) == use(fixed, 4)
+
+
+def test_open_dimensions_are_asked_for_and_can_be_answered():
+    model = tokens()
+    for ask in (
+        lambda **more: tfgc.plan(model, 4, budget="1GB", **more),
+        lambda **more: tfgc.estimate(model, 4, **more),
+    ):
+        with pytest.raises(OptionError, match="input_shapes="):
+            ask()
+        assert ask(input_shapes={"tokens": (9,)}) == ask(example=np.zeros((4, 9), "int32"))
+    with pytest.raises(OptionError, match="did you mean 'tokens'"):
+        tfgc.plan(model, 4, budget="1GB", input_shapes={"token": (9,)})
+
+
+def test_bytes_without_a_batch_size_are_those_of_one_sample():
+    model = deep()
+    one, many = tfgc.plan(model), tfgc.plan(model, _sizes.NOMINAL_BATCH)
+    assert one.strategy == "optimal"
+    assert one.batch_size is None
+    assert [s.nodes for s in one.segments] == [s.nodes for s in many.segments]
+    assert [s.stored_bytes for s in one.segments] == [s.stored_bytes // 64 for s in many.segments]
+    assert one.outlook.peak_bytes == many.outlook.peak_bytes // 64
+    assert one.outlook.overhead == many.outlook.overhead
+    assert "for one sample" in one.explain()
+    sample = 32 * 32 * 8 * 4
+    assert {s.stored_bytes for s in one.segments if s.mode == "recompute"} <= {0, sample}
+
+
+def test_the_front_is_sorted_and_every_plan_on_it_is_the_best_at_its_peak():
+    model = deep()
+    front = tfgc.pareto(model, BATCH)
+    assert len(front) > 3
+    for tight, loose in itertools.pairwise(plan.outlook for plan in front):
+        assert tight.peak_bytes < loose.peak_bytes
+        assert tight.overhead > loose.overhead
+    assert front[-1].outlook.overhead == 0
+    assert [len(s.nodes) for s in front[-1].segments] == [len(model.layers) - 1]
+    for plan in front:
+        plan.check(tfgc._trace.read(model))
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [
+        ("sgd", 0),
+        (keras.optimizers.SGD(momentum=0.9), 1),
+        ("adam", 2),
+        (None, 2),
+        (keras.optimizers.Adam(amsgrad=True), 3),
+        ("adamw", 2),
+        ("rmsprop", 1),
+        ("adagrad", 1),
+    ],
+)
+def test_fixed_bytes_are_weights_and_slots(optimizer, slots):
+    model = keras.Sequential([keras.Input((6,)), L.Dense(5), L.BatchNormalization(), L.Dense(3)])
+    trained = 4 * (6 * 5 + 5 + 2 * 5 + 5 * 3 + 3)
+    others = 4 * 2 * 5  # moving mean and variance
+    told = tfgc.estimate(model, 4, optimizer=optimizer)
+    assert told.fixed_bytes == trained + others + slots * trained
+
+
+def test_the_optimizer_of_a_compiled_model_counts_and_is_left_alone():
+    model = wide()
+    weights = 4 * 5 * (100 * 100 + 100)
+    model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+    assert tfgc.estimate(model, 4).fixed_bytes == 2 * weights
+    assert not model.optimizer.built
+    model.optimizer.build(model.trainable_variables)
+    scalars = sum(v.value.numpy().nbytes for v in model.optimizer.variables if len(v.shape) == 0)
+    assert tfgc.estimate(model, 4).fixed_bytes == 2 * weights + scalars
+    assert tfgc.estimate(model, 4, optimizer="adam").fixed_bytes == 3 * weights
+
+
+def test_the_whole_step_counts_gradients_of_weights():
+    weights = 4 * 5 * (100 * 100 + 100)
+    told = tfgc.estimate(wide(), 1, optimizer="sgd")
+    assert told.fixed_bytes == weights
+    assert told.activation_bytes < 4 * 100 * 20
+    # Each goes with the update that follows it; in eager mode all are there at the end.
+    one = weights // 5
+    assert one <= told.peak_bytes - told.fixed_bytes <= one + told.activation_bytes
+    eager = tfgc.estimate(wide(), 1, mode="eager", optimizer="sgd")
+    assert weights <= eager.peak_bytes - eager.fixed_bytes <= weights + eager.activation_bytes
+
+
+def test_plan_files_that_are_damaged(tmp_path):
+    good = tfgc.plan(deep(), BATCH, budget="80%").to_json()
+    newer = json.dumps({**json.loads(good), "version": 2})
+    forged = json.dumps({**json.loads(good), "outlook": {"peak_bytes": 3}})
+    for text, message in [
+        ("", "not a plan file"),
+        (good[: len(good) // 2], "not a plan file"),
+        (good[1:], "not a plan file"),
+        (newer, "version 2, this tfgc reads up to 1: upgrade tfgc"),
+        (forged, "not a plan file, or a damaged one"),
+        (good.replace("conv2d_1", "conv2d_9"), "do not fit its fingerprint"),
+    ]:
+        with pytest.raises(TfgcError, match=message):
+            Plan.from_json(text)
+
+
+class TestMeasured:
+    """Planning by seconds: each distinct node is timed once, and remembered in a file."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TFGC_CACHE", str(tmp_path / "cache"))
+        return tmp_path / "cache"
+
+    @pytest.fixture
+    def timings(self, monkeypatch):
+        names = []
+
+        def time(program, graph, node):
+            names.append(node.name)
+            return 2.0, 3.0
+
+        monkeypatch.setattr(_timing, "_time", time)
+        return names
+
+    def test_seconds_are_counted_and_remembered(self, timings, folder):
+        model = wide()
+        plan = tfgc.plan(model, 4, strategy="uniform", segments=2, measure=True)
+        assert plan.outlook.unit == "s"
+        # A replay leaves its last product out.
+        assert [s.work for s in plan.segments if s.mode == "recompute"] == [2.0]
+        assert len(timings) == 2  # the first gives its input no gradient, the others are alike
+        assert len(list(folder.iterdir())) == 1
+        again = tfgc.plan(model, 4, strategy="uniform", segments=2, measure=True)
+        assert again == plan
+        assert len(timings) == 2
+        tfgc.plan(keras.models.clone_model(model), 4, strategy="optimal", measure=True)
+        assert len(timings) == 2
+        tfgc.plan(model, 8, strategy="optimal", measure=True)
+        assert len(timings) == 4
+
+    @pytest.mark.parametrize("damage", ["", "{", "[]", "3", '{"a": 3}', '{"a": [1, 2]}'])
+    def test_a_damaged_file_is_ignored(self, timings, folder, damage):
+        model = wide()
+        tfgc.estimate(model, 4, measure=True)
+        (file,) = folder.iterdir()
+        whole = file.read_text()
+        for text in (damage, whole[: len(whole) // 2]):
+            file.write_text(text)
+            timings.clear()
+            assert tfgc.estimate(model, 4, measure=True).unit == "s"
+            assert len(timings) == 2
+            (file,) = folder.iterdir()
+
+    def test_timing_is_real_and_touches_no_state(self):
+        def build():
+            layers = [L.Dense(6), L.BatchNormalization(), L.Dropout(0.5), L.GaussianNoise(0.1), L.Dense(6)]
+            return keras.Sequential([keras.Input((6,)), *layers])
+
+        model = fresh(build)
+        before = [np.array(v) for v in states(model)]
+        told = tfgc.estimate(model, 4, measure=True)
+        assert told.unit == "s"
+        assert 0 < told.work == told.plain_work < 10
+        for old, new in zip(before, states(model), strict=True):
+            np.testing.assert_array_equal(old, np.array(new))
+        x = noise(4, 6)
+        np.testing.assert_array_equal(model(x, training=True), fresh(build)(x, training=True))
+
+    def test_layers_with_integer_inputs_and_open_sizes_are_timed(self):
+        told = tfgc.estimate(tokens(), 4, input_shapes={"tokens": (9,)}, measure=True)
+        assert told.unit == "s"
+        assert told.work > 0
+
+    def test_a_budget_can_be_met_by_seconds(self):
+        plan = tfgc.plan(deep(), 4, budget="100%", measure=True)
+        assert plan.outlook.unit == "s"
+        assert tf.config.functions_run_eagerly() is False

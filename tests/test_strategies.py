@@ -1,0 +1,298 @@
+"""One conformance suite for every strategy, and the exact ones against brute force."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from graphs import flat, graphs, nested, outcomes
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from test_plan import chain, random_graph
+
+from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, _judge, _simulate, strategies
+from tfgc._graph import Cost, Node, Ref, Spec
+from tfgc.strategies import budget as budget_strategy
+
+
+class Claims(NamedTuple):
+    """What a strategy needs and promises; the suite holds it to that.
+
+    Attributes:
+        options: What it is given for a graph, besides a budget.
+        budget: Whether it honours one.
+        never_worse: Whether its peak is never above that of `keep_all`.
+        nests: Whether its replays may be split again.
+    """
+
+    options: Callable = lambda graph: {}
+    budget: bool = False
+    never_worse: bool = False
+    nests: bool = False
+
+
+STRATEGIES = {
+    "articulation": Claims(),
+    "budget": Claims(budget=True, never_worse=True, nests=True),
+    "ilp": Claims(budget=True, never_worse=True),
+    "keep_all": Claims(never_worse=True),
+    "manual": Claims(lambda graph: {"keep": [node.name for node in graph.nodes[:2]]}),
+    "optimal": Claims(never_worse=True),
+    "speed": Claims(),
+    "sqrt": Claims(),
+    "uniform": Claims(),
+}
+BUDGETED = [name for name, claims in STRATEGIES.items() if claims.budget]
+EACH = pytest.mark.parametrize("name", STRATEGIES)
+EACH_BUDGETED = pytest.mark.parametrize("name", BUDGETED)
+
+
+def examples(count):
+    """So many graphs, the same ones in every run; not shrunk, which by brute force takes minutes."""
+    return settings(
+        derandomize=True,
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        phases=[Phase.generate],
+    )
+
+
+def keep_all(graph):
+    return strategies.apply("keep_all", graph)
+
+
+def planned(name, graph, budget=None):
+    """The plan of a strategy; one that honours a budget is given what `keep_all` needs, unless another is named."""
+    claims = STRATEGIES[name]
+    if claims.budget and budget is None:
+        budget = keep_all(graph).outlook.peak_bytes
+    return strategies.apply(name, graph, budget=budget, **claims.options(graph))
+
+
+def recomputed(segments):
+    return {node for s in segments if s.mode == "recompute" for node in s.nodes}
+
+
+def test_every_strategy_is_in_the_suite():
+    assert strategies.available() == sorted(STRATEGIES)
+
+
+@EACH
+def test_conformance(name):
+    @examples(25)
+    @given(graphs(most=10, obstacles=True))
+    def check(graph):
+        plan = planned(name, graph)
+        plan.check(graph)
+        assert [n for s in plan.segments for n in s.nodes] == [n.name for n in graph.nodes]
+        assert plan == planned(name, graph)
+        assert Plan.from_json(plan.to_json()) == plan
+        assert name in plan.explain()
+        assert plan.strategy == name
+        assert plan.batch_size == graph.batch_size
+        assert STRATEGIES[name].nests or all(s.inner is None for s in plan.segments)
+        assert not recomputed(plan.segments) & {n.name for n in graph.nodes if n.cost and n.cost.obstacle}
+        outlook = plan.outlook
+        prediction = _simulate.predict(graph, plan)
+        assert outlook.peak_bytes == prediction.peak_bytes
+        assert outlook.overhead == prediction.overhead
+        assert outlook.plain_bytes == keep_all(graph).outlook.peak_bytes
+        assert outlook.floor_bytes <= outlook.peak_bytes
+        assert outlook.least_overhead <= outlook.overhead + 1e-12
+        assert outlook.floor_node in graph.position
+        if STRATEGIES[name].never_worse:
+            assert outlook.peak_bytes <= outlook.plain_bytes
+
+    check()
+
+
+@pytest.mark.parametrize("name", [n for n in STRATEGIES if not STRATEGIES[n].never_worse])
+def test_a_rule_of_thumb_can_be_worse_than_keeping_all(name):
+    """Where every node puts out much and keeps little: a cut stores what TensorFlow would have freed."""
+    big = Spec((None, 100))
+    costs = [((), 9999), ((4,), 100)]  # what each keeps inside, and its flops, in turn
+    nodes = []
+    for i in range(9):
+        before = Ref(f"n{i - 1}") if i else Ref("x")
+        internal, flops = costs[i % 2]
+        wants, back = ((before,), (400,)) if i else ((), ())
+        cost = Cost((), internal, (400,), (400, *internal), back, wants=wants, flops=flops)
+        nodes.append(Node(f"n{i}", (before,), (big,), cost=cost))
+    graph = Graph(tuple(nodes), {"x": big}, (Ref("n8"),))
+    assert planned(name, graph).outlook.cut_off < 0
+
+
+@EACH_BUDGETED
+def test_a_budget_is_honoured_or_refused_with_the_least_that_works(name):
+    @examples(25)
+    @given(graphs(obstacles=True), st.lists(st.integers(0, 100), min_size=3, max_size=3))
+    def check(graph, percents):
+        plain = keep_all(graph).outlook
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            planned(name, graph, plain.floor_bytes - 1)
+        least = refused.value.least
+        assert plain.floor_bytes <= least <= plain.peak_bytes
+        assert refused.value.budget == plain.floor_bytes - 1
+        assert refused.value.node in graph.position
+        assert planned(name, graph, least).outlook.peak_bytes == least
+        with pytest.raises(InfeasibleBudgetError):
+            planned(name, graph, least - 1)
+        budgets = sorted(least + (plain.peak_bytes - least) * percent // 100 for percent in percents)
+        outlooks = [planned(name, graph, budget).outlook for budget in budgets]
+        assert all(outlook.peak_bytes <= budget for outlook, budget in zip(outlooks, budgets))
+        for tight, loose in itertools.pairwise(outlooks):
+            assert loose.overhead <= tight.overhead
+            assert tight.peak_bytes <= loose.peak_bytes
+
+    check()
+
+
+@EACH
+def test_one_node(name):
+    plan = planned(name, chain([5]))
+    assert [s.nodes for s in plan.segments] == [("n0",)]
+    assert plan.outlook.overhead == 0
+
+
+@EACH
+def test_nodes_that_cannot_be_run_twice_are_kept(name):
+    cost = Cost((), (400,), forward=(40,), keeping=(40, 400), backward=(40,), obstacle="RandomUniform")
+    nodes = list(chain([10] * 9).nodes)
+    nodes[4] = Node("n4", nodes[4].inputs, nodes[4].outputs, cost=cost)
+    graph = Graph(tuple(nodes), {"x": Spec((None, 1))}, (Ref("n8"),))
+    budget = strategies.apply("optimal", graph).outlook.peak_bytes if STRATEGIES[name].budget else None
+    plan = planned(name, graph, budget)
+    assert "n4" not in recomputed(plan.segments)
+    if name in ("budget", "ilp", "optimal"):
+        assert {"n0", "n1", "n5", "n6"} & recomputed(plan.segments)
+
+
+@EACH_BUDGETED
+@pytest.mark.parametrize("budget", [0, -5, 1])
+def test_budgets_below_everything_are_refused(name, budget):
+    with pytest.raises(InfeasibleBudgetError, match="the least budget that works is"):
+        strategies.apply(name, random_graph(1), budget=budget)
+
+
+@EACH_BUDGETED
+def test_a_budget_must_be_given(name):
+    with pytest.raises(OptionError, match="needs budget="):
+        strategies.apply(name, random_graph(1))
+
+
+@EACH
+def test_sizes_that_are_open_are_asked_for(name):
+    open_graph = Graph((Node("n0", (Ref("x"),), (Spec((None, None)),)),), {"x": Spec((None, 2))}, (Ref("n0"),))
+    if name in ("keep_all", "manual", "uniform"):
+        assert strategies.apply(name, open_graph, **STRATEGIES[name].options(open_graph)).outlook is None
+    else:
+        with pytest.raises(OptionError, match="input_shapes"):
+            strategies.apply(name, open_graph, **({"budget": 10} if STRATEGIES[name].budget else {}))
+
+
+def unequal_chain(n):
+    return chain([(7 * i * i) % 23 + 1 for i in range(n)])
+
+
+def test_a_coarsened_front_still_honours_every_budget():
+    graph = unequal_chain(30)
+    coarse = budget_strategy.front(graph, positions=5)
+    assert len(coarse) > 3
+    for budget, _ in coarse:
+        plan = strategies.apply("budget", graph, budget=budget, positions=5)
+        fine = strategies.apply("budget", graph, budget=budget, positions=30)
+        assert plan.outlook.peak_bytes <= budget
+        assert "coarsened" not in fine.options
+        if plan.outlook.overhead:
+            assert plan.options == {"coarsened": 5}
+            assert "coarsened=5" in plan.explain()
+
+
+def test_nesting_goes_below_the_least_peak_of_one_replay():
+    graph = unequal_chain(40)
+    least = strategies.apply("optimal", graph).outlook.peak_bytes
+    plan = strategies.apply("budget", graph, budget=int(0.8 * least))
+    assert any(s.inner is not None for s in plan.segments)
+
+
+def test_ilp_without_scipy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(TfgcError, match=r"pip install \"tfgc\[ilp\]\""):
+        strategies.apply("ilp", chain([1, 2, 3]), budget=1000)
+
+
+def test_ilp_out_of_time_gives_a_plan_that_fits():
+    graph = unequal_chain(40)
+    budget = int(1.2 * strategies.apply("optimal", graph).outlook.peak_bytes)
+    plan = strategies.apply("ilp", graph, budget=budget, time_limit=1e-6)
+    assert plan.outlook.peak_bytes <= budget
+    assert plan.options["gap"] is None or plan.options["gap"] > 0
+
+
+def optimal_has_the_least_peak_and_the_least_work_at_it(graph):
+    peak, work = min(outcomes(graph, flat(graph)).items())
+    found = _simulate.predict(graph, strategies.apply("optimal", graph))
+    assert (found.peak_bytes, found.work) == (peak, work)
+
+
+def some_budgets(works):
+    """The least that works, what suffices for any plan, and one between."""
+    least, most = min(works), max(works)
+    return {least, (least + most) // 2, most}
+
+
+def ilp_has_the_least_work_without_nesting(graph):
+    works = outcomes(graph, flat(graph))
+    for budget in some_budgets(works):
+        plan = strategies.apply("ilp", graph, budget=budget)
+        assert plan.options == {"gap": pytest.approx(0, abs=1e-9)}
+        assert _simulate.predict(graph, plan).work == min(work for peak, work in works.items() if peak <= budget)
+
+
+def budget_has_the_whole_front_of_nested_plans(graph):
+    least, front = float("inf"), []
+    for peak, work in sorted(outcomes(graph, nested(graph)).items()):
+        if work < least:
+            front.append((peak, work))
+            least = work
+    assert [(peak, _simulate.predict(graph, plan).work) for peak, plan in budget_strategy.front(graph)] == front
+
+
+def budget_is_never_slower_than_without_nesting(graph):
+    works = outcomes(graph, flat(graph))
+    for budget in some_budgets(works):
+        found = _simulate.predict(graph, strategies.apply("budget", graph, budget=budget))
+        assert found.work <= min(work for peak, work in works.items() if peak <= budget)
+
+
+def no_plan_goes_below_the_floor_or_the_least_overhead(graph):
+    floor = keep_all(graph).outlook.floor_bytes
+    for pieces in nested(graph):
+        outlook = _judge.judged(graph, Plan.from_pieces(graph, pieces, strategy="brute force")).outlook
+        assert floor <= outlook.peak_bytes
+        assert outlook.least_overhead <= outlook.overhead + 1e-12
+
+
+# What is exact, the most nodes that brute force can do, and how many graphs are tried.
+EXACT = [
+    (optimal_has_the_least_peak_and_the_least_work_at_it, 8, 100),
+    (ilp_has_the_least_work_without_nesting, 8, 80),
+    (budget_has_the_whole_front_of_nested_plans, 6, 80),
+    (budget_is_never_slower_than_without_nesting, 8, 60),
+    (no_plan_goes_below_the_floor_or_the_least_overhead, 5, 40),
+]
+BY_CLAIM = pytest.mark.parametrize(("claim", "most", "count"), EXACT, ids=[claim.__name__ for claim, _, _ in EXACT])
+
+
+@BY_CLAIM
+def test_against_brute_force(claim, most, count):
+    examples(count)(given(graphs(most=most, obstacles=True))(claim))()
+
+
+@pytest.mark.slow
+@BY_CLAIM
+def test_against_brute_force_at_length(claim, most, count):
+    examples(25 * count)(given(graphs(most=most, obstacles=True))(claim))()

@@ -1,0 +1,178 @@
+"""Give every node of a model its true cost, read from the gradient graph of its call.
+
+Each distinct call (layer configuration, input shapes, which inputs need a
+gradient) is traced once with its gradients, on symbolic tensors of the full batch. Nothing
+is allocated or run.
+"""
+
+import dataclasses
+import json
+
+import keras
+import tensorflow as tf
+
+from tfgc import _effects, _loops, _opgraph
+from tfgc._graph import Cost, Ref
+
+_READ = {}
+_LIMIT = 4096
+
+
+def annotate(program):
+    """Return the graph of `program` with a `Cost` for each node.
+
+    Args:
+        program: A `_trace.Program` with a batch size and all other sizes known.
+
+    Raises:
+        OptionError: If a size is not known.
+    """
+    graph = program.graph
+    graph.cut_bytes  # noqa: B018 - raises where a size is unknown
+    flows, nodes, twins = set(), [], {}
+    for node in graph.nodes:
+        cost = _cost(program, node, tuple(ref in flows for ref in node.inputs))
+        twin = twins.setdefault(_same(program, node) or node.name, node.name)
+        if twin != node.name:
+            cost = dataclasses.replace(_NOTHING, views=(Ref(twin),))
+        if cost.differentiable:
+            flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
+        nodes.append(dataclasses.replace(node, cost=cost))
+    return dataclasses.replace(graph, nodes=tuple(nodes))
+
+
+# A node that TensorFlow's optimizer drops, since another one computes the same of the same inputs.
+_NOTHING = Cost(keeps=())
+
+
+def _same(program, node):
+    """Equal for nodes of which TensorFlow runs one alone: no variables, no random numbers, the same inputs."""
+    operation, _, _ = program.call_of(node.name)
+    specs = tuple(program.graph.specs[ref] for ref in node.inputs)
+    plain = len(node.outputs) == 1 and not (isinstance(operation, keras.Layer) and operation.variables)
+    call = _key(program, node, specs, ()) if plain else None
+    return None if call is None else (call, node.inputs)
+
+
+def loss_course(graph, loss):
+    """The course of a loss and its gradient, for `Graph.loss`.
+
+    `loss` is a name, a function of targets and predictions, or a `keras.Loss`; every output gets it.
+    Targets have the shape of their output, or are one whole number in place of its last dimension.
+    """
+    loss = keras.losses.get(loss)
+    course = ()
+    for ref in graph.outputs:
+        spec = graph.specs[ref]
+        try:
+            course += _course_of(loss, spec, (spec.dtype, spec.shape))
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError):
+            course += _course_of(loss, spec, ("int32", spec.shape[:-1]))
+    return course
+
+
+def _course_of(loss, spec, target):
+    with tf.__internal__.FuncGraph("loss").as_default() as graph:
+        predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
+        target = tf.compat.v1.placeholder(*target)
+        with tf.GradientTape() as tape:
+            tape.watch(predicted)
+            value = tf.reduce_mean(loss(target, predicted))
+        upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
+        gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
+    call = _opgraph.Call(graph, [predicted, target], [], [value], [upstream], gradients, [predicted])
+    footprint = _opgraph.footprint(call)
+    # The gradient does not wait for the value, so what the value alone needs is still there.
+    return tuple(count for count in footprint.keeping if count > 0) + footprint.backward
+
+
+def _cost(program, node, wanted):
+    specs = tuple(program.graph.specs[ref] for ref in node.inputs)
+    call = _key(program, node, specs, wanted)
+    reading = _READ.get(call)
+    if reading is None:
+        try:
+            reading = _read(program, node, specs, wanted)
+        except Exception as error:  # The layer is the user's code; training it plainly may still work.
+            told = f"{type(error).__name__}: {error}".partition("\n")[0]
+            return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({told})")
+        if call is not None and len(_READ) < _LIMIT:
+            _READ[call] = reading
+    return _bound(node, *reading)
+
+
+def key(program, graph, node):
+    """A name for the call of an annotated node, equal for calls that do the same; None where that cannot be known."""
+    specs = tuple(graph.specs[ref] for ref in node.inputs)
+    return _key(program, node, specs, tuple(ref in node.cost.wants for ref in node.inputs))
+
+
+def _key(program, node, specs, wanted):
+    """Equal for calls that trace to the same graph; None where that cannot be known."""
+    operation, arguments, training = program.call_of(node.name)
+    layer = isinstance(operation, keras.Layer)
+    parts = operation._flatten_layers() if layer else [operation]
+    if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in parts):
+        return None
+    try:
+        config = operation.get_config()
+        config.pop("name", None)
+        written = json.dumps(config, default=str, sort_keys=True)
+    except Exception:  # A configuration is the user's code; without one the call is traced by itself.
+        return None
+    variables = [(tuple(v.shape), str(v.dtype), v.trainable) for v in operation.variables] if layer else []
+    static = keras.tree.map_structure(lambda x: None if isinstance(x, keras.KerasTensor) else str(x), arguments)
+    repeated = tuple(node.inputs.index(ref) for ref in node.inputs)
+    return (type(operation), written, specs, wanted, repeated, str(variables), str(static), training)
+
+
+def _read(program, node, specs, wanted):
+    """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
+    refs = tuple(dict.fromkeys(node.inputs))
+    shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
+    with tf.__internal__.FuncGraph("cost").as_default() as graph:
+        table = {ref: tf.compat.v1.placeholder(shapes[ref].dtype, shapes[ref].shape) for ref in refs}
+        inputs = list(table.values())
+        sources = [table[ref] for ref in refs if flowing[ref]]
+
+        def call():
+            program.run([node.name], table, training=True)
+            return [table[Ref(node.name, i)] for i in range(len(node.outputs))]
+
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            outputs, losses, variables, trainable = _effects.symbolic(call, tape)
+        obstacle = _effects.obstacle(graph)
+        targets = [t for t in [*outputs, *losses] if t.dtype.is_floating or t.dtype.is_complex]
+        upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
+        gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
+    footprint = _opgraph.footprint(_opgraph.Call(graph, inputs, variables, outputs, upstream, gradients, sources))
+    found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
+    weights = [g for g in gradients[len(sources) :] if g is not None]
+    rest = {
+        "wants": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
+        "gradient_bytes": sum(_loops.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
+        "differentiable": any(g is not None for g in gradients),
+        "obstacle": obstacle,
+    }
+    return footprint, rest
+
+
+def _bound(node, footprint, rest):
+    """The `Cost` of a node whose call was read, with its tensors by name."""
+    refs = tuple(dict.fromkeys(node.inputs))
+    at = lambda i: None if i is None else refs[i]
+    return Cost(
+        keeps=(*map(at, footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
+        internal=footprint.internal,
+        forward=footprint.forward,
+        keeping=footprint.keeping,
+        backward=footprint.backward,
+        passes=tuple(map(at, footprint.passes)),
+        views=tuple(map(at, footprint.views)),
+        takes=at(footprint.takes),
+        flops=footprint.flops,
+        backward_flops=footprint.backward_flops,
+        coupled=footprint.coupled,
+        **{**rest, "wants": tuple(map(at, rest["wants"]))},
+    )

@@ -1,0 +1,130 @@
+"""Find out what a function touches besides its arguments, by tracing it once.
+
+Nothing is run: the trace tells which variables are read, what is closed over, and
+whether some operation would give another result or effect when run again.
+"""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc import _context
+from tfgc._functional import Packing, Scope
+
+# Stateful by TensorFlow's declaration, yet running them twice is harmless.
+_REPEATABLE = frozenset(
+    [
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarHandleOp",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "Placeholder",
+        "StatefulPartitionedCall",
+        "If",
+        "While",
+        "Case",
+        "For",
+        "Assert",
+        "PrintV2",
+        "StringFormat",
+        "LookupTableSizeV2",
+        "HashTableV2",
+        "CudnnRNN",
+        "CudnnRNNV2",
+        "CudnnRNNV3",
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effects:
+    """What a function touches besides its arguments.
+
+    Attributes:
+        reads: Keras variables it reads; their values become arguments.
+        captured: Tensors it closes over through which gradients can flow.
+        variables: Plain `tf.Variable`s it reads, the trainable ones.
+        obstacle: Why it must not be run twice, or None.
+    """
+
+    reads: tuple
+    captured: tuple = ()
+    variables: tuple = ()
+    obstacle: Any = None
+
+
+def discover(fn, packing):
+    """Trace `fn` once, symbolically, and return its `Effects`.
+
+    Layers not built yet are built by this, as by their first call.
+    """
+    scope = None
+    found = packing.opaque
+
+    def traced(*tensors):
+        nonlocal scope, found
+        args, kwargs = packing.unpack(tensors)
+        with Scope(None) as scope, _context.functions_inlined():
+            result = Packing(fn(*args, **kwargs))
+        here = tf.compat.v1.get_default_graph()
+        made = [*((v.path, value) for v, value in scope.written.values()), *(("a loss", x) for x in scope.losses)]
+        inner = [name for name, value in made if value.graph is not here]
+        if inner:
+            found = f"{inner[0]} is set inside of tf.cond or tf.while_loop. Set it outside of the branch"
+        found = found or result.opaque
+        return result.tensors
+
+    graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
+    return Effects(
+        reads=tuple(scope.reads.values()),
+        captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
+        variables=tuple(graph.variables),
+        obstacle=found or obstacle(graph),
+    )
+
+
+def symbolic(fn, tape):
+    """Run `fn` in the graph being built, a placeholder for each variable that it reads.
+
+    Returns:
+        The result, the losses that were added, all placeholders, and those of
+        trainable variables, which `tape` watches.
+    """
+    standing, trainable = [], []
+    here = tf.compat.v1.get_default_graph()
+
+    def stand_in(variable):
+        stored = _context.storage(variable)
+        # A branch must not hold what the other one reads too.
+        with here.as_default():
+            standing.append(tf.compat.v1.placeholder(stored.dtype, stored.shape))
+        if variable.trainable:
+            trainable.append(standing[-1])
+            tape.watch(standing[-1])
+        return standing[-1]
+
+    with Scope(None, stand_in) as scope, _context.functions_inlined():
+        result = fn()
+    return result, list(scope.losses), standing, trainable
+
+
+def obstacle(graph):
+    """Name the first op that gives another result or effect when run again."""
+    for op in graph.get_operations():
+        if op.op_def.is_stateful and op.type not in _REPEATABLE:
+            return _remedy(op.type, op.name)
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            if node.op not in _REPEATABLE and _context.is_stateful(node.op):
+                return _remedy(node.op, node.name)
+    return None
+
+
+def _remedy(op_type, name):
+    return (
+        f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
+        "(`self.add_weight`) to let tfgc recompute it"
+    )

@@ -1,0 +1,62 @@
+"""Bytes of the lists of tensors that a loop fills, one entry a trip: what a recurrent layer keeps."""
+
+import tensorflow as tf
+
+
+class Loops:
+    """The lists of a graph's loops."""
+
+    def __init__(self, graph):
+        self._bodies = _function_bodies(graph) if any(_is_loop(op) for op in graph.get_operations()) else {}
+
+    def list_bytes(self, tensor):
+        """Bytes of a list: what a loop puts into it, once a trip, or the tensor that it was made of."""
+        if tensor.op.type == "TensorListFromTensor":
+            return tensor_bytes(tensor.op.inputs[0])
+        if not _is_loop(tensor.op):
+            return 0
+        body = self._bodies.get(tensor.op.get_attr("body").name, {})
+        return _trips(tensor.op) * body.get(tensor.value_index, 0)
+
+
+def tensor_bytes(tensor):
+    """Bytes of a tensor of known shape; 0 for what is no array."""
+    count = tensor.shape.num_elements()
+    if count is None or tensor.dtype in (tf.resource, tf.string, tf.variant):
+        return 0
+    return count * tensor.dtype.size
+
+
+def _is_loop(op):
+    return op.type in ("While", "StatelessWhile")
+
+
+def _trips(loop):
+    """How often a loop runs: the longest list of tensors that it walks over."""
+    lengths = [t.op.inputs[0].shape[0] for t in loop.inputs if t.op.type == "TensorListFromTensor"]
+    reserved = [tf.get_static_value(t.op.inputs[1]) for t in loop.inputs if t.op.type == "TensorListReserve"]
+    return max((int(n) for n in [*lengths, *reserved] if n is not None), default=1)
+
+
+def _function_bodies(graph):
+    """For each function of a loop: bytes that each of its outputs gains in one trip."""
+    bodies = {}
+    for function in graph.as_graph_def(add_shapes=True).library.function:
+        nodes = {node.name: node for node in function.node_def}
+        # What a trip starts with is an argument, and no node.
+        shapes = {argument.name: function.arg_attr[i] for i, argument in enumerate(function.signature.input_arg)}
+        shapes = {name: found.attr["_output_shapes"].list.shape for name, found in {**shapes, **nodes}.items()}
+        gains = {}
+        for i, argument in enumerate(function.signature.output_arg):
+            node = nodes.get(function.ret[argument.name].partition(":")[0])
+            while node is not None and node.op == "Identity":
+                node = nodes.get(node.input[0].partition(":")[0])
+            if node is None or node.op not in ("TensorListPushBack", "TensorListSetItem"):
+                continue
+            name, *port = node.input[1 if node.op == "TensorListPushBack" else 2].split(":")
+            item = shapes.get(name)
+            if item:
+                shape = tf.TensorShape(item[int(port[1]) if port else 0])
+                gains[i] = (shape.num_elements() or 0) * tf.as_dtype(node.attr["element_dtype"].type).size
+        bodies[function.signature.name] = gains
+    return bodies

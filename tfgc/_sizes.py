@@ -1,0 +1,164 @@
+"""What a plan needs to know besides the model: batch, open dimensions, fixed bytes, the budget in bytes."""
+
+import dataclasses
+import subprocess
+import warnings
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from tfgc import _costs, _simulate, _timing, _trace
+from tfgc._errors import NotReplayableWarning, OptionError, near, whole
+from tfgc._plan import Plan
+from tfgc._units import parse_bytes
+
+# Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
+NOMINAL_BATCH = 64
+# Of what a device has free, the part that is left alone: fragmentation, and what else the process holds.
+MARGIN = 0.1
+
+
+def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_step=False, loss=None):
+    """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for."""
+    if batch_size is not None:
+        batch_size = whole("batch_size", batch_size)
+    if example is not None:
+        if input_shapes is not None:
+            raise OptionError("give input_shapes or example, not both: either one answers the open dimensions")
+        example_batch, input_shapes = _shapes(model, example)
+        if batch_size not in (None, example_batch):
+            raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")
+        batch_size = example_batch
+    declared = {t.shape[0] for t in _trace.functional_of(model).inputs} - {None}
+    asked = whole_step or measure
+    if asked and batch_size is None and not declared:
+        raise OptionError(
+            "batch_size is needed where bytes or seconds are compared: tfgc.plan(model, batch_size=32, ...)"
+        )
+    batch = batch_size or (declared.pop() if declared else NOMINAL_BATCH)
+    program = _trace.Program(model, batch, input_shapes)
+    if not program.graph.sizes_known and not asked:
+        return program.graph
+    graph = _costs.annotate(program)
+    for node in graph.nodes:
+        if node.cost.obstacle:
+            message = f"{node.name!r} cannot be run twice and is planned to be kept: {node.cost.obstacle}."
+            warnings.warn(message, NotReplayableWarning, stacklevel=4)
+    if measure:
+        graph = _timing.timed(program, graph)
+    if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
+        loss = model.loss
+    if loss is not None and whole_step:
+        graph = dataclasses.replace(graph, loss=_costs.loss_course(graph, loss))
+    return dataclasses.replace(graph, whole_step=whole_step)
+
+
+def per_sample(plan, batch):
+    """The plan with bytes and work of one sample in place of `batch` of them."""
+    part = lambda count: None if count is None else count // batch
+
+    def divided(segments):
+        return tuple(
+            dataclasses.replace(
+                s,
+                stored_bytes=part(s.stored_bytes),
+                inside_bytes=part(s.inside_bytes),
+                input_bytes=part(s.input_bytes),
+                work=None if s.work is None else s.work / batch,
+                inner=s.inner and dataclasses.replace(s.inner, segments=divided(s.inner.segments)),
+            )
+            for s in segments
+        )
+
+    outlook = plan.outlook and dataclasses.replace(
+        plan.outlook,
+        peak_bytes=part(plan.outlook.peak_bytes),
+        plain_bytes=part(plan.outlook.plain_bytes),
+        floor_bytes=part(plan.outlook.floor_bytes),
+    )
+    return dataclasses.replace(plan, segments=divided(plan.segments), outlook=outlook, batch_size=None)
+
+
+def fixed_bytes(model, optimizer=None):
+    """Bytes of weights, other variables and optimizer slots, there for all of training.
+
+    `optimizer` is a `keras.Optimizer`, its name, or None: then the one that the model is
+    compiled with, or else two slots for each weight, as Adam has.
+    """
+    weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
+    if optimizer is None:
+        optimizer = getattr(model, "optimizer", None) or "adam"
+    try:
+        optimizer = keras.optimizers.get(optimizer)
+    except (ValueError, TypeError) as error:
+        known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
+        raise OptionError(f"there is no optimizer {optimizer!r}{near(str(optimizer).capitalize(), known)}") from error
+    if optimizer.built:
+        return weights + _bytes(optimizer.variables)
+    # How many slots it makes shows on a stand-in; the user's optimizer stays as it is.
+    copy = type(optimizer).from_config(optimizer.get_config())
+    scalars = len(copy.variables)
+    stand_in = keras.Variable(np.zeros((4, 4), "float32"))
+    copy.build([stand_in])
+    return weights + round(trained * _bytes(copy.variables[scalars:]) / _bytes([stand_in]))
+
+
+def _bytes(variables):
+    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+
+
+def budget_bytes(budget, graph, fixed):
+    """A budget of the whole step, in bytes."""
+    if budget == "auto":
+        return int(free_bytes() * (1 - MARGIN))
+    if isinstance(budget, str) and budget.strip().endswith("%"):
+        try:
+            share = float(budget.strip()[:-1]) / 100
+        except ValueError:
+            share = 0
+        if not 0 < share < float("inf"):
+            raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
+        plain = _simulate.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
+        return int(share * plain.needed_bytes)
+    return parse_bytes(budget)
+
+
+def free_bytes():
+    """Bytes that the device has free now: the machine, or where there is one the first GPU.
+
+    TensorFlow does not tell a GPU's size; what its driver tells is read.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+        try:
+            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            return int(told[0]) * 2**20
+        except (OSError, subprocess.CalledProcessError, ValueError, IndexError) as error:
+            raise OptionError(f"budget='auto': the GPU's free memory cannot be read ({error}); give bytes") from error
+    return psutil.virtual_memory().available
+
+
+def _shapes(model, example):
+    """Batch size and input shapes of an example batch."""
+    inputs = _trace.functional_of(model).inputs
+    if isinstance(example, dict):
+        unknown = [name for name in example if name not in {t.name for t in inputs}]
+        if unknown:
+            raise OptionError(
+                f"example: the model has no input {unknown[0]!r}{near(unknown[0], [t.name for t in inputs])}"
+            )
+        arrays = [example[t.name] for t in inputs]
+    else:
+        arrays = list(example) if isinstance(example, (tuple, list)) else [example]
+        if len(arrays) == 2 and len(inputs) == 1:
+            arrays = arrays[:1]
+        elif len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)):
+            return _shapes(model, arrays[0])
+    if len(arrays) != len(inputs):
+        raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
+    batches = {len(array) for array in arrays}
+    if len(batches) != 1:
+        raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
+    return batches.pop(), {t.name: tuple(array.shape[1:]) for t, array in zip(inputs, arrays)}

@@ -1,0 +1,126 @@
+"""Time each distinct node of a model on this device, and remember it.
+
+Timings lie in the user's cache folder (`TFGC_CACHE` names another), one file a model
+fingerprint, batch, device and TensorFlow version. A node is timed on random
+tensors of the full batch, forward alone and forward with gradients, each compiled; its state
+is not touched. Medians after a warm-up.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import time
+
+import platformdirs
+import rich.console
+import rich.progress
+import tensorflow as tf
+
+from tfgc import _costs, _effects, _functional
+from tfgc._graph import Ref
+from tfgc._plan import describe
+
+_RUNS = 5
+_ENOUGH_SECONDS = 1.0
+
+
+def timed(program, graph):
+    """Return `graph` with measured seconds for both passes of each node."""
+    file = _file(graph)
+    known = _load(file)
+    keys = [_name(_costs.key(program, graph, node), node) for node in graph.nodes]
+    missing = {key: node for key, node in zip(keys, graph.nodes) if key not in known}
+    console = rich.console.Console(stderr=True)
+    for key in rich.progress.track(list(missing), "timing nodes", console=console, disable=not missing):
+        known[key] = _time(program, graph, missing[key])
+        _store(file, known)
+    return dataclasses.replace(
+        graph,
+        nodes=tuple(
+            dataclasses.replace(
+                node, cost=dataclasses.replace(node.cost, seconds=known[key][0], backward_seconds=known[key][1])
+            )
+            for node, key in zip(graph.nodes, keys)
+        ),
+    )
+
+
+def _name(key, node):
+    return hashlib.sha256(repr(key if key is not None else node.name).encode()).hexdigest()[:16]
+
+
+def _file(graph):
+    device = "GPU" if tf.config.list_physical_devices("GPU") else f"CPU-{os.cpu_count()}"
+    sizes = [node.describe() + str(node.outputs) for node in graph.nodes]
+    fingerprint = hashlib.sha256("\n".join([*describe(graph), *sizes]).encode()).hexdigest()[:16]
+    folder = os.environ.get("TFGC_CACHE") or platformdirs.user_cache_dir("tfgc")
+    return pathlib.Path(folder) / f"times-{fingerprint}-{device}-{tf.__version__}.json"
+
+
+def _load(file):
+    try:
+        return {key: tuple(seconds) for key, seconds in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _store(file, known):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    whole = file.with_suffix(f".{os.getpid()}")
+    whole.write_text(json.dumps(known))
+    whole.replace(file)
+
+
+def _time(program, graph, node):
+    """Seconds of one node forward, and of its gradients."""
+    refs = tuple(dict.fromkeys(node.inputs))
+    inputs = [_filled(graph.specs[ref]) for ref in refs]
+
+    def call(*tensors):
+        table = dict(zip(refs, tensors))
+        program.run([node.name], table, training=True)
+        return [table[Ref(node.name, i)] for i in range(len(node.outputs))]
+
+    packing = _functional.Packing((tuple(inputs), {}))
+    packing.release()
+    reads = _effects.discover(call, packing).reads
+    values = [tf.convert_to_tensor(v.value) for v in reads]
+    wanted = [i for i, ref in enumerate(refs) if ref in node.cost.wants]
+    trained = [i for i, v in enumerate(reads) if v.trainable]
+
+    def forward(tensors, values):
+        return _functional.run(call, packing, tensors, reads, values).tensors
+
+    def both(tensors, values):
+        sources = [tensors[i] for i in wanted] + [values[i] for i in trained]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            made = [t for t in forward(tensors, values) if t.dtype.is_floating]
+        return tape.gradient(made, sources, output_gradients=[tf.ones_like(t) for t in made])
+
+    seconds = _median(forward, inputs, values)
+    if not node.cost.differentiable or not (wanted or trained):
+        return seconds, 0.0
+    return seconds, max(0.0, _median(both, inputs, values) - seconds)
+
+
+def _filled(spec):
+    if spec.dtype.startswith(("float", "bfloat")):
+        return tf.cast(tf.random.stateless_uniform(spec.shape, seed=(0, 1)), spec.dtype)
+    return tf.zeros(spec.shape, spec.dtype)
+
+
+def _median(function, *arguments):
+    compiled = tf.function(function, autograph=False)
+    times, begun = [], time.perf_counter()
+    for _ in range(_RUNS + 1):
+        start = time.perf_counter()
+        compiled(*arguments)
+        tf.test.experimental.sync_devices()
+        times.append(time.perf_counter() - start)
+        if len(times) > 2 and time.perf_counter() - begun > _ENOUGH_SECONDS:
+            break
+    return statistics.median(times[1:])

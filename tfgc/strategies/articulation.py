@@ -1,0 +1,24 @@
+"""About sqrt(n) cuts at single-tensor separators, evenly spread by cost.
+
+The "memory" mode of TF1's gradient-checkpointing (Salimans and Bulatov 2018), which
+checkpoints articulation points of the graph: where one tensor alone leads from all that is before
+to all that is after, the cut stores only that one. The cost of a node is the bytes that it puts
+out. A graph without such points is kept whole. O(n).
+"""
+
+import itertools
+
+from tfgc import strategies
+from tfgc._plan import Plan
+
+
+def plan(graph, *, segments=None):
+    """Cut into at most `segments` parts (default: about the square root of the nodes)."""
+    n = strategies.segment_count(graph, segments)
+    separators = [p for p in range(1, len(graph)) if sum(ref.node not in graph.inputs for ref in graph.cut(p)) == 1]
+    before = [0, *itertools.accumulate(graph.node_bytes)]
+    cuts = set()
+    for i in range(1, n):
+        if separators:
+            cuts.add(min(separators, key=lambda p: (abs(before[p] - i * before[-1] / n), p)))
+    return Plan.from_cuts(graph, cuts, strategy="articulation", options={"segments": n})

@@ -1,0 +1,30 @@
+"""Networks over sequences: a transformer encoder and a bidirectional LSTM."""
+
+import keras
+
+__all__ = ["bidirectional_lstm", "transformer_encoder"]
+
+
+def transformer_encoder(blocks=6, width=256, length=256, vocabulary=8192, heads=8):
+    """Build a pre-norm transformer encoder (Vaswani et al. 2017, arXiv:1706.03762) that predicts tokens."""
+    tokens = keras.Input((length,), dtype="int32")
+    x = keras.layers.Embedding(vocabulary, width)(tokens)
+    for _ in range(blocks):
+        y = keras.layers.LayerNormalization()(x)
+        y = keras.layers.MultiHeadAttention(heads, width // heads)(y, y)
+        x = keras.layers.Add()([x, keras.layers.Dropout(0.1)(y)])
+        y = keras.layers.LayerNormalization()(x)
+        y = keras.layers.Dense(4 * width, activation="gelu")(y)
+        x = keras.layers.Add()([x, keras.layers.Dropout(0.1)(keras.layers.Dense(width)(y))])
+    x = keras.layers.LayerNormalization()(x)
+    return keras.Model(tokens, keras.layers.Dense(vocabulary)(x), name="transformer_encoder")
+
+
+def bidirectional_lstm(layers=3, width=128, length=128, vocabulary=8192):
+    """Build stacked bidirectional LSTMs over token embeddings, with one score for each sequence."""
+    tokens = keras.Input((length,), dtype="int32")
+    x = keras.layers.Embedding(vocabulary, width)(tokens)
+    for i in range(layers):
+        lstm = keras.layers.LSTM(width, return_sequences=i < layers - 1)
+        x = keras.layers.Dropout(0.1)(keras.layers.Bidirectional(lstm)(x))
+    return keras.Model(tokens, keras.layers.Dense(1, activation="sigmoid")(x), name="bidirectional_lstm")

@@ -1,0 +1,39 @@
+"""U-Net, with its long skip connections.
+
+Ronneberger et al. 2015, arXiv:1505.04597, with "same" padding and
+BatchNormalization as is common now; the widths and the depth are the paper's.
+"""
+
+import keras
+
+__all__ = ["unet"]
+
+
+def unet(width=64, depth=4, image_size=128, classes=2):
+    """Build a U-Net.
+
+    Args:
+        width: Channels at full resolution, doubled at each of `depth` levels down.
+        depth: How often the image is halved.
+        image_size: Height and width; divisible by 2 ** depth.
+        classes: Channels of the output, a class each pixel.
+    """
+    inputs = x = keras.Input((image_size, image_size, 3))
+    skips = []
+    for level in range(depth):
+        x = _block(x, width * 2**level)
+        skips.append(x)
+        x = keras.layers.MaxPooling2D()(x)
+    x = _block(x, width * 2**depth)
+    for level in reversed(range(depth)):
+        x = keras.layers.Conv2DTranspose(width * 2**level, 2, strides=2)(x)
+        x = keras.layers.Concatenate()([skips[level], x])
+        x = _block(x, width * 2**level)
+    return keras.Model(inputs, keras.layers.Conv2D(classes, 1, activation="softmax")(x), name="unet")
+
+
+def _block(x, filters):
+    for _ in range(2):
+        x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    return x
