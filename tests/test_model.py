@@ -289,7 +289,7 @@ def frozen():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Subclassed, "tfgc.recompute"),
+        (Subclassed, "layers="),
         (lambda: keras.Sequential([L.Dense(2)], name="open"), "'open' is not built"),
         (lambda: 3, "3 is no keras.Model"),
     ],

@@ -12,7 +12,7 @@ import contextlib
 import threading
 
 import tensorflow as tf
-from keras.src.backend.common import global_state
+from keras.src.backend.common import global_state, stateless_scope
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.layers.layer import CallContext
 from tensorflow.python.eager import forwardprop_util, record
@@ -57,6 +57,17 @@ class Surroundings:
         finally:
             global_state.set_global_attribute("current_call_ctx", outer_context)
             global_state.set_global_attribute("autocast_scope", outer_autocast)
+
+
+def is_inference():
+    """Return True inside of a call whose `training` is False."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    return context is not None and context.training is False
+
+
+def in_stateless_scope():
+    """Return True where Keras variables are served from a table: in a replay, or while Keras only looks at shapes."""
+    return stateless_scope.in_stateless_scope()
 
 
 def storage(variable):

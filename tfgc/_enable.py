@@ -2,13 +2,23 @@
 
 import keras
 
-from tfgc import _planner, _trace
+from tfgc import _layers, _planner, _trace
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._plan import Plan
 from tfgc._segments import Runner
 
 
-def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_segments=True):
+def enable(
+    model,
+    plan=None,
+    *,
+    budget=None,
+    strategy=None,
+    layers=None,
+    wrap=None,
+    compile_segments=True,
+    check_replay=False,
+):
     """Make `model` train by a plan from now on: in `fit` and in loops of your own.
 
     The model object stays the same, with its weights, names, `summary`,
@@ -17,26 +27,34 @@ def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_s
     code. Gradients, losses and states are those of the plain model; memory falls
     as `plan.explain()` says, for about one more forward pass of time. In
     eager loops each segment is compiled, which makes up for some or all of it.
-    Enabling again replaces the plan. Layers may be frozen and thawed at any time.
+    Enabling again replaces the plan, and what was enabled of the model's parts. Layers
+    may be frozen and thawed at any time.
 
     Args:
-        model: A built `keras.Sequential` or functional model.
+        model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
         plan: A `tfgc.Plan` for it. Default: `tfgc.plan(model)`.
         budget: Bytes that a step may use, in place of a plan, for strategies
             that honour a budget.
         strategy: Name of a strategy, in place of a plan; for one with
             options, give `tfgc.plan(model, strategy=..., segments=...)`.
+        layers: Layers of the model to recompute, each by itself, in place of a plan: objects, names
+            (every layer so named) or paths. For subclassed models, or blocks picked by hand. A chosen
+            layer stores its inputs; of one inside of another the outer one counts.
         wrap: `tf.recompute_grad`, to let it do the replay of each segment, for
             comparison. Default: tfgc's own.
         compile_segments: Whether eager calls run each segment as a
             `tf.function`. False runs op by op, bit-equal to plain eager code.
+        check_replay: Compare shapes, dtypes and a checksum of what each layer makes between the
+            first run and the replay. Costs a few passes over every output; not under XLA.
 
     Returns:
         The model.
 
     Raises:
-        UnsupportedModelError: If the model is subclassed, unbuilt or has no weights.
+        UnsupportedModelError: If the model is subclassed and `layers` is not given, unbuilt or has no weights.
         PlanMismatchError: If the plan was made for another model.
+        ReplayMismatchError: In the backward pass of an eager step, if `check_replay` finds a difference; a
+            `tf.function` raises `tf.errors.InvalidArgumentError` with the same message.
 
     Example:
         >>> import keras, tfgc
@@ -52,25 +70,37 @@ def enable(model, plan=None, *, budget=None, strategy=None, wrap=None, compile_s
         raise OptionError(f"wrap={wrap!r} is no function; tf.recompute_grad is one that can be given")
     if plan is not None and (strategy is not None or budget is not None):
         raise OptionError(f"give a plan, or strategy={strategy!r} and budget={budget!r} to make one, not both")
-    _trace.functional_of(model)
-    if not model.weights:
-        raise UnsupportedModelError(
-            f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
-        )
-    if plan is None:
-        plan = _planner.plan(model, strategy=strategy, budget=budget)
-    runner = Runner(model, plan, wrap=wrap, compile_segments=compile_segments)
-    model.call = runner.call
+    if check_replay and wrap is not None:
+        raise OptionError(f"check_replay=True compares tfgc's own two runs: leave wrap={wrap!r} out")
+    how = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
+    if layers is not None:
+        if plan is not None or strategy is not None or budget is not None:
+            raise OptionError("layers= names what to recompute: leave plan, strategy and budget out")
+        if not isinstance(model, keras.Model):
+            raise UnsupportedModelError(f"{model!r} is no keras.Model")
+        chosen = _layers.choose(model, layers)
+        _layers.restore_calls(model)
+        _layers.replace_calls(chosen, **how)
+    else:
+        _trace.functional_of(model)
+        if not model.weights:
+            raise UnsupportedModelError(
+                f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
+            )
+        if plan is None:
+            plan = _planner.plan(model, strategy=strategy, budget=budget)
+        runner = Runner(model, plan, **how)
+        _layers.restore_calls(model)
+        model.call = runner.call
     _forget_traces(model)
     return model
 
 
 def disable(model):
-    """Undo `enable`: the model runs its own code again. Returns the model."""
+    """Undo `enable`: the model and its layers run their own code again. Returns the model."""
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
-    if isinstance(getattr(vars(model).get("call"), "__self__", None), Runner):
-        del model.call
+    if _layers.restore_calls(model):
         _forget_traces(model)
     return model
 

@@ -11,14 +11,17 @@ a function keeps to that (no raw `tf.random`, no write to a plain
 `tf.Variable`) is what `_effects` finds out, by tracing it once.
 """
 
+import contextvars
 import dataclasses
 import sys
 
 import keras
 import tensorflow as tf
 
-from tfgc import _context
+from tfgc import _checksum, _context
 from tfgc._errors import UnsupportedModelError
+
+_noted = contextvars.ContextVar("tfgc_noted", default=None)
 
 
 class StaleEffectsError(Exception):
@@ -65,7 +68,7 @@ class Packing:
     def release(self):
         """Hand over the tensors and keep only their dtypes and static shapes."""
         tensors, self.tensors = self.tensors, None
-        self.specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+        self.specs = [spec_of(t) for t in tensors]
         return tensors
 
     def unpack(self, tensors):
@@ -109,6 +112,7 @@ class Scope(keras.StatelessScope):
         self._stand_in = stand_in
         self.reads = {}
         self.written = {}
+        self.notes = None if values is None else []
         self._strict = values is not None
         self._given = values or {}
         self._makers = {}
@@ -139,8 +143,13 @@ class Scope(keras.StatelessScope):
         self._makers[id(loss)] = sys._getframe(1).f_locals["self"]
         super().add_loss(loss)
 
+    def __enter__(self):
+        self._outer_notes = _noted.set(self.notes)
+        return super().__enter__()
+
     def __exit__(self, *exception):
         super().__exit__(*exception)
+        _noted.reset(self._outer_notes)
         # A layer remembers its losses by id, and ids are used again.
         for loss, layer in zip(self.losses, self.loss_layers):
             layer._loss_ids.discard(id(loss))
@@ -165,14 +174,15 @@ def _read_after_write(given, value):
 class Run:
     """All that one run of a function did.
 
-    `tensors` are the outputs, then the losses, then the new values of the
-    written variables.
+    `tensors` are the outputs, then the losses, then the checksums that were noted, then
+    the new values of the written variables. `labels` hold the layer behind each checksum, and the spec of what it made.
     """
 
     tensors: list
     specs: list
     packing: Packing
     loss_layers: list
+    labels: list
     written: list
 
     @property
@@ -181,19 +191,39 @@ class Run:
         end = len(self.specs) - len(self.written)
         return [i for i, s in enumerate(self.specs[:end]) if s.dtype.is_floating or s.dtype.is_complex]
 
+    @property
+    def checksums(self):
+        """The tensors that `note` left."""
+        end = len(self.specs) - len(self.written)
+        return self.tensors[end - len(self.labels) : end]
+
     def without_tensors(self):
         """What is the same in every run of this signature."""
         return dataclasses.replace(self, tensors=None)
 
     def finish(self, tensors):
         """Write the state, give the losses to their layers, return the value."""
-        losses_at = len(tensors) - len(self.written) - len(self.loss_layers)
         states_at = len(tensors) - len(self.written)
+        notes_at = states_at - len(self.labels)
+        losses_at = notes_at - len(self.loss_layers)
         for variable, value in zip(self.written, tensors[states_at:]):
             variable.assign(value)
-        for layer, loss in zip(self.loss_layers, tensors[losses_at:states_at]):
+        for layer, loss in zip(self.loss_layers, tensors[losses_at:notes_at]):
             layer.add_loss(loss)
+        if _noted.get() is not None:
+            _noted.get().extend(zip(self.labels, tensors[notes_at:states_at]))
         return self.packing.unpack(tensors[:losses_at])
+
+
+def spec_of(tensor):
+    """The static shape and dtype of a tensor."""
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def note(name, tensors):
+    """Note the checksums of what a layer made, if what runs now is to be compared with a second run."""
+    if _noted.get() is not None:
+        _noted.get().extend(((name, spec_of(t)), _checksum.of(t)) for t in tensors if tf.is_tensor(t))
 
 
 def run(fn, packing, tensors, variables, values):
@@ -205,6 +235,7 @@ def run(fn, packing, tensors, variables, values):
     packed = Packing(result)
     outputs = packed.release()
     written = [variable for variable, _ in scope.written.values()]
-    tensors = [*outputs, *scope.losses, *(value for _, value in scope.written.values())]
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-    return Run(tensors, specs, packed, scope.loss_layers, written)
+    sums = [checksum for _, checksum in scope.notes]
+    tensors = [*outputs, *scope.losses, *sums, *(value for _, value in scope.written.values())]
+    specs = [spec_of(t) for t in tensors]
+    return Run(tensors, specs, packed, scope.loss_layers, [label for label, _ in scope.notes], written)

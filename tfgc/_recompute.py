@@ -26,7 +26,7 @@ import warnings
 
 import tensorflow as tf
 
-from tfgc import _context, _effects, _functional, _replay
+from tfgc import _checksum, _context, _effects, _functional, _replay
 from tfgc._errors import NotReplayableWarning, OptionError
 
 
@@ -216,13 +216,17 @@ def _attach(run, piece, inputs, sources):
     if not arguments or not positions:
         return run.tensors
     tensors = list(run.tensors)
-    first = run.without_tensors()
+    first, checksums = run.without_tensors(), run.checksums
+
+    def backward(*upstream):
+        gradients, again = piece.backward(inputs, sources, first, upstream)
+        if not checksums:
+            return gradients
+        return _checksum.held(piece.name, [name for name, _ in first.labels], checksums, again, gradients)
 
     @tf.custom_gradient
     def attach(*_):
-        return [tf.stop_gradient(tensors[i]) for i in positions], lambda *upstream: piece.backward(
-            inputs, sources, first, upstream
-        )
+        return [tf.stop_gradient(tensors[i]) for i in positions], backward
 
     for i, tensor in zip(positions, attach(*arguments)):
         tensors[i] = tensor

@@ -8,6 +8,7 @@ first by Grappler or XLA.
 import contextlib
 import dataclasses
 import functools
+import itertools
 
 import tensorflow as tf
 
@@ -29,7 +30,7 @@ class Piece:
         self._again = again
         self._packing = packing
         self.surroundings = surroundings
-        self._name = name
+        self.name = name
 
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
@@ -40,7 +41,7 @@ class Piece:
         return _functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:])
 
     def backward(self, inputs, sources, first, upstream):
-        """Run again and return a gradient for each source and closed-over thing.
+        """Run again; return a gradient for each source and closed-over thing, and the checksums noted.
 
         `first` is the first run without its tensors, `upstream` the gradients
         of its differentiable tensors.
@@ -56,25 +57,26 @@ class Piece:
                     again = self._run(self._again, held)
                 except _functional.StaleEffectsError as error:
                     raise ReplayMismatchError(
-                        f"The second run of {self._name} reads the variable {error}, which the first did not. {_RULE}"
+                        f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
                     ) from None
             self._check(first, again)
-            return tape.gradient(
+            gradients = tape.gradient(
                 [again.tensors[i] for i in first.differentiable],
                 [held[i] for i in sources] + captured + list(self.effects.variables),
                 output_gradients=list(upstream),
             )
+            return gradients, again.checksums
 
     def _check(self, first, again):
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in again.tensors]
-        same = len(specs) == len(first.specs) and all(
-            a.dtype == b.dtype and a.shape.is_compatible_with(b.shape) for a, b in zip(first.specs, specs)
-        )
-        if not same:
-            raise ReplayMismatchError(
-                f"The second run of {self._name} did not repeat the first.\n"
-                f"  first:  {_describe(first.specs)}\n  second: {_describe(specs)}\n{_RULE}"
-            )
+        """Layer by layer where checksums were noted, and what the whole returned."""
+        named = [(name, [spec]) for name, spec in first.labels], [(name, [spec]) for name, spec in again.labels]
+        results = ("its results", first.specs), ("its results", [_functional.spec_of(t) for t in again.tensors])
+        for one, other in [*itertools.zip_longest(*named, fillvalue=("nothing", [])), results]:
+            if one[0] != other[0] or not _alike(one[1], other[1]):
+                raise ReplayMismatchError(
+                    f"The second run of {self.name} did not repeat the first.\n"
+                    f"  first:  {one[0]}: {_describe(one[1])}\n  second: {other[0]}: {_describe(other[1])}\n{_RULE}"
+                )
 
 
 class Compiled:
@@ -84,7 +86,7 @@ class Compiled:
     """
 
     def __init__(self, piece):
-        self.effects, self.surroundings = piece.effects, piece.surroundings
+        self.effects, self.surroundings, self.name = piece.effects, piece.surroundings, piece.name
         self._piece = piece
         self._forward = _function(self._trace_forward)
         self._backward = {}
@@ -93,8 +95,8 @@ class Compiled:
     def _trace_forward(self, inputs):
         run = self._piece.forward(inputs)
         # One backward function serves many shapes, so it holds none of them.
-        ranks = [tf.TensorSpec(None if s.shape.rank is None else [None] * s.shape.rank, s.dtype) for s in run.specs]
-        self._layout = dataclasses.replace(run, tensors=None, specs=ranks)
+        labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
+        self._layout = dataclasses.replace(run, tensors=None, specs=[_of_any_size(s) for s in run.specs], labels=labels)
         return run.tensors
 
     def forward(self, inputs):
@@ -137,6 +139,16 @@ def _fence(upstream):
 def _inside(tensor):
     """The tensor that stands for `tensor` in the graph being built."""
     return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
+
+
+def _alike(first, second):
+    return len(first) == len(second) and all(
+        a.dtype == b.dtype and a.shape.is_compatible_with(b.shape) for a, b in zip(first, second)
+    )
+
+
+def _of_any_size(spec):
+    return tf.TensorSpec(None if spec.shape.rank is None else [None] * spec.shape.rank, spec.dtype)
 
 
 def _describe(specs):

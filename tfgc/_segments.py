@@ -14,7 +14,9 @@ upstream gradient and its repeated outputs until it is done, so that many levels
 peak above two.
 """
 
-from tfgc import _trace
+import dataclasses
+
+from tfgc import _functional, _trace
 from tfgc._errors import OptionError
 from tfgc._graph import Ref
 from tfgc._recompute import Block
@@ -28,15 +30,17 @@ class Runner:
         plan: The `Plan`.
         wrap: None, or `tf.recompute_grad` to use it in place of tfgc's own.
         compile_segments: Whether eager calls run compiled segments.
+        check_replay: Whether the layers of both runs are compared by checksums.
     """
 
-    def __init__(self, model, plan, *, wrap=None, compile_segments=True):
+    def __init__(self, model, plan, *, wrap=None, compile_segments=True, check_replay=False):
         self.plan = plan
         self._program = _trace.Program(model)
         plan.check(self._program.graph)
         self._original = type(model).call
         self._model = model
-        self._run = _chain(self._program, plan.segments, self._program.outputs, wrap=wrap, compiled=compile_segments)
+        how = _How(self._program, wrap, compile_segments, _functional.note if check_replay else None)
+        self._run = _chain(how, plan.segments, self._program.outputs)
 
     def call(self, inputs, training=None, mask=None):
         """Stand in for the model's own `call`; `training=False` runs that one."""
@@ -46,13 +50,25 @@ class Runner:
         self._run(table, training)
         return self._program.collect(table)
 
+    call.stands_in = True
 
-def _chain(program, segments, kept, *, number="", wrap=None, compiled=False):
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """How segments run: on what, wrapped in what, compiled or not, and who is shown what each layer makes."""
+
+    program: object
+    wrap: object = None
+    compiled: bool = False
+    watch: object = None
+
+
+def _chain(how, segments, kept, number=""):
     """A function that runs segments on a table of tensors and leaves `kept` in it.
 
     `number` begins their numbers in messages: that of the segment they make up, with a dot.
     """
-    pieces = [_piece(program, s, f"{number}{i}", wrap, compiled) for i, s in enumerate(segments)]
+    pieces = [_piece(how, s, f"{number}{i}") for i, s in enumerate(segments)]
     last = {ref: i for i, (needed, _, _) in enumerate(pieces) for ref in needed}
     releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
 
@@ -66,23 +82,23 @@ def _chain(program, segments, kept, *, number="", wrap=None, compiled=False):
     return run
 
 
-def _piece(program, segment, number, wrap, compiled):
+def _piece(how, segment, number):
     """The tensors that a segment reads and makes for others, and its `Block`."""
-    name = f"segment {number}, {segment}"
+    program, name = how.program, f"segment {number}, {segment}"
     nodes = _leaves(segment)
     needed, produced, release = interface(program.graph, nodes)
 
     def run(*tensors, training):
         table = dict(zip(needed, tensors))
-        program.run(nodes, table, training, release)
+        program.run(nodes, table, training, release, how.watch)
         return [table[ref] for ref in produced]
 
     again = None
     if segment.inner is not None:
-        if wrap is not None:
-            raise OptionError(f"wrap={wrap!r} cannot follow the inner plan of {name}: leave wrap out")
+        if how.wrap is not None:
+            raise OptionError(f"wrap={how.wrap!r} cannot follow the inner plan of {name}: leave wrap out")
         # Not compiled: a replay is either traced as a whole or meant to run op by op.
-        inside = _chain(program, segment.inner.segments, produced, number=f"{number}.")
+        inside = _chain(dataclasses.replace(how, compiled=False), segment.inner.segments, produced, f"{number}.")
 
         def again(*tensors, training):
             table = dict(zip(needed, tensors))
@@ -92,7 +108,7 @@ def _piece(program, segment, number, wrap, compiled):
     layers = program.layers(nodes)
     frozen = lambda: tuple(layer.trainable for layer in layers)
     replay = segment.mode == "recompute"
-    block = Block(run, name=name, replay=replay, compiled=compiled, wrap=wrap, settings=frozen, again=again)
+    block = Block(run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=frozen, again=again)
     return needed, produced, block
 
 

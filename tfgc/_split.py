@@ -5,12 +5,13 @@ that is saved puts its own nodes back for that moment, and refuses if its layers
 called on symbolic tensors since.
 """
 
+import contextlib
 import functools
 
 import keras
 
 from tfgc import _trace, strategies
-from tfgc._errors import whole
+from tfgc._errors import TfgcError, whole
 from tfgc._graph import Ref
 from tfgc._plan import Plan
 
@@ -76,7 +77,7 @@ def _crossings(graph, plan):
 def _part(program, i, nodes, enter, leave, *, last, name):
     """Build one part on inputs of its own, sharing the layers."""
     inputs = [program.placeholder(ref) for ref in enter]
-    with _trace.no_traces_left(program) as removed:
+    with _no_traces_left(program) as removed:
         table = dict(zip(enter, inputs))
         program.run(nodes, table)
         passing = set(enter)
@@ -100,5 +101,41 @@ def _single(tensors):
 
 def _config(part, removed):
     """The part's own `get_config`, which looks for its nodes on the layers."""
-    with _trace.traces_back(removed):
+    with _traces_back(removed):
         return type(part).get_config(part)
+
+
+@contextlib.contextmanager
+def _no_traces_left(program):
+    """Undo the nodes that symbolic calls append to the model's layers.
+
+    Yields a list that afterwards holds, for each touched layer, the layer, how many
+    inbound nodes it has of its own, and those that were taken away.
+    """
+    layers = {id(step.node.operation): step.node.operation for step in program.steps}
+    before = [(layer, len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in layers.values()]
+    removed = []
+    try:
+        yield removed
+    finally:
+        for layer, inbound, outbound in before:
+            if layer._inbound_nodes[inbound:]:
+                removed.append((layer, inbound, layer._inbound_nodes[inbound:]))
+            del layer._inbound_nodes[inbound:]
+            del layer._outbound_nodes[outbound:]
+
+
+@contextlib.contextmanager
+def _traces_back(removed):
+    """Put removed nodes back for a while, where their positions still stand."""
+    for layer, inbound, nodes in removed:
+        if len(layer._inbound_nodes) != inbound:
+            raise TfgcError(
+                f"layer {layer.name!r} was called on symbolic tensors since the model was split; split it again"
+            )
+        layer._inbound_nodes.extend(nodes)
+    try:
+        yield
+    finally:
+        for layer, inbound, _ in removed:
+            del layer._inbound_nodes[inbound:]

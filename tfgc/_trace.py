@@ -6,7 +6,6 @@ symbolic arguments behind each. It calls each layer just as `Functional.call`
 does, so a node does exactly what it does in the model.
 """
 
-import contextlib
 import dataclasses
 import re
 
@@ -15,7 +14,7 @@ from keras.src.models.functional import Functional, operation_fn, unpack_singlet
 from keras.src.models.sequential import Sequential
 
 from tfgc import _order, _ordering
-from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, near
+from tfgc._errors import OptionError, UnsupportedModelError, near
 from tfgc._graph import Graph, Node, Ref, Spec
 
 
@@ -160,14 +159,19 @@ class Program:
                     tensor._keras_mask = its_mask
         return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
 
-    def run(self, names, table, training=None, release=None):
-        """Run nodes, adding their outputs to `table`; `release` maps a node to the tensors that end with it."""
+    def run(self, names, table, training=None, release=None, watch=None):
+        """Run nodes, adding their outputs to `table`.
+
+        `release` maps a node to the tensors that end with it; `watch(name, outputs)` is called after each.
+        """
         turns = _ordering.turns_of(self.graph, names)
         for name in names:
             step = self._steps[name]
             call = operation_fn(step.node.operation, training=step.training if training is None else training)
             made = turns.take(step, call, table) if turns else step.call(call, table)
             table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
+            if watch is not None:
+                watch(name, made)
             for ref in (release or {}).get(name, ()):
                 del table[ref]
 
@@ -192,42 +196,6 @@ class Program:
         return keras.tree.pack_sequence_as(self._function._inputs_struct, tensors)
 
 
-@contextlib.contextmanager
-def no_traces_left(program):
-    """Undo the nodes that symbolic calls append to the model's layers.
-
-    Yields a list that afterwards holds, for each touched layer, the layer, how many
-    inbound nodes it has of its own, and those that were taken away.
-    """
-    layers = {id(step.node.operation): step.node.operation for step in program.steps}
-    before = [(layer, len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in layers.values()]
-    removed = []
-    try:
-        yield removed
-    finally:
-        for layer, inbound, outbound in before:
-            if layer._inbound_nodes[inbound:]:
-                removed.append((layer, inbound, layer._inbound_nodes[inbound:]))
-            del layer._inbound_nodes[inbound:]
-            del layer._outbound_nodes[outbound:]
-
-
-@contextlib.contextmanager
-def traces_back(removed):
-    """Put removed nodes back for a while, where their positions still stand."""
-    for layer, inbound, nodes in removed:
-        if len(layer._inbound_nodes) != inbound:
-            raise TfgcError(
-                f"layer {layer.name!r} was called on symbolic tensors since the model was split; split it again"
-            )
-        layer._inbound_nodes.extend(nodes)
-    try:
-        yield
-    finally:
-        for layer, inbound, _ in removed:
-            del layer._inbound_nodes[inbound:]
-
-
 def functional_of(model):
     """Return the functional graph of a model, or say why it has none."""
     if isinstance(model, Sequential):
@@ -245,15 +213,20 @@ def functional_of(model):
     name = model.name
     raise UnsupportedModelError(
         f"{name!r} is a {type(model).__name__} with a call() of its own, whose inside tfgc cannot read. It plans "
-        "keras.Sequential and functional models; elsewhere wrap the large blocks yourself: "
-        "self.block = tfgc.recompute(block)"
+        "keras.Sequential and functional models; elsewhere name the large blocks: "
+        "tfgc.enable(model, layers=[...])"
     )
+
+
+def stands_in(layer):
+    """Return True if something of tfgc stands in for the `call` of a layer or model."""
+    return getattr(vars(layer).get("call"), "stands_in", False)
 
 
 def _flattenable(node):
     """The functional graph of a nested model whose nodes can stand for its call."""
     operation = node.operation
-    if not isinstance(operation, keras.Model) or "call" in vars(operation):
+    if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not stands_in(operation)):
         return None
     try:
         inner = functional_of(operation)

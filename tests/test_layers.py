@@ -1,0 +1,240 @@
+"""Chosen layers of any model: `enable(layers=...)`, on subclassed models and KerasHub-style backbones."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import MODES, assert_equal, fresh, noise, train
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(16, 8), [noise(16, 4, seed=2)]
+TOKENS = tf.constant(np.random.default_rng(3).integers(0, 4, (8, 6)), "int32")
+
+
+class Residual(L.Layer):
+    """A block with randomness, statistics, a loss and a sublayer that is built late."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.first = L.Dense(units, activation="relu", activity_regularizer="l2")
+        self.norm = L.BatchNormalization(momentum=0.5)
+        self.drop = L.Dropout(0.4)
+        self.second = L.Dense(8, name="out")
+
+    def call(self, x, training=None):
+        y = self.drop(self.norm(self.first(x), training=training), training=training)
+        self.add_loss(0.01 * keras.ops.mean(y**2))
+        return x + self.second(y)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Residual(16, name=f"block_{i}") for i in range(3)]
+        self.head = L.Dense(4)
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.head(x)
+
+
+class TransformerLayer(L.Layer):
+    """As KerasHub writes them: attention and a feed-forward part in one layer, masks taken as arguments."""
+
+    def __init__(self, width, heads, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.attention = L.MultiHeadAttention(heads, width // heads, dropout=0.2)
+        self.norms = [L.LayerNormalization(), L.LayerNormalization()]
+        self.up, self.down = L.Dense(4 * width, activation="gelu"), L.Dense(width)
+        self.drop = L.Dropout(0.2)
+
+    def call(self, x, padding_mask=None, training=None):
+        mask = None if padding_mask is None else padding_mask[:, None, :]
+        y = self.attention(self.norms[0](x), x, attention_mask=mask, use_causal_mask=True, training=training)
+        x = x + self.drop(y, training=training)
+        return x + self.drop(self.down(self.up(self.norms[1](x))), training=training)
+
+
+class Backbone(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.embedding = L.Embedding(9, 8, mask_zero=True)
+        self.transformer_layers = [TransformerLayer(8, 2, name=f"layer_{i}") for i in range(2)]
+        self.head = L.Dense(4)
+
+    def call(self, tokens, training=None):
+        mask = tokens != 0
+        x = self.embedding(tokens)
+        for layer in self.transformer_layers:
+            x = layer(x, padding_mask=mask, training=training)
+        return self.head(x[:, 0])
+
+
+def functional_with_transformer_layers():
+    inputs = keras.Input((6,), dtype="int32")
+    x = L.Embedding(9, 8)(inputs)
+    for i in range(3):
+        x = TransformerLayer(8, 2, name=f"layer_{i}")(x, padding_mask=keras.ops.not_equal(inputs, 0))
+    return keras.Model(inputs, L.Dense(4)(x[:, 0]))
+
+
+def built(kind, x):
+    def build():
+        model = kind()
+        model(x)
+        keras.utils.set_random_seed(11)
+        return model
+
+    return build
+
+
+CASES = {
+    "blocks by name": (built(Subclassed, X), X, ["block_0", "block_1", "block_2"]),
+    "parts of blocks": (built(Subclassed, X), X, ["out", "block_1"]),
+    "backbone": (built(Backbone, TOKENS), TOKENS, ["layer_0", "layer_1"]),
+    "layers of a functional model": (functional_with_transformer_layers, TOKENS, ["layer_0", "layer_2"]),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_chosen_layers_train_as_the_plain_ones(case, mode):
+    build, x, chosen = CASES[case]
+    y = [noise(x.shape[0], 4, seed=2)]
+    plain = train(fresh(build), x, y, graph=mode != "eager", lr=0.01)
+    model = fresh(build)
+    assert tfgc.enable(model, layers=chosen, compile_segments=mode == "compiled") is model
+    ours = train(model, x, y, graph=mode == "graph", lr=0.01)
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_transformer_layer_in_a_functional_graph_is_one_node_and_its_inside_is_replayed(mode):
+    build, x, _ = CASES["layers of a functional model"]
+    y = [noise(x.shape[0], 4, seed=2)]
+    plain = train(fresh(build), x, y, graph=mode != "eager", lr=0.01)
+    model = fresh(build)
+    plan = tfgc.plan(model, strategy="uniform", segments=4)
+    assert {"layer_0", "layer_1", "layer_2"} <= {name for segment in plan.segments for name in segment.nodes}
+    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    # The mask has four uses, all without a gradient.
+    assert_equal(plain, train(model, x, y, graph=mode == "graph", lr=0.01), exact=mode == "eager")
+
+
+def test_a_model_not_yet_built_is_built_by_its_first_call():
+    model = fresh(Subclassed)
+    tfgc.enable(model, layers=["block_0", "block_2"])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(X, training=True) ** 2)
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    assert len(gradients) == 3 * 6 + 2
+    assert all(g is not None for g in gradients)
+
+
+def test_fit_of_a_subclassed_model_and_its_files(tmp_path):
+    def fit(chosen):
+        model = fresh(built(Subclassed, X))
+        model.compile("adam", "mse")
+        if chosen:
+            tfgc.enable(model, layers=chosen)
+        history = model.fit(X, Y[0], batch_size=6, epochs=2, verbose=0).history
+        model.save_weights(tmp_path / "now.weights.h5")
+        return history["loss"], model.predict(X, verbose=0), [np.array(v) for v in model.variables]
+
+    plain, ours = fit(None), fit(["block_0", "block_1"])
+    for a, b in zip(tf.nest.flatten(plain), tf.nest.flatten(ours)):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_inside_of_a_chosen_one_does_not_run_three_times():
+    """Trap 18: nested scopes of Keras's own remat run every layer three times."""
+    runs = []
+
+    class Inner(L.Layer):
+        def call(self, x):
+            runs.append(self.name)
+            return keras.ops.tanh(x)
+
+    class Holder(L.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = Inner(name="inner")
+
+        def call(self, x):
+            return self.inner(x) * 2.0
+
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, L.Dense(4)(L.Dense(8)(Holder(name="holder")(L.Dense(8)(inputs)))))
+
+    def step():
+        runs.clear()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(X, training=True))
+        tape.gradient(loss, [v.value for v in model.trainable_variables])
+        return len(runs)
+
+    tfgc.enable(model, layers=["holder", "inner"], compile_segments=False)
+    step()
+    assert step() == 2
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2), compile_segments=False)
+    step()
+    assert step() == 2
+    assert "call" not in vars(model.get_layer("holder"))
+
+
+def test_a_part_enabled_before_its_whole_follows_the_plan_of_the_whole():
+    inner = keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dropout(0.3), L.Dense(8)], name="part")
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, L.Dense(4)(L.Dense(8)(inner(inputs))))
+    tfgc.enable(inner, strategy="uniform")
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    assert "part/dense" in plan.segments[0].nodes
+    tfgc.enable(model, plan)
+    assert "call" not in vars(inner)
+    tfgc.disable(model)
+    assert "call" not in vars(model)
+
+
+def test_disable_and_twenty_rounds_leave_no_trace():
+    model = fresh(built(Subclassed, X))
+    before = [set(vars(layer)) for layer in model._flatten_layers()]
+    for _ in range(20):
+        tfgc.enable(model, layers=["block_0"])
+        tfgc.enable(model, layers=model.blocks)
+        tfgc.disable(model)
+    after = [set(vars(layer)) for layer in model._flatten_layers()]
+    assert all(now - known <= {"train_function"} for known, now in zip(before, after))
+
+
+def test_inference_runs_the_original_code():
+    model = fresh(built(Subclassed, X))
+    expected = model(X, training=False)
+    tfgc.enable(model, layers=model.blocks)
+    np.testing.assert_array_equal(model(X, training=False), expected)
+    np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("block_0", "give a list"),
+        (["blok_0"], "did you mean 'block_0'"),
+        ([L.Dense(2, name="stranger")], "has no layer"),
+        ([], "name at least one"),
+    ],
+)
+def test_layers_that_cannot_be_chosen(chosen, message):
+    with pytest.raises(tfgc.OptionError, match=message):
+        tfgc.enable(fresh(built(Subclassed, X)), layers=chosen)
+
+
+def test_layers_exclude_a_plan():
+    model = fresh(functional_with_transformer_layers)
+    with pytest.raises(tfgc.OptionError, match="leave plan"):
+        tfgc.enable(model, layers=["layer_0"], strategy="sqrt")
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"tfgc.enable\(model, layers="):
+        tfgc.enable(fresh(built(Subclassed, X)))

@@ -1,0 +1,89 @@
+"""Compare what a segment's layers made in two runs, by a few numbers for each.
+
+A checksum holds the norm of a tensor, two weighted sums (one over all places but the
+last axis, one along it, so that a shuffle shows too), and by how much these may
+move if every element is rounded anew: two runs of the same code in one graph need not be
+bit-equal, since TensorFlow's optimizer fuses operations in one and not in the other. Drawing
+another dropout mask moves the sums by about the norm.
+
+A checksum is carried as integers, because no gradient flows through it.
+"""
+
+import tensorflow as tf
+
+from tfgc import _context
+from tfgc._errors import OptionError, ReplayMismatchError
+
+_ROUNDINGS = 4
+_GOLDEN = 0.6180339887498949
+
+
+def of(tensor):
+    """The checksum of a tensor: whole numbers of shape (4,)."""
+    if tensor.dtype == tf.string:
+        tensor = tf.strings.to_hash_bucket_fast(tensor, 2**20)
+    precision = _epsilon(tensor.dtype.real_dtype) if tensor.dtype.is_floating or tensor.dtype.is_complex else 0.0
+    if tensor.dtype.is_complex:
+        tensor = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)])
+    values = tensor if tensor.dtype in (tf.float32, tf.float64) else tf.cast(tensor, tf.float32)
+    values = tf.stop_gradient(values)
+    size = tf.cast(tf.size(values), tf.float64)
+    norm = tf.sqrt(2.0 * tf.cast(tf.nn.l2_loss(values), tf.float64))
+    rows = tf.reshape(values, [-1, tf.shape(values)[-1] if values.shape.rank else 1])
+    sums = [_weighted(tf.reduce_sum(rows, axis)) for axis in (1, 0)]
+    # Rounding each element moves a sum by eps times the norm; adding up moves it by no more than the second term.
+    allowed = _ROUNDINGS * norm * (precision + _epsilon(values.dtype) * tf.sqrt(size))
+    return tf.bitcast(tf.stack([norm, *sums, allowed]), tf.int64)
+
+
+def _epsilon(dtype):
+    return {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23}.get(dtype, 2.0**-52)
+
+
+def _weighted(values):
+    """A sum in which every place has another weight: multiples of the golden ratio, without their whole part."""
+    places = tf.cast(tf.range(tf.size(values)), tf.float64)
+    return tf.reduce_sum(tf.cast(values, tf.float64) * tf.math.mod(places * _GOLDEN, 1.0))
+
+
+def held(name, labels, first, again, gradients):
+    """Return `gradients`, provided that the checksums of both runs agree.
+
+    Args:
+        name: The segment.
+        labels: The layer behind each checksum.
+        first, again: The checksums of the two runs.
+        gradients: What the second run gave; None and `tf.IndexedSlices` among them.
+
+    Raises:
+        ReplayMismatchError: In eager calls. A graph fails when it runs, with
+            `tf.errors.InvalidArgumentError` and the same message.
+        OptionError: In what XLA compiles, which drops assertions.
+    """
+    if _context.in_xla():
+        raise OptionError("check_replay=True cannot stop a step that XLA compiles: leave it or jit_compile=True out")
+    first, again = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
+    difference = tf.abs(first - again)[:, :3]
+    alike = (difference <= first[:, 3:]) | ~(tf.math.is_finite(first[:, :3]) | tf.math.is_finite(again[:, :3]))
+    wrong = ~tf.reduce_all(alike, axis=1)
+    at = tf.argmax(wrong)
+    which = tf.argmax(tf.where(alike[at], tf.zeros((), tf.float64), difference[at] + 1))
+    culprit = tf.gather(tf.constant(labels), at)
+    values = first[at, which], again[at, which]
+    if tf.executing_eagerly():
+        if bool(wrong[at]):
+            raise ReplayMismatchError(_message(name, culprit.numpy().decode(), *(float(v) for v in values)))
+        return gradients
+    told = _message(name, "{}", "{}", "{}").split("{}")
+    data = [told[0], culprit, told[1], values[0], told[2], values[1], told[3]]
+    with tf.control_dependencies([tf.debugging.Assert(~wrong[at], data)]):
+        copy = lambda gradient: None if gradient is None else tf.identity(gradient)
+        return tf.nest.map_structure(copy, gradients, expand_composites=True)
+
+
+def _message(name, layer, first, again):
+    return (
+        f"The second run of {name} did not repeat the first: {layer} made values with the checksum {first} "
+        f"in the first run and {again} in the second. Draw random numbers with keras.random and keep state in Keras "
+        "variables, or leave this layer out of what is recomputed."
+    )
