@@ -45,12 +45,14 @@ class Effects:
 
     Attributes:
         reads: Keras variables it reads; their values become arguments.
+        writes: Keras variables it writes.
         captured: Tensors it closes over through which gradients can flow.
         variables: Plain `tf.Variable`s it reads, the trainable ones.
         obstacle: Why it must not be run twice, or None.
     """
 
     reads: tuple
+    writes: tuple = ()
     captured: tuple = ()
     variables: tuple = ()
     obstacle: Any = None
@@ -80,6 +82,7 @@ def discover(fn, packing):
     graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
     return Effects(
         reads=tuple(scope.reads.values()),
+        writes=tuple(variable for variable, _ in scope.written.values()),
         captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
         variables=tuple(graph.variables),
         obstacle=found or obstacle(graph),

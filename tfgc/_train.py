@@ -52,7 +52,7 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     runner = Runner(model, plan)
     if not model.trainable_weights:
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
-    trainer = _Trainer(model, runner)
+    trainer = Trainer(model, runner.call)
     trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     optimizer = trainer.optimizer
     optimizer.build(model.trainable_variables)
@@ -74,17 +74,17 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     return step
 
 
-class _Trainer(keras.Model):
-    """The model run by a plan, with Keras's own reading of `loss` and `metrics`.
+class Trainer(keras.Model):
+    """A model run by another `call`, with Keras's own reading of `loss` and `metrics`.
 
     A model of its own, so that compiling it leaves the user's as it is.
     """
 
-    def __init__(self, model, runner):
+    def __init__(self, model, call):
         super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
         self.model = model
         self.output_names = getattr(model, "output_names", None)
-        self._run = runner.call
+        self._run = call
         self.built = True
 
     def call(self, inputs, training=None, mask=None):

@@ -1,0 +1,227 @@
+"""`tfgc.verify`: it says equal where steps are, and finds each kind of difference where they are not."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import fresh, noise, states
+from test_check_replay import TOKENS, everything
+from test_layers import Subclassed, built
+
+import tfgc
+from tfgc import _verdict
+from tfgc._segments import Runner
+
+L = keras.layers
+X, Y = noise(16, 8), noise(16, 4, seed=2)
+ALL = ("eager", "compiled", "graph", "xla")
+
+
+def snapshot(model):
+    return [np.array(v.numpy()) for v in states(model)]
+
+
+def test_equal_in_every_mode_and_the_model_is_left_as_it_was():
+    model = fresh(everything)
+    model.compile("adam", "mse", metrics=["mae"])
+    model.fit(X, Y, verbose=0)
+    before, function = snapshot(model), model.train_function
+    verdict = tfgc.verify(model, tfgc.plan(model, strategy="uniform", segments=3), (X, Y), modes=ALL)
+    assert verdict
+    assert verdict.modes == ALL
+    assert verdict.compared["gradient"] == 10
+    assert verdict.compared["seed"] == 2
+    assert verdict.compared["added loss"] == 1
+    assert verdict.compared["metric"] == 2
+    assert not verdict.unrepeatable
+    assert str(verdict).startswith("EQUAL: 3 steps in each of eager, compiled, graph, xla")
+    for a, b in zip(before, snapshot(model)):
+        np.testing.assert_array_equal(a, b)
+    assert model.train_function is function
+    assert "call" not in vars(model)
+
+
+def test_an_enabled_model_stays_enabled():
+    model = fresh(everything)
+    tfgc.enable(model, strategy="uniform")
+    call = vars(model)["call"]
+    assert tfgc.verify(model, None, X, modes="graph")
+    assert vars(model)["call"] == call
+
+
+@pytest.mark.filterwarnings("ignore:.*mask:UserWarning")
+def test_masks_sparse_gradients_and_an_unused_weight():
+    class Unused(L.Layer):
+        def build(self, shape):
+            self.idle = self.add_weight(shape=(3,), name="idle")
+
+        def call(self, x):
+            return x * 1.0
+
+    def build():
+        inputs = keras.Input((5,), dtype="int32")
+        x = L.LSTM(6)(L.Dropout(0.3)(L.Embedding(9, 4, mask_zero=True)(inputs)))
+        return keras.Model(inputs, L.Dense(4)(Unused()(L.Dense(6)(x))))
+
+    model = fresh(build)
+    verdict = tfgc.verify(model, tfgc.plan(model, strategy="uniform", segments=3), (TOKENS, Y), loss="mse")
+    assert verdict
+    assert verdict.compared["gradient"] == 9
+
+
+def test_layers_of_a_subclassed_model():
+    model = fresh(built(Subclassed, X))
+    assert tfgc.verify(model, None, (X, Y), layers=["block_0", "block_2"], loss="mse")
+    assert not any("call" in vars(layer) for layer in model._flatten_layers())
+
+
+def wrong(monkeypatch, change):
+    """Let enabled models run `change(call, inputs, training)` in place of the plan."""
+    right = Runner.call
+
+    def call(self, inputs, training=None, mask=None):
+        return change(lambda x: right(self, x, training=training, mask=mask), inputs)
+
+    call.stands_in = True
+    monkeypatch.setattr(Runner, "call", call)
+
+
+def twice(call, x):
+    call(x)
+    return call(x)
+
+
+@tf.custom_gradient
+def thousandth_more(x):
+    return tf.identity(x), lambda upstream: upstream * 1.001
+
+
+@pytest.mark.parametrize("modes", ["eager", "graph"])
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        (lambda call, x: call(x) * 1.001, {"loss", "gradient"}),
+        (lambda call, x: thousandth_more(call(x)), {"gradient"}),
+        (twice, {"seed", "state", "loss", "gradient"}),
+        (lambda call, x: tf.stop_gradient(call(x)), {"gradient"}),
+    ],
+    ids=["outputs", "gradients only", "state moves twice", "no gradient"],
+)
+def test_a_wrong_step_is_found(change, kinds, modes, monkeypatch):
+    wrong(monkeypatch, change)
+    model = fresh(everything)
+    verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes=modes, steps=2)
+    assert not verdict
+    assert verdict.worst.relative >= 5e-4
+    assert kinds <= {difference.kind for difference in verdict.differences}
+    assert str(verdict).startswith("NOT EQUAL")
+    named = [d for d in verdict.differences if d.kind == "gradient" and d.name == "dense/kernel"]
+    assert not named or named[0].layer == "dense"
+
+
+def test_a_layer_that_draws_by_itself_is_told_and_makes_the_steps_differ():
+    draws = np.random.default_rng(0)
+
+    class Drawing(L.Layer):
+        def call(self, x):
+            return x + draws.standard_normal(8).astype("float32")
+
+    layers = [L.Dense(8), Drawing(name="drawing"), L.Dense(8), L.Dense(4)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes="eager")
+    assert not verdict
+    assert verdict.unrepeatable == ("drawing",)
+    assert "not deterministic: 'drawing'" in str(verdict)
+
+
+def test_a_layer_that_cannot_be_run_twice_is_told_with_the_reason():
+    class Raw(L.Layer):
+        def call(self, x):
+            return x + 0.0 * tf.random.normal((8,))
+
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), Raw(name="raw"), L.Dense(8), L.Dense(4)])
+    with pytest.warns(tfgc.NotReplayableWarning):
+        verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes="eager")
+    assert verdict
+    assert "RandomStandardNormal" in verdict.kept["raw"]
+
+
+def test_where_plain_tensorflow_differs_from_itself_twice_that_is_allowed_and_told():
+    """A convolution bias before BatchNormalization: its true gradient is zero."""
+    image = noise(16, 8, 8, 3)
+
+    def build():
+        layers = [L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(4, 3), L.BatchNormalization()]
+        return keras.Sequential([keras.Input((8, 8, 3)), *layers, L.Flatten(), L.Dense(4)])
+
+    model = fresh(build)
+    verdict = tfgc.verify(model, None, (image, Y), loss="mse", modes=("graph", "xla"))
+    assert verdict, str(verdict)
+    assert all("bias" in d.name and "plain TensorFlow differs" in d.remark for d in verdict.excused)
+
+
+SPARSE = (np.array([1, 2]), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("plain", "planned", "passes"),
+    [
+        (np.ones(4, "float32"), np.ones(4, "float32"), True),
+        (np.ones(4, "float32"), np.ones(4, "float32") * (1 + 5e-6), True),
+        (np.ones(4, "float32"), np.ones(4, "float32") * (1 + 5e-5), False),
+        (np.ones(4, "float32"), None, False),
+        (None, np.zeros(4), False),
+        (None, None, True),
+        (SPARSE, SPARSE, True),
+        (SPARSE, np.ones((3, 3)), False),
+        (SPARSE, (np.array([1, 0]), np.ones((2, 3))), False),
+        (np.ones(4), np.ones(5), False),
+        (np.ones(4, "float32"), np.ones(4), False),
+        (np.array([1, np.nan]), np.array([1, np.nan]), True),
+        (np.array([1, np.nan]), np.array([1, 2.0]), False),
+        (np.zeros(4), np.full(4, 1e-9), True),
+        (np.ones(4), ..., False),
+    ],
+)
+def test_what_passes(plain, planned, passes):
+    judge = _verdict.Judge("float32", 2)
+    name = ("gradient", "b/bias")
+    judge.compare("graph", _with(name, plain), _with(name, planned))
+    verdict = judge.verdict(("graph",), 1, (), {})
+    assert bool(verdict) is passes
+    if not passes:
+        assert verdict.worst.name == "b/bias"
+        assert verdict.worst.layer == "b"
+
+
+def _with(name, value):
+    values = {("gradient", "a/kernel"): np.ones(4, "float32"), ("seed", "a/s"): np.array([1, 0]), name: value}
+    return [{key: value for key, value in values.items() if value is not ...}]
+
+
+def test_seeds_and_eager_states_must_be_equal_to_the_bit():
+    judge = _verdict.Judge("float32", 2)
+    for kind, other in (("seed", np.array([1, 1])), ("state", np.array([1.0000001]))):
+        plain = _with((kind, "x"), np.array([1, 0]) if kind == "seed" else np.array([1.0]))
+        judge.compare("eager", plain, _with((kind, "x"), other))
+    assert {d.kind for d in judge.verdict(("eager",), 1, (), {}).differences} == {"seed", "state"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"modes": "grph"}, tfgc.OptionError, "grph"),
+        ({"modes": ()}, tfgc.OptionError, "name some of"),
+        ({"steps": 0}, tfgc.OptionError, "steps=0"),
+        ({"loss": "mse"}, tfgc.OptionError, "needs targets"),
+    ],
+)
+def test_bad_input(arguments, error, message):
+    with pytest.raises(error, match=message):
+        tfgc.verify(fresh(everything), None, X, **arguments)
+
+
+def test_a_plan_and_layers_exclude_each_other():
+    model = fresh(everything)
+    with pytest.raises(tfgc.OptionError, match="not both"):
+        tfgc.verify(model, tfgc.plan(model), X, layers=["dense"])

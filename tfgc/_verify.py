@@ -1,0 +1,245 @@
+"""Prove on the user's own model that a plan changes nothing but memory and time.
+
+Plain and planned steps run from the same states: before each planned step every variable
+gets the value that it had before the plain one, so that differences do not grow from step
+to step. Between the steps the weights move by a per cent.
+"""
+
+import collections
+import contextlib
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc import _effects, _enable, _functional, _layers, _repeat, _trace, _train
+from tfgc._errors import OptionError, UnsupportedModelError, near, whole
+from tfgc._verdict import Judge
+
+_MODES = ("eager", "compiled", "graph", "xla")
+_BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
+_OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
+
+
+def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "graph"), steps=3):
+    """Compare training by a plan with plain training, on your model and your data.
+
+    Runs plain and planned steps from the same state and compares the loss, each gradient
+    (None and sparse ones as such), each state variable, random seeds, metrics and `add_loss`
+    terms. Also runs every layer twice from one state, to find those that are not
+    deterministic. The model and its variables are afterwards what they were. Plain steps
+    have to fit in memory: use a smaller batch where they do not.
+
+    Args:
+        model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
+        plan: A `tfgc.Plan`; None for `tfgc.plan(model)`, or with `layers`.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them.
+        layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
+        loss: What `model.compile` takes. Default: what the model was compiled with; without
+            that, or without `y`, the mean square of the outputs.
+        modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments), "graph" (the
+            step in `tf.function`, as in `fit`) and "xla".
+        steps: How many steps in a row, so that random numbers that stand still show.
+
+    Returns:
+        A `Verdict`: true if all is equal; printed, it tells the worst relative difference and
+        its layer. Allowed are, of a gradient's norm, 1e-5 in float32, 5e-3 in float16, 5e-2 in
+        bfloat16 and 1e-12 in float64, op by op some roundings; where plain TensorFlow
+        differs more from itself between its own modes, twice that is allowed, and told.
+
+    Raises:
+        OptionError: For an unknown mode.
+
+    Example:
+        >>> import keras, numpy as np, tfgc
+        >>> layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        >>> model = keras.Sequential([keras.Input((8,)), *layers])
+        >>> verdict = tfgc.verify(model, tfgc.plan(model), (np.ones((4, 8)), np.ones((4, 1))), loss="mse")
+        >>> bool(verdict)
+        True
+    """
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    for mode in modes or [None]:
+        if mode not in _MODES:
+            raise OptionError(f"modes={modes!r}: name some of {', '.join(_MODES)}{near(mode, _MODES)}")
+    whole("steps", steps)
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"{model!r} is no keras.Model")
+    if layers is not None and plan is not None:
+        raise OptionError("give a plan or layers=, not both")
+    data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_as_it_was(model))
+        step = _Step(model, data, loss)
+        stack.callback(step.write, step.read())
+        chosen = None if layers is None else _layers.choose(model, layers)
+        judge = Judge(*_tolerances(model, chosen))
+        for mode in modes:
+            befores, plain = step.run(_BASELINE[mode], steps)
+            _enable.enable(model, plan, layers=chosen, compile_segments=mode != "eager")
+            _, planned = step.run(mode, steps, befores)
+            _enable.disable(model)
+            other = lambda mode=mode, befores=befores: step.run(_OTHER[mode], steps, befores)[1]
+            judge.compare(mode, plain, planned, other if mode in _OTHER else None)
+        with _repeat.probed(_parts(model, chosen)) as (unrepeatable, kept):
+            model(data[0], training=True)
+    return judge.verdict(modes, steps, tuple(sorted(unrepeatable)), kept)
+
+
+class _Step:
+    """One training step of a model as it stands, and every variable that the step may move."""
+
+    def __init__(self, model, data, loss):
+        self._model, self._data = model, data
+        self._grader = _grader(model, loss, data[1] is not None)
+        packing = _functional.Packing(((data[0],), {"training": True}))
+        packing.release()
+        effects = _effects.discover(model, packing)
+        self._states = _named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
+        if self._grader is not None:
+            # Metrics are built by their first use.
+            before, metrics = self.read(), _named(self._grader.metrics_variables)
+            values = {name: v.numpy() for name, v in metrics.items()}
+            self._graded(*data, model(data[0], training=True))
+            self._grader.reset_metrics()
+            self.write(before)
+            for name, value in values.items():
+                metrics[name].assign(value)
+            self._states = _named([*self._states.values(), *self._grader.metrics_variables])
+        self._watched = {
+            name: v if isinstance(v, tf.Variable) else v.value for name, v in self._states.items() if v.trainable
+        }
+
+    def run(self, mode, steps, befores=None):
+        """Run some steps from the states in `befores`, or one after the other; return those and all results."""
+        function = self._once
+        if mode != "eager":
+            function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
+        given, outcomes = befores or [self.read()], []
+        for number in range(steps):
+            if number == len(given):
+                given.append(self._nudged())
+            self.write(given[number])
+            loss, added, gradients, metrics = function(*self._data)
+            found = {("loss", "loss"): loss}
+            found |= {("added loss", str(i)): value for i, value in enumerate(added)}
+            found |= {("metric", name): value for name, value in metrics.items()}
+            found |= {("gradient", name): gradient for name, gradient in zip(self._watched, gradients)}
+            found |= {
+                (_kind(v), name): v.value if isinstance(v, keras.Variable) else v for name, v in self._states.items()
+            }
+            outcomes.append({key: _plain_value(value) for key, value in found.items()})
+        if befores is not None:
+            self.write(befores[0])
+        return given, outcomes
+
+    def _once(self, x, y, weight):
+        with tf.GradientTape() as tape:
+            outputs = self._model(x, training=True)
+            added = list(self._model.losses)
+            loss, metrics = self._graded(x, y, weight, outputs)
+        return loss, added, tape.gradient(loss, list(self._watched.values())), metrics
+
+    def _graded(self, x, y, weight, outputs):
+        """The loss and the metrics of a batch."""
+        if self._grader is not None:
+            loss = self._grader.compute_loss(x, y, outputs, weight)
+            return loss, self._grader.compute_metrics(x, y, outputs, weight)
+        flat = [tf.cast(t, tf.float32) for t in tf.nest.flatten(outputs)]
+        return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
+
+    def read(self):
+        """The value of every variable."""
+        return {name: v.numpy() for name, v in self._states.items()}
+
+    def write(self, values):
+        """Give variables their values."""
+        for name, value in values.items():
+            self._states[name].assign(value)
+
+    def _nudged(self):
+        """The states now, with every weight moved by up to a per cent, as an update would."""
+        values = self.read()
+        for name in self._watched:
+            wave = np.cos(np.arange(values[name].size)).reshape(values[name].shape)
+            values[name] = (values[name] * (1 + 0.01 * wave)).astype(values[name].dtype)
+        return values
+
+
+def _grader(model, loss, has_targets):
+    """What computes the loss and metrics, in Keras's own reading; None for the mean square of the outputs."""
+    if loss is not None and not has_targets:
+        raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
+    if loss is not None:
+        trainer = _train.Trainer(model, model)
+        trainer.compile(loss=loss)
+        return trainer
+    return model if has_targets and model.compiled else None
+
+
+@contextlib.contextmanager
+def _as_it_was(model):
+    """Run plainly in here; afterwards the model is enabled again if it was."""
+    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if _trace.stands_in(layer)}
+    function = model.train_function
+    _layers.restore_calls(model)
+    try:
+        yield
+    finally:
+        _layers.restore_calls(model)
+        for layer, call in calls.items():
+            layer.call = call
+        model.train_function = function
+
+
+def _parts(model, chosen):
+    """The layers to try twice, by name: those that are chosen, or that a model calls itself."""
+    if chosen is not None:
+        return {layer.path or layer.name: layer for layer in chosen}
+    called = (step.node.operation for step in _trace.Program(model).steps)
+    return {layer.name: layer for layer in called if isinstance(layer, keras.Layer)}
+
+
+def _tolerances(model, chosen):
+    """The coarsest dtype that layers compute in, and how often something is used at most, for `Judge`."""
+    dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+    coarsest = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
+    if chosen is not None:
+        return coarsest, 16
+    program = _trace.Program(model)
+    uses = collections.Counter(ref for node in program.graph.nodes for ref in node.inputs)
+    calls = collections.Counter(id(step.node.operation) for step in program.steps)
+    # Regularizers are one use more of an output or a weight.
+    return coarsest, 1 + max([2, *uses.values(), *calls.values()])
+
+
+def _named(variables):
+    """Variables by name, each once; a name that occurs again gets a number."""
+    found = {}
+    for variable in {id(v): v for v in variables}.values():
+        name, count = getattr(variable, "path", variable.name), 0
+        unique = name
+        while unique in found:
+            count += 1
+            unique = f"{name}:{count}"
+        found[unique] = variable
+    return found
+
+
+def _kind(variable):
+    return "seed" if "seed_generator_state" in variable.name else "state"
+
+
+def _tensor(value):
+    """A tensor as Keras's data adapters make them."""
+    if value is None or tf.is_tensor(value):
+        return value
+    value = np.asarray(value)
+    return tf.convert_to_tensor(value, keras.config.floatx() if value.dtype.kind == "f" else None)
+
+
+def _plain_value(value):
+    if isinstance(value, tf.IndexedSlices):
+        return value.indices.numpy(), value.values.numpy()
+    return None if value is None else np.asarray(value)
