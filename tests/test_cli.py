@@ -1,6 +1,7 @@
 """The commands that plan: what they print and write, and what they say to mistakes."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -414,3 +415,46 @@ def test_explain_fits_the_page(network):
         assert max(map(len, words.splitlines())) <= 100
         assert words.count("<- the peak is here") == 1
         assert len(words.splitlines()) < 3 * len(plan.segments) + 20
+
+
+def test_verify_proves_it_and_takes_a_plan_file(tmp_path):
+    made = tmp_path / "plan.json"
+    command("plan", *CHAIN, "--image-size", "8", "--option", "segments=3", "--strategy", "uniform", "-o", made)
+    printed = command("verify", *CHAIN, "--image-size", "8", "--plan", made, "--mode", "graph", "--steps", "2").output
+    assert printed.startswith("EQUAL: 2 steps in each of graph; in each ")
+    assert "worst relative difference" in printed
+    found = json.loads(command("verify", *CHAIN, "--image-size", "8", "--mode", "eager", "--steps", "1", "--json").output)
+    assert found["equal"] is True
+    assert found["compared"]["gradient"] == 6 * 4 + 2
+
+
+def restless(image_size=None):
+    draws = np.random.default_rng(0)
+
+    class Restless(keras.layers.Layer):
+        def call(self, x):
+            return x * draws.uniform()
+
+    model = [keras.layers.Dense(8), Restless(name="restless"), keras.layers.Dense(8), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input((8,)), *model])
+
+
+def test_verify_fails_with_an_exit_code_where_training_differs():
+    result = subprocess.run(
+        [sys.executable, "-m", "tfgc", "verify", "test_cli:restless", "--batch-size", "4", "--mode", "eager"],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parent,
+    )
+    assert result.returncode == 1
+    assert result.stdout.startswith("NOT EQUAL")
+    assert "not deterministic: 'restless'" in result.stdout
+    assert "tfgc: test_cli:restless trains differently by this plan" in result.stderr
+
+
+def test_verify_of_chosen_layers():
+    assert command("verify", *CHAIN, "--image-size", "8", "--layers", "conv1,norm3", "--mode", "graph", "--steps", "1")
+    with pytest.raises(OptionError, match="no layer 'conv9'; did you mean"):
+        command("verify", *CHAIN, "--image-size", "8", "--layers", "conv9")
+    with pytest.raises(OptionError, match="not both"):
+        command("verify", *CHAIN, "--layers", "conv1", "--budget", "1GB")

@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 
-from tfgc._errors import OptionError, PlanMismatchError, TfgcError
-from tfgc._graph import Ref
+from tfgc._errors import PlanMismatchError, TfgcError
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
@@ -60,11 +59,13 @@ def measure(case):
     import keras
     import tensorflow as tf
 
+    from tfgc import _synthetic
+
     keras.utils.set_random_seed(_SEED)
     model = _build(*case.build)
     optimizer = keras.optimizers.SGD(0.01)
     detail = _enable(model, case, optimizer)
-    x, y = _data(model, case)
+    x, y = _synthetic.batch(model, case.batch_size, case.input_shapes)
     step = _step(model, optimizer)
     if case.mode == "graph":
         step = tf.function(step)
@@ -147,43 +148,6 @@ def _step(model, optimizer):
         return loss
 
     return step
-
-
-def _data(model, case):
-    """Inputs and targets for a model: seeded noise; whole numbers are 0 or 1."""
-    import numpy as np
-    import tensorflow as tf
-
-    random = np.random.default_rng(_SEED)
-
-    def tensor(dtype, shape):
-        shape = (case.batch_size, *shape[1:])
-        if tf.as_dtype(dtype).is_integer:
-            return tf.constant(random.integers(0, 2, shape), dtype)
-        return tf.cast(random.standard_normal(shape, dtype="float32"), dtype)
-
-    made = _specs(model, case)
-    inputs, outputs = ([tensor(dtype, shape) for dtype, shape in specs] for specs in made)
-    if len(inputs) > 1:
-        return tf.nest.pack_sequence_as(model.input, inputs), outputs
-    return inputs[0], outputs
-
-
-def _specs(model, case):
-    """Pairs of dtype and shape of the inputs and of the outputs."""
-    inputs, outputs = model.inputs, model.outputs
-    if case.input_shapes:
-        from tfgc import _trace
-
-        graph = _trace.read(model, case.batch_size, case.input_shapes)
-        inputs, outputs = [graph.specs[Ref(t.name)] for t in inputs], [graph.specs[ref] for ref in graph.outputs]
-    for tensor, spec in zip(model.inputs, inputs):
-        if None in spec.shape[1:]:
-            raise OptionError(
-                f"input {tensor.name!r} has the shape {tensor.shape}: name its size, as with --image-size, or with "
-                f"--input {tensor.name}=SIZES, in Python input_shapes="
-            )
-    return [[(spec.dtype, spec.shape) for spec in side] for side in (inputs, outputs)]
 
 
 def _timeline(step, allocated):

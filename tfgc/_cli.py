@@ -63,17 +63,11 @@ def plan(name, batch_size, image_size, inputs, budget, strategy, options, measur
 @click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
 def explain(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, plan_path):
     """Say segment by segment what a plan stores and runs again, why, and what that costs."""
-    from tfgc import _plan
-
-    if plan_path is not None:
-        for flag, given in (("--budget", budget), ("--strategy", strategy), ("--option", options)):
-            if given:
-                raise OptionError(f"give --plan, or {flag} to make one, not both")
-        read = _plan.read(plan_path)
+    read = _read_plan(plan_path, budget, strategy, options)
     with shared.warnings_in_a_line():
         model, sizes = shared.open_model(name, image_size, inputs)
         common = {"input_shapes": sizes, "measure": measure}
-        if plan_path is None:
+        if read is None:
             made = _make(model, batch_size, budget, strategy, options, optimizer=optimizer, **common)
         else:
             made = _judged(model, batch_size, read, **common)
@@ -188,6 +182,60 @@ def compare(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
     failed = [r for r in results if r.status == "failed"]
     if failed:
         raise TfgcError(f"{len(failed)} of {len(results)} cases failed; {failed[0].name}: {failed[0].detail}")
+
+
+@cli.command()
+@shared.model_options
+@shared.plan_options
+@click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
+@click.option("--layers", help="Layers to recompute, separated by commas, in place of a plan.")
+@click.option(
+    "--mode", "modes", default="eager,graph", show_default=True, help="Of eager, compiled, graph and xla, with commas."
+)
+@click.option("--steps", type=int, default=3, show_default=True, help="Steps in a row.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+def verify(
+    name, batch_size, image_size, inputs, budget, strategy, options, plan_path, layers, modes, steps, as_json
+):  # fmt: skip
+    """Prove that training NAME by a plan gives what plain training gives.
+
+    Compares the loss, every gradient, state and seed of plain and planned steps on seeded noise, with the squared
+    error as the loss. Exit code 1 if anything differs.
+    """
+    read = _read_plan(plan_path, budget, strategy, options)
+    if layers is not None and (read is not None or budget or strategy or options):
+        raise OptionError("give --layers, or a plan or options to make one, not both")
+    with shared.warnings_in_a_line():
+        model, sizes = shared.open_model(name, image_size, inputs)
+        from tfgc import _synthetic, _verify
+
+        if read is None and layers is None:
+            read = _make(model, batch_size, budget, strategy, options, input_shapes=sizes)
+        x, y = _synthetic.batch(model, batch_size, sizes)
+        verdict = _verify.verify(
+            model,
+            read,
+            (x, y if len(y) > 1 else y[0]),
+            layers=None if layers is None else [word.strip() for word in layers.split(",")],
+            loss="mse",
+            modes=[word.strip() for word in modes.split(",")],
+            steps=steps,
+        )
+    click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict)
+    if not verdict:
+        raise TfgcError(f"{name} trains differently by this plan: {verdict.worst}")
+
+
+def _read_plan(path, budget, strategy, options):
+    """The plan in a file, None if none is named; options to make one are then a mistake."""
+    from tfgc import _plan
+
+    if path is None:
+        return None
+    for flag, given in (("--budget", budget), ("--strategy", strategy), ("--option", options)):
+        if given:
+            raise OptionError(f"give --plan, or {flag} to make one, not both")
+    return _plan.read(path)
 
 
 def _make(model, batch_size, budget, strategy, options, **common):

@@ -1,0 +1,46 @@
+"""Batches of seeded noise for any model."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfgc import _trace
+from tfgc._errors import OptionError
+from tfgc._graph import Ref
+
+_SEED = 0
+
+
+def batch(model, batch_size, input_shapes=None):
+    """Inputs in the model's own structure, and a list of targets, one for each output.
+
+    Whole numbers are 0 or 1, all else is normally distributed.
+
+    Raises:
+        OptionError: If a size of an input is open.
+    """
+    random = np.random.default_rng(_SEED)
+
+    def tensor(spec):
+        shape = (batch_size, *spec.shape[1:])
+        if tf.as_dtype(spec.dtype).is_integer:
+            return tf.constant(random.integers(0, 2, shape), spec.dtype)
+        return tf.cast(random.standard_normal(shape, dtype="float32"), spec.dtype)
+
+    inputs, outputs = ([tensor(spec) for spec in side] for side in _specs(model, batch_size, input_shapes))
+    if len(inputs) > 1:
+        return tf.nest.pack_sequence_as(model.input, inputs), outputs
+    return inputs[0], outputs
+
+
+def _specs(model, batch_size, input_shapes):
+    inputs, outputs = model.inputs, model.outputs
+    if input_shapes:
+        graph = _trace.read(model, batch_size, input_shapes)
+        inputs, outputs = [graph.specs[Ref(t.name)] for t in inputs], [graph.specs[ref] for ref in graph.outputs]
+    for tensor, spec in zip(model.inputs, inputs):
+        if None in spec.shape[1:]:
+            raise OptionError(
+                f"input {tensor.name!r} has the shape {tensor.shape}: name its size, as with --image-size, or with "
+                f"--input {tensor.name}=SIZES, in Python input_shapes="
+            )
+    return inputs, outputs
