@@ -117,6 +117,12 @@ def has_tangents(tensors):
     return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
 
 
+def replica():
+    """Return the number of the replica that calls this in eager `Strategy.run`, None if no strategy does."""
+    here = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    return None if here is None else int(here.replica_id_in_sync_group)
+
+
 def in_xla():
     """Return True while tracing what XLA will compile."""
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -117,7 +117,8 @@ class Block:
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         surroundings = _context.Surroundings()
-        key = (packing.key, surroundings.key, compiled, self._settings())
+        # A compiled piece holds the plain variables that it reads, of which each replica has its own.
+        key = (packing.key, surroundings.key, compiled and (_context.replica(),), self._settings())
         look = lambda: self._look(key, packing, surroundings, compiled)
         known = self._known.get(key) if tf.executing_eagerly() else None
         if isinstance(known, _effects.Effects):

@@ -14,7 +14,10 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
 
     The model itself is not changed: outside of the step it runs its own code. The step
     adds `model.losses`, scales the loss when the optimizer is a
-    `LossScaleOptimizer`, and runs on the device where TensorFlow places it.
+    `LossScaleOptimizer`, and runs on the device where TensorFlow places it. Made in the
+    scope of a `tf.distribute.Strategy` it is run by `strategy.run(step, args=(x, y))`; as in
+    Keras, the loss of each replica is then its share, and their sum that of the batch. Give
+    no `metrics` there: TensorFlow cannot make their variables in a traced step of a replica.
 
     Args:
         model: A built `keras.Sequential` or functional model.
