@@ -423,7 +423,9 @@ def test_verify_proves_it_and_takes_a_plan_file(tmp_path):
     printed = command("verify", *CHAIN, "--image-size", "8", "--plan", made, "--mode", "graph", "--steps", "2").output
     assert printed.startswith("EQUAL: 2 steps in each of graph; in each ")
     assert "worst relative difference" in printed
-    found = json.loads(command("verify", *CHAIN, "--image-size", "8", "--mode", "eager", "--steps", "1", "--json").output)
+    found = json.loads(
+        command("verify", *CHAIN, "--image-size", "8", "--mode", "eager", "--steps", "1", "--json").output
+    )
     assert found["equal"] is True
     assert found["compared"]["gradient"] == 6 * 4 + 2
 

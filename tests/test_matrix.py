@@ -1,0 +1,92 @@
+"""Every row of the table in `matrix.py` in every execution mode.
+
+The fast suite runs each row in eager calls and in `tf.function`, and in one of the other modes in turn;
+the rest of the crossings is `slow`.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import TOLERANCE, assert_equal, fresh, noise, states, train
+from matrix import BATCH, MODES, ROWS
+
+import tfgc
+
+OTHERS = [mode for mode in MODES if mode not in ("eager", "graph")]
+FIT = {
+    "fit": {},
+    "fit, eager": {"run_eagerly": True},
+    "fit, XLA": {"jit_compile": True},
+    "fit, 4 steps": {"steps_per_execution": 4},
+}
+
+
+def crossings():
+    for i, row in enumerate(ROWS):
+        for mode in MODES:
+            fast = mode in ("eager", "graph", OTHERS[i % len(OTHERS)])
+            marks = [] if fast else [pytest.mark.slow]
+            yield pytest.param(row, mode, id=f"{row.name}-{mode}", marks=marks)
+
+
+def enabled(row, mode):
+    model = fresh(row.build)
+    plan = tfgc.plan(model, strategy="uniform", segments=3)
+    return tfgc.enable(model, plan, compile_segments=mode not in ("eager", "fit, eager"))
+
+
+def first_batch(x):
+    if isinstance(x, tf.SparseTensor):
+        return tf.sparse.slice(x, [0, 0], [BATCH, x.shape[1]])
+    return tf.nest.map_structure(lambda t: t[:BATCH], x)
+
+
+def loop(row, model, mode):
+    x = first_batch(row.x)
+    y = [noise(BATCH, *t.shape[1:], seed=9) for t in model.outputs]
+    graph, xla = mode in ("graph", "XLA"), mode == "XLA"
+    return train(model, x, y, graph=graph, jit_compile=xla or None, lr=0.01)
+
+
+def fit(row, model, mode):
+    total = 3 * BATCH
+    outputs = model.outputs[0] if isinstance(model, keras.Sequential) else model.output
+    y = keras.tree.map_structure(lambda t: noise(total, *t.shape[1:], seed=9), outputs)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", **FIT[mode])
+    stateful = any(getattr(layer, "stateful", False) for layer in model.layers)
+    history = model.fit(row.x, y, batch_size=BATCH if stateful else 10, epochs=2, shuffle=False, verbose=0).history
+    return history, {f"{i} {v.path}": np.array(v.numpy(), "float64") for i, v in enumerate(states(model))}
+
+
+@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning", "ignore:.*sparse.*dense:UserWarning")
+@pytest.mark.parametrize(("row", "mode"), crossings())
+def test_cell(row, mode):
+    keras.config.set_dtype_policy(row.policy)
+    run = fit if mode in FIT else loop
+    plain_mode = "graph" if mode == "compiled" else mode
+    kind, words = row.cell(mode)
+    if kind == "plain":
+        with pytest.raises(Exception, match=words):
+            run(row, fresh(row.build), plain_mode)
+        return
+    expected = run(row, fresh(row.build), plain_mode)
+    if kind == "refused":
+        with pytest.raises(tfgc.TfgcError, match=words):
+            run(row, enabled(row, mode), mode)
+        return
+    given = run(row, enabled(row, mode), mode)
+    exact = mode in ("eager", "fit, eager")
+    if run is loop:
+        assert_equal(expected, given, exact=exact, policy=row.policy, allowed=row.allowed)
+        return
+    for where, value in expected[1].items():
+        if exact and not row.allowed:
+            np.testing.assert_array_equal(given[1][where], value, where)
+        else:
+            tolerance = 10 * TOLERANCE[row.policy]
+            np.testing.assert_allclose(given[1][where], value, rtol=tolerance, atol=tolerance, err_msg=where)
+    for name, values in expected[0].items():
+        np.testing.assert_allclose(
+            given[0][name], values, rtol=0 if exact and not row.allowed else 10 * TOLERANCE[row.policy]
+        )
