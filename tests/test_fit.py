@@ -64,7 +64,7 @@ def two_heads():
 def tokens():
     """A mask on its way through segments, and the sparse gradient of an embedding."""
     inputs = keras.Input((5,), dtype="int32")
-    x = L.LSTM(6, dropout=0.3)(L.Embedding(9, 4, mask_zero=True)(inputs))
+    x = L.SimpleRNN(6, dropout=0.3)(L.Embedding(9, 4, mask_zero=True)(inputs))
     return keras.Model(inputs, L.Dense(3)(block(x, 8)))
 
 
@@ -386,7 +386,7 @@ def outcome(feature, mode, folder, enabled):
         history,
         {f"{i} {v.path}": np.array(v) for i, v in enumerate(states(model))},
         {f"{i} {v.path}": np.array(v) for i, v in enumerate(model.optimizer.variables)},
-        tf.nest.flatten(model.predict(inputs_of(arguments), verbose=0)),
+        [np.array(y) for y in tf.nest.flatten(model(inputs_of(arguments), training=False))],
         contents(folder),
     )
 
