@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc import _effects, _loops, _opgraph
+from tfgc._errors import told
 from tfgc._graph import Cost, Ref
 
 _READ = {}
@@ -94,8 +95,7 @@ def _cost(program, node, wanted):
         try:
             reading = _read(program, node, specs, wanted)
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({told})")
+            return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({told(error)})")
         if call is not None and len(_READ) < _LIMIT:
             _READ[call] = reading
     return _bound(node, *reading)

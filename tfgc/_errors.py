@@ -6,6 +6,7 @@ instead. `tfgc.__main__` alone turns them into exit codes.
 
 import difflib
 import operator
+import re
 
 
 class TfgcError(Exception):
@@ -76,3 +77,18 @@ def near(name, known):
     if not matches:
         return ""
     return "; did you mean " + " or ".join(repr(m) for m in matches) + "?"
+
+
+def told(error):
+    """Say what an error says in one line: Keras puts what went wrong in bold below a line that says where.
+
+    >>> told(ValueError("no luck\\nat all"))
+    'ValueError: no luck'
+    >>> told(TypeError("Exception encountered when calling Dense.call().\\n\\n\\x1b[1mno length\\x1b[0m\\n..."))
+    'no length, in Dense.call()'
+    """
+    text = str(error).strip()
+    found = re.match(r"Exception encountered when calling (.*?)\.\n.*?\x1b\[1m(.*?)\x1b\[0m", text, flags=re.DOTALL)
+    if found:
+        return f"{found[2].strip().partition(chr(10))[0]}, in {found[1]}"
+    return f"{type(error).__name__}: {text}".partition("\n")[0]

@@ -39,6 +39,8 @@ class Packing:
         self.opaque = None
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
+        flat = type(value) is list and len(value) == len(self._leaves)
+        self._flat = flat and all(kind == "tensor" and mask is None for kind, _, _, mask in self._leaves)
 
     def _take(self, leaf):
         """Replace a leaf by (kind, static part, slots of its tensors, mask slot)."""
@@ -73,6 +75,8 @@ class Packing:
 
     def unpack(self, tensors):
         """Put `tensors` (in the order of `release`) back into the structure."""
+        if self._flat:
+            return list(tensors)
         leaves = []
         for kind, static, slots, mask in self._leaves:
             if kind == "static":
@@ -197,9 +201,9 @@ class Run:
         end = len(self.specs) - len(self.written)
         return self.tensors[end - len(self.labels) : end]
 
-    def without_tensors(self):
-        """What is the same in every run of this signature."""
-        return dataclasses.replace(self, tensors=None)
+    def with_tensors(self, tensors):
+        """The same with other tensors; None for what is the same in every run of this signature."""
+        return Run(tensors, self.specs, self.packing, self.loss_layers, self.labels, self.written)
 
     def finish(self, tensors):
         """Write the state, give the losses to their layers, return the value."""

@@ -27,7 +27,7 @@ import warnings
 import tensorflow as tf
 
 from tfgc import _checksum, _context, _effects, _functional, _replay
-from tfgc._errors import NotReplayableWarning, OptionError
+from tfgc._errors import NotReplayableWarning, OptionError, told
 
 
 def recompute(fn):
@@ -105,6 +105,7 @@ class Block:
         self._wrap = wrap
         self._settings = settings
         self._known = {}
+        self._quick = {}
         self._warned = False
 
     def __call__(self, *args, **kwargs):
@@ -114,33 +115,40 @@ class Block:
             inlined = contextlib.nullcontext() if tf.executing_eagerly() else _context.functions_inlined()
             with inlined:
                 return self._fn(*args, **kwargs)
-        packing = _functional.Packing((args, kwargs))
-        tensors = packing.release()
         surroundings = _context.Surroundings()
         # A compiled piece holds the plain variables that it reads, of which each replica has its own.
-        key = (packing.key, surroundings.key, compiled and (_context.replica(),), self._settings())
+        around = (surroundings.key, compiled and (_context.replica(),), self._settings())
+        quick = (_plain_key(args, kwargs), around) if compiled else (None, around)
+        piece = self._quick.get(quick)
+        call = lambda: self._fn(*args, **kwargs)
+        if piece is not None:
+            return self._run(piece, call, list(args), None)
+        packing = _functional.Packing((args, kwargs))
+        tensors = packing.release()
+        key = (packing.key, around)
         look = lambda: self._look(key, packing, surroundings, compiled)
         known = self._known.get(key) if tf.executing_eagerly() else None
         if isinstance(known, _effects.Effects):
             known = self._piece(packing, known, surroundings)
         piece = known or look()
+        if quick[0] is not None and isinstance(piece, _replay.Compiled):
+            self._quick[quick] = piece
         try:
             if piece.effects.obstacle is None:
-                return self._run(piece, packing, tensors, look if known else None)
+                return self._run(piece, call, tensors, look if known else None)
         except _functional.StaleEffectsError:
             piece = look()
             if piece.effects.obstacle is None:
-                return self._run(piece, packing, tensors, None)
+                return self._run(piece, call, tensors, None)
         self._warn(piece.effects.obstacle)
-        return self._fn(*args, **kwargs)
+        return call()
 
     def _look(self, key, packing, surroundings, compiled):
         """Look at what the function touches, and remember that for eager calls."""
         try:
             effects = _effects.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            obstacle = f"it cannot be traced ({told}). Use TensorFlow operations for what depends on tensors"
+            obstacle = f"it cannot be traced ({told(error)}). Use TensorFlow operations for what depends on tensors"
             effects = _effects.Effects((), obstacle=obstacle)
             return self._piece(packing, effects, surroundings)
         if self._wrap is not None and (effects.captured or effects.variables):
@@ -163,14 +171,17 @@ class Block:
             message = f"{self.name} cannot be run twice and is not recomputed: {obstacle}."
             warnings.warn(message, NotReplayableWarning, stacklevel=4)
 
-    def _run(self, piece, packing, tensors, look_again):
-        """Run by a piece; `look_again` makes a new one if this one was remembered."""
+    def _run(self, piece, call, tensors, look_again):
+        """Run by a piece; `look_again` makes a new one if this one was remembered.
+
+        `call` runs plainly: for forward mode, which stores nothing for later, there is nothing to save.
+        """
         effects = piece.effects
         if not tf.executing_eagerly():
             tensors = [x if tf.is_symbolic_tensor(x) else tf.identity(x) for x in tensors]
         inputs = [*tensors, *_context.read(effects.reads)]
         if _context.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
-            return self._plainly(packing, tensors)
+            return call()
         sources = _sources(inputs, len(tensors), effects.reads)
         if not self._replay:
             run = piece.forward([x if i in sources else tf.stop_gradient(x) for i, x in enumerate(inputs)])
@@ -178,22 +189,26 @@ class Block:
         if self._wrap is not None:
             return _wrapped(self._wrap, piece, inputs, sources)
         if isinstance(piece, _replay.Compiled):
-            with tf.init_scope():
+            with _context.unrecorded():
                 run = piece.forward(inputs)
             return run.finish(_attach(run, piece, inputs, sources))
         run = piece.forward([tf.stop_gradient(x) for x in inputs])
         if _context.has_tangents(run.tensors):
-            return self._plainly(packing, tensors)
+            return call()
         if look_again is not None and _context.is_recorded(run.tensors):
             # Something is recorded although every argument was stopped: the
             # function closes over a tensor or variable that it did not before.
             piece = look_again()
         return run.finish(_attach(run, piece, inputs, sources))
 
-    def _plainly(self, packing, tensors):
-        """For forward mode, which stores nothing for later: there is nothing to save."""
-        args, kwargs = packing.unpack(tensors)
-        return self._fn(*args, **kwargs)
+
+def _plain_key(args, kwargs):
+    """Tells calls apart that are nothing but eager tensors and flags; None for all others."""
+    if not all(isinstance(x, tf.Tensor) and getattr(x, "_keras_mask", None) is None for x in args):
+        return None
+    if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
+        return None
+    return tuple((x.dtype, len(_context.shape_of(x))) for x in args), tuple(kwargs.items())
 
 
 def _sources(inputs, n_arguments, variables):
@@ -217,7 +232,7 @@ def _attach(run, piece, inputs, sources):
     if not arguments or not positions:
         return run.tensors
     tensors = list(run.tensors)
-    first, checksums = run.without_tensors(), run.checksums
+    first, checksums = run.with_tensors(None), run.checksums
 
     def backward(*upstream):
         gradients, again = piece.backward(inputs, sources, first, upstream)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc import _effects, _functional
+from tfgc._errors import told
 
 
 @contextlib.contextmanager
@@ -36,7 +37,7 @@ def _probe(original, name, unrepeatable, kept):
         try:
             effects = _effects.discover(original, packing)
         except Exception as error:  # The plain call that follows raises what is the user's own mistake.
-            kept[name] = f"it cannot be traced ({type(error).__name__})"
+            kept[name] = f"it cannot be traced ({told(error)})"
             return original(*args, **kwargs)
         if effects.obstacle is not None:
             kept[name] = effects.obstacle

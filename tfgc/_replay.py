@@ -88,7 +88,7 @@ class Compiled:
     def __init__(self, piece):
         self.effects, self.surroundings, self.name = piece.effects, piece.surroundings, piece.name
         self._piece = piece
-        self._forward = _function(self._trace_forward)
+        self._forward = _Function(self._trace_forward)
         self._backward = {}
         self._layout = None
 
@@ -101,7 +101,7 @@ class Compiled:
 
     def forward(self, inputs):
         tensors = self._forward(inputs)
-        return dataclasses.replace(self._layout, tensors=tensors)
+        return self._layout.with_tensors(tensors)
 
     def backward(self, inputs, sources, first, upstream):
         function = self._backward.get(tuple(sources))
@@ -110,14 +110,34 @@ class Compiled:
             def trace_backward(inputs, upstream):
                 return self._piece.backward(inputs, sources, first, upstream)
 
-            function = _function(trace_backward)
+            function = _Function(trace_backward)
             self._backward[tuple(sources)] = function
         return function(inputs, list(upstream))
 
 
-def _function(python_function):
-    """A `tf.function` of its own: TensorFlow warns of retracing by code object, and a `partial` has none."""
-    return tf.function(functools.partial(python_function), autograph=False, reduce_retracing=True)
+class _Function:
+    """A `tf.function` of lists of tensors, looked up by their shapes: their dtypes are those of the piece."""
+
+    def __init__(self, python_function):
+        # TensorFlow warns of retracing by code object, and a `partial` has none.
+        partial = functools.partial(python_function)
+        self._function = tf.function(partial, autograph=False, reduce_retracing=True)
+        self._concrete = {}
+
+    def __call__(self, *lists):
+        tensors = [tensor for given in lists for tensor in given]
+        if not all(map(_is_plain, tensors)):
+            return self._function(*lists)
+        key = tuple(map(_context.shape_of, tensors))
+        concrete = self._concrete.get(key)
+        if concrete is None:
+            concrete = self._concrete[key] = _context.concrete(self._function, lists)
+        return _context.call_flat(concrete, tensors)
+
+
+def _is_plain(tensor):
+    """Eager, and no `tf.IndexedSlices`."""
+    return isinstance(tensor, tf.Tensor) and not tf.is_symbolic_tensor(tensor)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,236 @@
+"""Time and memory of `fit` and of eager loops by a plan, against plain Keras and its peers, in one run.
+
+For each network one process a case, one after the other: plain `fit`; `fit` with tfgc enabled by `optimal`, and by
+the fastest plan at half of the activation peak; `keras.RematScope` in its full mode; a model split by hand into eight
+parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The last columns tell how far the update
+of the first step is from the plain one: of the weights, and of the statistics and seeds. Finished networks are kept in
+scripts/results/fit_speed.json. Nothing else may run meanwhile.
+
+    python scripts/fit_speed.py               # everything, about forty minutes on 2 cores
+    python scripts/fit_speed.py resnet50:8    # one network
+    python scripts/fit_speed.py --table       # only print what is there
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import pickle
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "fit_speed.json"
+NETWORKS = ("resnet50:8", "resnet50:16", "densenet121:8", "densenet121:16", "transformer_encoder:8")
+CASES = (
+    "plain fit",
+    "tfgc fit, optimal",
+    "tfgc fit, half",
+    "RematScope fit",
+    "recompute_grad fit",
+    "plain eager",
+    "tfgc eager, optimal",
+    "tfgc eager, half",
+)
+STEPS = 8
+TARGETS = {"transformer_encoder:8": 1.25}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="network:batch", help="which to measure; default: all")
+    parser.add_argument("--table", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        network, case, folder = arguments.case
+        print(json.dumps(measure(network, case, pathlib.Path(folder))))
+        return
+    unknown = set(arguments.networks) - set(NETWORKS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(NETWORKS)}")
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for network in [] if arguments.table else arguments.networks or NETWORKS:
+        if network not in found:
+            found[network] = run(network)
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    for line in table(found):
+        print(line)
+
+
+def run(network):
+    """Every case of a network, each in a process of its own."""
+    cases = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            command = [sys.executable, __file__, "--case", network, case, folder]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            )
+            if done.returncode:
+                said = done.stderr.strip().splitlines()
+                cases[case] = {"failed": said[-1][:300] if said else f"ended with code {done.returncode}"}
+            else:
+                cases[case] = json.loads(done.stdout.splitlines()[-1])
+            print(f"{network}: {case}: {cases[case]}", file=sys.stderr, flush=True)
+    return cases
+
+
+def measure(network, case, folder):
+    """Train for a warm-up step and some counted ones; compare the first update with that of the plain case."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    name, batch_size = network.rsplit(":", 1)
+    batch_size = int(batch_size)
+    keras.utils.set_random_seed(0)
+    model, plain = build(name, batch_size, case)
+    random = np.random.default_rng(0)
+    total = batch_size * (STEPS + 2)
+    if name == "transformer_encoder":
+        x = random.integers(0, 8192, (total, 256)).astype("int32")
+        y = random.integers(0, 8192, (total, 256)).astype("int32")
+    else:
+        x = random.standard_normal((total, 224, 224, 3), dtype="float32")
+        y = random.integers(0, 1000, total).astype("int32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=name == "transformer_encoder")
+    optimizer = keras.optimizers.SGD(0.01)
+    seconds, peaks, updates = [], [], {}
+    before = snapshot(plain)
+    resident = memory(tf, "current")
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            tf.config.experimental.reset_memory_stats("CPU:0")
+            self.begin = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            seconds.append(time.perf_counter() - self.begin)
+            peaks.append(memory(tf, "peak") - resident)
+            if not updates:
+                updates.update({k: v - before[k] for k, v in snapshot(plain).items()})
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size, drop_remainder=True)
+    if case.endswith("fit") or " fit," in case:
+        model.compile(optimizer, loss)
+        # Keras builds a subclassed model with a batch of its own, before the first step.
+        model.fit(data, epochs=1, shuffle=False, verbose=0, callbacks=[Clock()])
+    else:
+        optimizer.build(model.trainable_variables)
+        clock = Clock()
+        for i, (images, labels) in enumerate(data):
+            clock.on_train_batch_begin(i)
+            with tf.GradientTape() as tape:
+                value = loss(labels, model(images, training=True))
+            gradients = tape.gradient(value, [v.value for v in model.trainable_variables])
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            float(value)
+            clock.on_train_batch_end(i)
+    kind = "eager" if "eager" in case else "fit"
+    reference = folder / f"{kind}.pickle"
+    if case in ("plain fit", "plain eager"):
+        reference.write_bytes(pickle.dumps(updates))
+    expected = pickle.loads(reference.read_bytes())
+    weights = {v.path for v in plain.trainable_variables}
+    return {
+        "seconds": statistics.median(seconds[2:]),
+        "first": seconds[0],
+        "peak": int(statistics.median(peaks[2:])),
+        "weights": difference(expected, updates, lambda name: name in weights),
+        "states": difference(expected, updates, lambda name: name not in weights),
+        "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
+    }
+
+
+def build(name, batch_size, case):
+    """The model to train, and the model that holds its variables by name."""
+    import contextlib
+
+    import keras
+    import tensorflow as tf
+
+    import tfgc
+    from tfgc import zoo
+
+    scope = keras.RematScope(mode="full") if case.startswith("RematScope") else contextlib.nullcontext()
+    with scope:
+        model = zoo.build(name)
+    if case.startswith("tfgc"):
+        if case.endswith("half"):
+            plain = tfgc.estimate(model, batch_size, optimizer="sgd")
+            rest = plain.peak_bytes - plain.activation_bytes
+            plan = tfgc.plan(model, batch_size, budget=rest + plain.activation_bytes // 2, optimizer="sgd")
+        else:
+            plan = tfgc.plan(model, batch_size, strategy="optimal")
+        tfgc.enable(model, plan)
+    if not case.startswith("recompute_grad"):
+        return model, model
+    parts = tfgc.split(model, 8)
+
+    class ByHand(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = parts
+
+        def call(self, x, training=None):
+            for part in self.parts[:-1]:
+                flat = tf.nest.flatten(x)
+                x = tf.recompute_grad(
+                    lambda *t, part=part, x=x: part(tf.nest.pack_sequence_as(x, t), training=training)
+                )(*flat)
+            return self.parts[-1](x, training=training)
+
+    return ByHand(), model
+
+
+def snapshot(model):
+    """Every variable by name, seeds included, as one precision."""
+    return {v.path: v.numpy().astype("float64") for v in model.variables}
+
+
+def memory(tf, which):
+    return tf.config.experimental.get_memory_info("CPU:0")[which]
+
+
+def difference(expected, given, chosen):
+    """The norm of the difference of the updates over the norm of the plain ones."""
+    import numpy as np
+
+    names = [name for name in expected if chosen(name)]
+    error = sum(np.sum((expected[n] - given[n]) ** 2) for n in names) ** 0.5
+    scale = sum(np.sum(expected[n] ** 2) for n in names) ** 0.5
+    return float(error / scale) if scale else 0.0
+
+
+def table(found):
+    """Rows of a Markdown table, ratios against the plain case of the same run."""
+    yield "| network, batch | case | time of a step | activation peak | first step | update: weights, states | target |"
+    yield "| --- | --- | ---: | ---: | ---: | --- | --- |"
+    for network, cases in found.items():
+        for case, row in cases.items():
+            name = network.replace(":", ", ")
+            if "failed" in row:
+                yield f"| {name} | {case} | fails: {row['failed'].replace('|', '/')} | | | | |"
+                continue
+            plain = cases["plain eager" if "eager" in case else "plain fit"]
+            slower, share = row["seconds"] / plain["seconds"], row["peak"] / plain["peak"]
+            wrong = "wrong gradients, " if row["weights"] > 1e-3 else ""
+            wrong += "wrong states, " if row["states"] > 1e-3 else ""
+            met = ""
+            if case.startswith("tfgc fit"):
+                most = TARGETS.get(network, 1.15)
+                met = f"x {most}, 50%: " + ("met" if slower <= most and share <= 0.5 else "missed")
+            elif case.startswith("tfgc eager"):
+                met = "x 1: " + ("met" if slower <= 1 else "missed")
+            spent, used = f"{row['seconds']:.3g} s, x {slower:.2f}", f"{row['peak'] / 1e6:,.0f} MB, {share:.0%}"
+            yield (
+                f"| {name} | {case} | {spent} | {used} "
+                f"| {row['first']:.3g} s | {wrong}{row['weights']:.1g}, {row['states']:.1g} | {met} |"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Write docs/works.md: what works in which execution mode, from the tables that the tests prove.
+
+python scripts/matrix.py
+"""
+
+import itertools
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "works.md"
+INTRODUCTION = """\
+# What works, in which mode
+
+Written by `python scripts/matrix.py` from the tables that `tests/test_matrix.py`, `tests/test_fit.py` and
+`tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
+
+**yes**: three steps give the losses, gradients, weights, statistics and seeds of the same mode without tfgc: bit-equal
+where nothing is compiled, elsewhere within 1e-5 of each norm in float32 (5e-3 in float16, 5e-2 in bfloat16, 1e-12 in
+float64). **refused**: tfgc says no, with the message below. **Keras**: plain Keras or TensorFlow refuses it too, with
+the message below.
+"""
+
+
+def main():
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page())
+
+
+def page():
+    """The whole page."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import matrix
+    import test_control_flow
+    import test_fit
+
+    layers = [(row.group, row.name, {mode: row.cell(mode) for mode in matrix.MODES}) for row in matrix.ROWS]
+    features = [("`model.fit`", name, cells(feature, test_fit.MODES)) for name, feature in test_fit.FEATURES.items()]
+    written = [f"`{name}`" if "_" in name or name.islower() else name for name in test_fit.WRITERS]
+    read = [f"`{name}`" if "_" in name or name.islower() else name for name in test_fit.READERS]
+    lines = [INTRODUCTION, "## Layers, models and precision\n"]
+    lines += [f"- {name}: {meaning}" for name, meaning in matrix.MODES.items()]
+    lines += ["", *table(layers, matrix.MODES), "", "## `model.fit` and its features\n"]
+    lines += ["Modes: the default graph, `run_eagerly=True` op by op, the same with compiled segments,"]
+    lines += ["`jit_compile=True`, `steps_per_execution=4`.", "", *table(features, test_fit.MODES), ""]
+    lines += [
+        "## Files\n",
+        "What an enabled model writes equals what the plain one writes: " + ", ".join(written) + ".",
+    ]
+    lines += ["", "Read back, the plan file enables it again: " + ", ".join(read) + "."]
+    lines += ["", "## Gradients and control flow\n", *control_flow(test_control_flow.TABLE)]
+    return "\n".join(lines) + "\n"
+
+
+def cells(feature, modes):
+    """A row of the table of `fit`, in the words of the other."""
+    return {mode: ("plain", feature.refused[mode]) if mode in feature.refused else ("works", "") for mode in modes}
+
+
+def table(rows, modes):
+    """Markdown of rows, group by group, with the messages numbered below."""
+    messages = []
+    yield "| " + " | ".join(["", *modes]) + " |"
+    yield "| --- |" + " --- |" * len(modes)
+    for group, members in itertools.groupby(rows, key=lambda row: row[0]):
+        yield f"| **{group}** |" + " |" * len(modes)
+        for _, name, row in members:
+            yield f"| {name} | " + " | ".join(cell(*row[mode], messages) for mode in modes) + " |"
+    yield ""
+    yield from (f"{number}. {message}" for number, message in enumerate(messages, 1))
+
+
+def cell(kind, words, messages):
+    """What a cell says; its message gets a number."""
+    if kind == "works":
+        return "yes"
+    if words not in messages:
+        messages.append(words)
+    return f"{'Keras' if kind == 'plain' else 'refused'} ({messages.index(words) + 1})"
+
+
+def control_flow(rows):
+    """Markdown of what is differentiated how."""
+    yield "| what | how it ends |"
+    yield "| --- | --- |"
+    yield from (f"| {what} | {end} |" for what, end in rows)
+
+
+if __name__ == "__main__":
+    main()
