@@ -2,9 +2,9 @@
 
 For each network one process a case, one after the other: plain `fit`; `fit` with tfgc enabled by `optimal`, and by
 the fastest plan at half of the activation peak; `keras.RematScope` in its full mode; a model split by hand into eight
-parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The last columns tell how far the update
-of the first step is from the plain one: of the weights, and of the statistics and seeds. Finished networks are kept in
-scripts/results/fit_speed.json. Nothing else may run meanwhile.
+parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The last columns tell how far the
+update of the first step is from the plain one: of the weights, and of the statistics and seeds. Finished networks are
+kept in scripts/results/fit_speed.json. Nothing else may run meanwhile.
 
     python scripts/fit_speed.py               # everything, about forty minutes on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network
@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import statistics
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def run(network):
                 command, capture_output=True, text=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
             )
             if done.returncode:
-                said = done.stderr.strip().splitlines()
+                said = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
                 cases[case] = {"failed": said[-1][:300] if said else f"ended with code {done.returncode}"}
             else:
                 cases[case] = json.loads(done.stdout.splitlines()[-1])

@@ -107,6 +107,11 @@ def key(program, graph, node):
     return _key(program, node, specs, tuple(ref in node.cost.wants for ref in node.inputs))
 
 
+def call_key(program, node):
+    """Equal for calls that do the same with other weights, whatever gradients are wanted; None if that is unknown."""
+    return _key(program, node, tuple(program.graph.specs[ref] for ref in node.inputs), ())
+
+
 def _key(program, node, specs, wanted):
     """Equal for calls that trace to the same graph; None where that cannot be known."""
     operation, arguments, training = program.call_of(node.name)

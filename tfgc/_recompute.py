@@ -94,9 +94,11 @@ class Block:
             hashable value; when that changes the function is traced again.
         again: What the second run calls: `fn` by default, or the same function
             whose parts are blocks, to be recomputed in turn.
+        twin: A `Twin` whose block does the same with other variables, so that what was
+            found out and traced there serves here too.
     """
 
-    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple, again=None):
+    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple, again=None, twin=None):
         self.name = name
         self._fn = fn
         self._again = again or fn
@@ -104,6 +106,7 @@ class Block:
         self._compiled = compiled
         self._wrap = wrap
         self._settings = settings
+        self._twin = twin
         self._known = {}
         self._quick = {}
         self._warned = False
@@ -145,8 +148,12 @@ class Block:
 
     def _look(self, key, packing, surroundings, compiled):
         """Look at what the function touches, and remember that for eager calls."""
+        shared = self._as_twin(key)
+        if isinstance(shared, _replay.Compiled):
+            self._known[key] = shared
+            return shared
         try:
-            effects = _effects.discover(self._fn, packing)
+            effects = shared or _effects.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
             obstacle = f"it cannot be traced ({told(error)}). Use TensorFlow operations for what depends on tensors"
             effects = _effects.Effects((), obstacle=obstacle)
@@ -161,6 +168,18 @@ class Block:
             # What it closes over is looked up again when it matters, and not kept alive.
             self._known[key] = dataclasses.replace(effects, captured=())
         return piece
+
+    def _as_twin(self, key):
+        """What the twin's block knows of such a call, with the variables of this one; None if that is nothing."""
+        known = None if self._twin is None else self._twin.block._known.get(key)
+        effects = known.effects if isinstance(known, _replay.Compiled) else known
+        if effects is None or effects.obstacle is not None or effects.variables:
+            return None
+        reads, writes = self._twin.renamed(effects.reads), self._twin.renamed(effects.writes)
+        if reads is None or writes is None:
+            return None
+        effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
+        return known.renamed(effects, self._twin.renamed) if isinstance(known, _replay.Compiled) else effects
 
     def _piece(self, packing, effects, surroundings):
         return _replay.Piece(self._fn, packing, effects, surroundings, self.name, self._again)

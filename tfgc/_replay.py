@@ -6,6 +6,7 @@ first by Grappler or XLA.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -90,18 +91,30 @@ class Compiled:
         self._piece = piece
         self._forward = _Function(self._trace_forward)
         self._backward = {}
-        self._layout = None
+        self._layouts = []
+        self._rename = None
 
     def _trace_forward(self, inputs):
         run = self._piece.forward(inputs)
         # One backward function serves many shapes, so it holds none of them.
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
-        self._layout = dataclasses.replace(run, tensors=None, specs=[_of_any_size(s) for s in run.specs], labels=labels)
+        specs = [_of_any_size(s) for s in run.specs]
+        self._layouts[:] = [dataclasses.replace(run, tensors=None, specs=specs, labels=labels)]
         return run.tensors
+
+    def renamed(self, effects, rename):
+        """The same functions for other variables and layers; `rename` gives them for a list of these."""
+        other = copy.copy(self)
+        other.effects, other._rename = effects, rename
+        return other
 
     def forward(self, inputs):
         tensors = self._forward(inputs)
-        return self._layout.with_tensors(tensors)
+        layout = self._layouts[0]
+        if self._rename is None:
+            return layout.with_tensors(tensors)
+        layers, written = self._rename(layout.loss_layers), self._rename(layout.written)
+        return dataclasses.replace(layout, tensors=tensors, loss_layers=layers, written=written)
 
     def backward(self, inputs, sources, first, upstream):
         function = self._backward.get(tuple(sources))

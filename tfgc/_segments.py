@@ -16,7 +16,7 @@ peak above two.
 
 import dataclasses
 
-from tfgc import _functional, _trace
+from tfgc import _functional, _trace, _twins
 from tfgc._errors import OptionError
 from tfgc._graph import Ref
 from tfgc._recompute import Block
@@ -68,7 +68,9 @@ def _chain(how, segments, kept, number=""):
 
     `number` begins their numbers in messages: that of the segment they make up, with a dot.
     """
-    pieces = [_piece(how, s, f"{number}{i}") for i, s in enumerate(segments)]
+    pieces, firsts = [], {}
+    for i, segment in enumerate(segments):
+        pieces.append(_piece(how, segment, f"{number}{i}", firsts))
     last = {ref: i for i, (needed, _, _) in enumerate(pieces) for ref in needed}
     releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
 
@@ -82,8 +84,11 @@ def _chain(how, segments, kept, number=""):
     return run
 
 
-def _piece(how, segment, number):
-    """The tensors that a segment reads and makes for others, and its `Block`."""
+def _piece(how, segment, number, firsts):
+    """The tensors that a segment reads and makes for others, and its `Block`.
+
+    `firsts` holds the first of each kind of segment.
+    """
     program, name = how.program, f"segment {number}, {segment}"
     nodes = _leaves(segment)
     needed, produced, release = interface(program.graph, nodes)
@@ -108,7 +113,17 @@ def _piece(how, segment, number):
     layers = program.layers(nodes)
     frozen = lambda: tuple(layer.trainable for layer in layers)
     replay = segment.mode == "recompute"
-    block = Block(run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=frozen, again=again)
+    # What is watched is told by its own name.
+    kind = None if how.watch else _twins.signature(program, segment, nodes, needed, produced)
+    twin = None
+    if kind in firsts:
+        first, block = firsts[kind]
+        twin = _twins.Twin(block, _twins.renaming(program, first, nodes))
+    block = Block(
+        run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=frozen, again=again, twin=twin
+    )
+    if kind is not None:
+        firsts.setdefault(kind, (nodes, block))
     return needed, produced, block
 
 

@@ -1,0 +1,151 @@
+"""Segments that are alike are traced once, in eager calls, and give what they gave; others stand by themselves."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import assert_equal, fresh, noise, train
+
+import tfgc
+from tfgc import _trace, _twins
+from tfgc._segments import interface
+
+L = keras.layers
+X, Y = noise(16, 8), [noise(16, 4, seed=2)]
+
+
+def blocks(n=4, change=lambda i: {}):
+    """Equal blocks with everything that a twin must keep apart: weights, statistics, seeds and losses."""
+    x = inputs = keras.Input((8,))
+    for i in range(n):
+        y = L.Dense(8, activation="relu", activity_regularizer="l2", **change(i))(x)
+        y = L.Dropout(0.4)(L.BatchNormalization(momentum=0.5)(y))
+        x = L.Add()([x, L.Dense(8)(y)])
+    return keras.Model(inputs, L.Dense(4)(x))
+
+
+def by_block(model, size=5):
+    """One segment a block."""
+    names = [node.name for node in _trace.read(model).nodes]
+    ends = [names[i - 1] for i in range(size, len(names), size)]
+    return tfgc.plan(model, strategy="manual", keep=ends)
+
+
+def kinds(model, plan):
+    """How many different signatures the segments have, those that stand by themselves counted each."""
+    program = _trace.Program(model)
+    found = []
+    for segment in plan.segments:
+        needed, produced, _ = interface(program.graph, segment.nodes)
+        signature = _twins.signature(program, segment, segment.nodes, needed, produced)
+        found.append(object() if signature is None else signature)
+    return len(set(found))
+
+
+def count_traces(monkeypatch, model):
+    """How often a Dense layer's Python code runs in the first eager step."""
+    calls, original = [], L.Dense.call
+    monkeypatch.setattr(L.Dense, "call", lambda self, *a, **k: calls.append(self.name) or original(self, *a, **k))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(X, training=True) ** 2) + sum(model.losses)
+    tape.gradient(loss, [v.value for v in model.trainable_variables])
+    return len(calls)
+
+
+def test_blocks_that_are_alike_are_traced_once(monkeypatch):
+    models = {}
+    for n in (2, 4):
+        models[n] = fresh(lambda n=n: blocks(n))
+        tfgc.enable(models[n], by_block(models[n]))
+    with monkeypatch.context() as patch:
+        few = count_traces(patch, models[2])
+    with monkeypatch.context() as patch:
+        assert count_traces(patch, models[4]) == few
+
+
+@pytest.mark.parametrize("mode", ["compiled", "graph"])
+def test_twins_train_as_the_plain_model(mode):
+    plain = train(fresh(blocks), X, Y, graph=True)
+    model = fresh(blocks)
+    plan = by_block(model)
+    assert kinds(model, plan) == 2
+    tfgc.enable(model, plan)
+    assert_equal(plain, train(model, X, Y, graph=mode == "graph"), exact=False)
+
+
+def test_frozen_twins_stand_apart():
+    def build():
+        model = blocks()
+        model.get_layer("dense_2").trainable = False
+        return model
+
+    plain = train(fresh(build), X, Y, graph=True)
+    model = fresh(build)
+    tfgc.enable(model, by_block(model))
+    assert_equal(plain, train(model, X, Y), exact=False)
+
+
+class Own(L.Layer):
+    def call(self, x):
+        return x * 2.0
+
+
+FUNCTIONS = [lambda x: x * 1.0, lambda x: x * 1.1, lambda x: x * 1.2, lambda x: x * 1.3]
+CONSTANTS = [np.full(2000, i, "float32") for i in range(4)]
+
+
+def with_constants():
+    x = inputs = keras.Input((2000,))
+    for constant in CONSTANTS:
+        x = keras.ops.add(L.Dense(2000, name=f"d{constant[0]:.0f}")(x), constant)
+    return keras.Model(inputs, x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda i: {"activation": FUNCTIONS[i]},
+        lambda i: {"activation": ["relu", "tanh", "gelu", "elu"][i]},
+        lambda i: {"use_bias": bool(i % 2), "dtype": ["float32", "float64"][i // 2]},
+    ],
+    ids=["functions of the user's", "activations", "options"],
+)
+def test_what_differs_is_no_twin(change):
+    def build():
+        x = inputs = keras.Input((8,))
+        for i in range(4):
+            x = L.Dense(8, **change(i))(x)
+            x = L.Dense(8)(x)
+        return keras.Model(inputs, L.Dense(4)(x))
+
+    model = fresh(build)
+    plan = by_block(model, 2)
+    assert kinds(model, plan) == len(plan.segments) == 5
+    y = [tf.cast(Y[0], model.output.dtype)]
+    plain = train(fresh(build), X, y, graph=True)
+    tfgc.enable(model, plan)
+    assert_equal(plain, train(model, X, y), exact=False)
+
+
+def test_custom_layers_constants_and_changed_attributes_stand_by_themselves():
+    def build(middle):
+        layers = [layer for i in range(3) for layer in (L.Dense(8), middle(i))]
+        return keras.Sequential([keras.Input((8,)), *layers, L.Dense(4)])
+
+    own = build(lambda i: Own())
+    assert kinds(own, by_block(own, 2)) == 4
+    changed = build(lambda i: L.Dropout(0.5))
+    assert kinds(changed, by_block(changed, 2)) == 2
+    changed.layers[1].rate = 0.1
+    assert kinds(changed, by_block(changed, 2)) == 3
+    patched = build(lambda i: L.ReLU())
+    patched.layers[3].call = lambda x: x
+    assert kinds(patched, by_block(patched, 2)) == 3
+    constants = with_constants()
+    assert kinds(constants, by_block(constants, 2)) == 4
+    shared = L.Dense(8)
+    inputs = keras.Input((8,))
+    x = L.Dense(8)(shared(shared(inputs)))
+    x = L.Dense(8)(L.Dense(8)(L.Dense(8)(x)))
+    model = keras.Model(inputs, x)
+    assert kinds(model, by_block(model, 3)) == 2
