@@ -21,7 +21,7 @@ def test_notebook_runs(path):
 def test_readme_examples_run_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 4
     names = {}
     for example in examples:
         exec(compile(example, "README.md", "exec"), names)

@@ -113,3 +113,18 @@ def test_branches_of_a_replay_are_differentiated_in_turn(monkeypatch):
     in_turn = waiting()
     monkeypatch.setattr(_ordering, "turns_of", lambda graph, names: None)
     assert in_turn >= waiting() + 8
+
+
+@pytest.mark.parametrize("jit_compile", [None, True], ids=["graph", "xla"])
+def test_the_fence_copies_no_weights(jit_compile):
+    """Trap 16: `tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""
+    weight = 1500 * 1500 * 4
+
+    def wide():
+        return keras.Sequential([keras.Input((1500,)), *(keras.layers.Dense(1500, use_bias=False) for _ in range(6))])
+
+    x = noise(2, 1500)
+    plain, ours = fresh(wide), fresh(wide)
+    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=3))
+    peaks = [peak(step_of(model, jit_compile), x) for model in (plain, ours)]
+    assert peaks[1] < peaks[0] + weight / 2
