@@ -16,12 +16,13 @@ import json
 import os
 import pathlib
 import pickle
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from tfgc import _errors
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "fit_speed.json"
 NETWORKS = ("resnet50:8", "resnet50:16", "densenet121:8", "densenet121:16", "transformer_encoder:8")
@@ -47,7 +48,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.case:
         network, case, folder = arguments.case
-        print(json.dumps(measure(network, case, pathlib.Path(folder))))
+        try:
+            print(json.dumps(measure(network, case, pathlib.Path(folder))))
+        except Exception as error:
+            sys.exit(_errors.told(error))
         return
     unknown = set(arguments.networks) - set(NETWORKS)
     if unknown:
@@ -71,7 +75,7 @@ def run(network):
                 command, capture_output=True, text=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
             )
             if done.returncode:
-                said = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
+                said = done.stderr.strip().splitlines()
                 cases[case] = {"failed": said[-1][:300] if said else f"ended with code {done.returncode}"}
             else:
                 cases[case] = json.loads(done.stdout.splitlines()[-1])
@@ -101,6 +105,7 @@ def measure(network, case, folder):
     optimizer = keras.optimizers.SGD(0.01)
     seconds, peaks, updates = [], [], {}
     before = snapshot(plain)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size, drop_remainder=True)
     resident = memory(tf, "current")
 
     class Clock(keras.callbacks.Callback):
@@ -114,10 +119,8 @@ def measure(network, case, folder):
             if not updates:
                 updates.update({k: v - before[k] for k, v in snapshot(plain).items()})
 
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size, drop_remainder=True)
     if case.endswith("fit") or " fit," in case:
         model.compile(optimizer, loss)
-        # Keras builds a subclassed model with a batch of its own, before the first step.
         model.fit(data, epochs=1, shuffle=False, verbose=0, callbacks=[Clock()])
     else:
         optimizer.build(model.trainable_variables)
