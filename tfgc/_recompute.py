@@ -6,7 +6,7 @@ gives the gradients that a plain run would have given, None where that gave None
 and sparse where that was sparse.
 
 How: every Keras variable and every closed-over tensor is an argument of one
-`tf.custom_gradient`; the first run sees its arguments through
+`tf.custom_gradient`; the first run of an eager call sees its arguments through
 `tf.stop_gradient`, so no tape stores anything of it; the replay waits for the
 gradient that asks for it.
 
@@ -16,7 +16,9 @@ functions inside `tf.function`; the replay reads plain variables as they are by 
 Python side effects run twice, and tensors that they put aside have no gradient
 (`self.last = x`, `np.random`). An output that the loss does not use counts as
 used with a gradient of zero, so that what leads to it gets zeros, not None.
-`tf.vectorized_map` drops the gradient of any `tf.custom_gradient`, this one too.
+`tf.vectorized_map` drops the gradient of any `tf.custom_gradient`, so that the plain one is taken, and all is stored.
+A `tf.function` that closes over a plain variable, holds a recomputed function and was differentiated before cannot be
+differentiated through a `tf.while_loop` as well: TensorFlow keeps its backward pass and raises.
 """
 
 import contextlib
@@ -27,7 +29,14 @@ import warnings
 import tensorflow as tf
 
 from tfgc import _context, _effects, _functional, _replay
-from tfgc._errors import NotReplayableWarning, OptionError
+from tfgc._errors import NotReplayableWarning, OptionError, UnsupportedModelError
+
+_COPIED = (
+    "{} was recomputed inside of a tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy "
+    "of that branch or body, which has nothing of what was stored; it does so for a tf.autodiff.ForwardAccumulator "
+    "inside of a tf.function. Call there what is not recomputed (`__wrapped__` of the recomputed function, the model "
+    "after tfgc.disable), or put the accumulator outside of the tf.function"
+)
 
 
 def recompute(fn):
@@ -166,7 +175,8 @@ class Block:
         """Run by a piece; `look_again` makes a new one if this one was remembered."""
         effects = piece.effects
         if not tf.executing_eagerly():
-            tensors = [x if tf.is_symbolic_tensor(x) else tf.identity(x) for x in tensors]
+            # Of the graph being built: the gradient of a branch or loop body finds no others.
+            tensors = [_context.inside(x) for x in tensors]
         inputs = [*tensors, *_context.read(effects.reads)]
         if _context.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             return self._plainly(packing, tensors)
@@ -180,7 +190,10 @@ class Block:
             with tf.init_scope():
                 run = piece.forward(inputs)
             return run.finish(_attach(run, piece, inputs, sources))
-        run = piece.forward([tf.stop_gradient(x) for x in inputs])
+        # No eager tape may store anything of this run. A graph keeps what its gradients read and no more, and
+        # tf.vectorized_map, which forgets that a gradient was replaced, needs the plain one.
+        flowing = () if tf.executing_eagerly() else sources
+        run = piece.forward([x if i in flowing else tf.stop_gradient(x) for i, x in enumerate(inputs)])
         if _context.has_tangents(run.tensors):
             return self._plainly(packing, tensors)
         if look_again is not None and _context.is_recorded(run.tensors):
@@ -216,13 +229,18 @@ def _attach(run, piece, inputs, sources):
     if not arguments or not positions:
         return run.tensors
     tensors = list(run.tensors)
-    first = run.without_tensors()
+    first, known = run.without_tensors(), _context.closed_over()
+
+    def backward(*upstream):
+        if not _context.reaches(known):
+            raise UnsupportedModelError(_COPIED.format(piece.name))
+        with _context.closing_over(known):
+            return piece.backward(inputs, sources, first, upstream)
 
     @tf.custom_gradient
     def attach(*_):
-        return [tf.stop_gradient(tensors[i]) for i in positions], lambda *upstream: piece.backward(
-            inputs, sources, first, upstream
-        )
+        results = [tensors[i] for i in positions]
+        return [tf.stop_gradient(x) for x in results] if tf.executing_eagerly() else results, backward
 
     for i, tensor in zip(positions, attach(*arguments)):
         tensors[i] = tensor

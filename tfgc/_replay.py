@@ -29,7 +29,7 @@ class Piece:
         self._again = again
         self._packing = packing
         self.surroundings = surroundings
-        self._name = name
+        self.name = name
 
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
@@ -48,15 +48,15 @@ class Piece:
         n = len(self._packing.specs)
         with self.surroundings.restored(), _fence(upstream) as wait, _ordering.one_after_another():
             # A copy of its own for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + inputs[n:]
-            captured = [_inside(t) for t in self.effects.captured]
+            held = [wait(x) for x in inputs[:n]] + [_context.inside(x) for x in inputs[n:]]
+            captured = [_context.inside(t) for t in self.effects.captured]
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
                 try:
                     again = self._run(self._again, held)
                 except _functional.StaleEffectsError as error:
                     raise ReplayMismatchError(
-                        f"The second run of {self._name} reads the variable {error}, which the first did not. {_RULE}"
+                        f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
                     ) from None
             self._check(first, again)
             return tape.gradient(
@@ -72,7 +72,7 @@ class Piece:
         )
         if not same:
             raise ReplayMismatchError(
-                f"The second run of {self._name} did not repeat the first.\n"
+                f"The second run of {self.name} did not repeat the first.\n"
                 f"  first:  {_describe(first.specs)}\n  second: {_describe(specs)}\n{_RULE}"
             )
 
@@ -132,11 +132,6 @@ def _fence(upstream):
     else:
         with tf.control_dependencies(list(upstream)):
             yield tf.identity
-
-
-def _inside(tensor):
-    """The tensor that stands for `tensor` in the graph being built."""
-    return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
 
 
 def _describe(specs):
