@@ -12,7 +12,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tfgc._recompute import Block
+from tfgc._block import Block
 
 CALLS, ROUNDS = 200, 15
 

@@ -9,6 +9,7 @@ so that a change in a new release is a change in one file.
 """
 
 import contextlib
+import inspect
 import threading
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ from keras.src.layers.layer import CallContext
 from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 
 class Surroundings:
@@ -155,6 +157,64 @@ def is_stateful(op_type):
     """Return True if running an op of this type twice may differ from once."""
     definition = op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful
+
+
+def inside(tensor):
+    """The tensor that stands for `tensor` in the graph being built."""
+    return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
+
+
+def closed_over():
+    """All that the graph being built has captured so far, for `closing_over`: the graph, and pairs of tensors."""
+    graph = tf.compat.v1.get_default_graph()
+    return graph, list(getattr(graph, "captures", ()))
+
+
+@contextlib.contextmanager
+def closing_over(known):
+    """Let what a function closes over be found as `closed_over` told it.
+
+    The gradient of `tf.cond` or `tf.while_loop` reaches what the branch or the body captured by the tensors
+    that stand for it there, and by no others.
+    """
+    seen, here = {id(outer): own for outer, own in known[1]}, tf.compat.v1.get_default_graph()
+    branching = any(isinstance(graph, ControlFlowFuncGraph) for graph in _enclosing(here))
+    if known[0] is here or not branching:
+        yield
+        return
+    capture = here.capture
+
+    def captured(tensor, *args, **kwargs):
+        stand_in = capture(seen.get(id(tensor), tensor), *args, **kwargs)
+        if id(tensor) in seen:  # as capturing `tensor` itself would tell the tapes
+            record.record_operation("captured_value", [stand_in], [tensor], lambda g: [g], lambda t: [t])
+        return stand_in
+
+    here.capture = captured
+    try:
+        yield
+    finally:
+        del here.capture
+        if not inspect.ismethod(capture):  # a replay around this one put it there
+            here.capture = capture
+
+
+def reaches(known):
+    """Return False if the graph being built cannot use the tensors of the branch or body that `closed_over` told of.
+
+    Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
+    """
+    if not isinstance(known[0], ControlFlowFuncGraph):
+        return True
+    around = _enclosing(tf.compat.v1.get_default_graph())
+    return any(known[0] in (graph, getattr(graph, "_forward_graph", None)) for graph in around)
+
+
+def _enclosing(graph):
+    """The graph and all around it."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
 
 
 def wait_for(tensor, others):

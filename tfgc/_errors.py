@@ -12,6 +12,9 @@ import re
 class TfgcError(Exception):
     """Base of all errors of tfgc; catch it to catch them all."""
 
+    # AutoGraph raises an error of a traced function again under its own type only if it is made as an Exception is.
+    __init__ = Exception.__init__
+
 
 class OptionError(TfgcError, ValueError):
     """An argument that cannot be: unknown, out of range or not applicable."""

@@ -11,8 +11,8 @@ import functools
 import keras
 
 from tfgc import _context, _functional, _trace
+from tfgc._block import Block
 from tfgc._errors import OptionError, near
-from tfgc._recompute import Block
 
 
 class LayerCall:

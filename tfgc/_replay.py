@@ -50,8 +50,8 @@ class Piece:
         n = len(self._packing.specs)
         with self.surroundings.restored(), _fence(upstream) as wait, _ordering.one_after_another():
             # A copy of its own for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + inputs[n:]
-            captured = [_inside(t) for t in self.effects.captured]
+            held = [wait(x) for x in inputs[:n]] + [_context.inside(x) for x in inputs[n:]]
+            captured = [_context.inside(t) for t in self.effects.captured]
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
                 try:
@@ -167,11 +167,6 @@ def _fence(upstream):
     else:
         with tf.control_dependencies(list(upstream)):
             yield tf.identity
-
-
-def _inside(tensor):
-    """The tensor that stands for `tensor` in the graph being built."""
-    return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
 
 
 def _alike(first, second):

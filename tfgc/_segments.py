@@ -17,9 +17,9 @@ peak above two.
 import dataclasses
 
 from tfgc import _functional, _trace, _twins
+from tfgc._block import Block
 from tfgc._errors import OptionError
 from tfgc._graph import Ref
-from tfgc._recompute import Block
 
 
 class Runner:

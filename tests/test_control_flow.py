@@ -1,0 +1,340 @@
+"""Trap 12: recomputed functions and enabled models inside of loops, branches and maps.
+
+Each case is run plainly and recomputed. The gradient is taken outside of the construct
+(through it), or inside of its body, as `steps_per_execution` does.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import assert_equal, fresh, noise, train
+
+import tfgc
+
+X, W = noise(4, 12), noise(12, 12, seed=2) * 0.3  # W is more than what a graph takes over as a constant
+HERE = tf.constant(True)
+
+
+def plain_variable():
+    """A function that closes over a plain variable and a tensor."""
+    variable = tf.Variable(W)
+    call = lambda x: tf.tanh(x @ variable + tf.reduce_sum(W))
+    return call, tfgc.recompute(call), [variable]
+
+
+def layer():
+    dense = keras.layers.Dense(12, activation="tanh")
+    dense.build((None, 12))
+    return dense, tfgc.recompute(dense), [dense.kernel.value]
+
+
+def enabled():
+    def build():
+        return keras.Sequential([keras.Input((12,)), *(keras.layers.Dense(12, activation="tanh") for _ in range(4))])
+
+    model = fresh(build)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    return lambda x: model(x, training=False), model, [v.value for v in model.trainable_variables]
+
+
+KINDS = (plain_variable, layer, enabled)
+
+
+def cases(names, *quick):
+    """Every name with every kind; fast are those of the first kind, and `quick` ones of the others."""
+    pairs = [(name, kind) for name in names for kind in KINDS]
+    slow = lambda name, kind: kind is not plain_variable and name not in quick
+    return pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            pytest.param(*pair, marks=[pytest.mark.slow] * slow(*pair), id=f"{pair[0]}-{pair[1].__name__}")
+            for pair in pairs
+        ],
+    )
+
+
+def loop(call, x, **options):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, call(y)), (0, x), **options)[1]
+
+
+def for_range(call, x):
+    def run(x):
+        for _ in tf.range(3):
+            x = call(x)
+        return x
+
+    return tf.function(run)(x)
+
+
+THROUGH = {
+    "cond": lambda call, x: tf.cond(HERE, lambda: call(x), lambda: x),
+    "cond, both branches": lambda call, x: tf.cond(HERE, lambda: call(call(x)), lambda: call(x) * 2.0),
+    "switch_case": lambda call, x: tf.switch_case(tf.constant(1), [lambda: x, lambda: call(x), lambda: call(x * 2.0)]),
+    "while_loop": loop,
+    "for in tf.range": for_range,
+    "scan": lambda call, x: tf.scan(lambda a, b: call(a) + b, tf.stack([x, x]), initializer=x),
+    "map_fn": lambda call, x: tf.map_fn(call, tf.stack([x, x * 2.0])),
+    "vectorized_map": lambda call, x: tf.vectorized_map(call, tf.stack([x, x * 2.0])),
+    "while in cond": lambda call, x: tf.cond(HERE, lambda: loop(call, x), lambda: x),
+    "cond in while": lambda call, x: loop(lambda y: tf.cond(HERE, lambda: call(y), lambda: y), x),
+    "while in while": lambda call, x: loop(lambda y: loop(call, y), x),
+    "function in while": lambda call, x: loop(tf.function(call), x),
+    "keras while_loop": lambda call, x: keras.ops.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, call(y)), (0, x))[
+        1
+    ],
+    "keras scan": lambda call, x: keras.ops.scan(lambda a, b: (call(a) + b, a), x, tf.stack([x, x]))[1],
+    "keras cond": lambda call, x: keras.ops.cond(HERE, lambda: call(x), lambda: x),
+    "keras vectorized_map": lambda call, x: keras.ops.vectorized_map(call, tf.stack([x, x])),
+}
+
+
+def close(plain, ours, rtol=1e-5):
+    for a, b in zip(tf.nest.flatten(plain), tf.nest.flatten(ours), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            a, b = tf.convert_to_tensor(a), tf.convert_to_tensor(b)
+            assert np.linalg.norm(a - b) <= rtol * np.linalg.norm(a)
+
+
+def gradient(call, x, sources):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(call(x) ** 2)
+    return tape.gradient(loss, [x, *sources])
+
+
+@cases(THROUGH, "cond", "while_loop", "vectorized_map")
+def test_gradient_through(name, kind):
+    plain, ours, sources = kind()
+    through = lambda call: lambda x: THROUGH[name](call, x)
+    step = tf.function(lambda call, x: gradient(through(call), x, sources))
+    expected = step(plain, X)
+    assert all(np.linalg.norm(g) > 0 for g in expected)
+    close(expected, step(ours, X))
+    close(expected, gradient(tf.function(through(ours)), X, sources))  # the tape outside, the backward pass apart
+    if name == "vectorized_map":
+        close(expected, gradient(through(ours), X, sources))
+
+
+@cases(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map"], "while_loop")
+def test_gradient_through_under_xla(name, kind):
+    plain, ours, sources = kind()
+    options = {"maximum_iterations": 3} if name == "while_loop" else {}  # XLA refuses others, plain ones too
+    run = lambda call, x: gradient(lambda x: THROUGH[name](call, x, **options), x, sources)
+    close(tf.function(run)(plain, X), tf.function(run, jit_compile=True)(ours, X))
+
+
+@pytest.mark.parametrize("name", ["cond", "while_loop", "map_fn"])
+def test_rows_gathered_from_a_variable(name):
+    """The operation reads the variable's handle, of which a branch or body has its own."""
+    table = tf.Variable(W)
+    plain = lambda x: tf.tanh(x + tf.gather(table, tf.constant([1])))
+    through = lambda call: lambda x: THROUGH[name](call, x)
+    expected = gradient(through(plain), X, [table])
+    close(expected, tf.function(lambda: gradient(through(tfgc.recompute(plain)), X, [table]))())
+    close(expected, gradient(tf.function(through(tfgc.recompute(plain))), X, [table]))
+
+
+@cases(["cond", "while_loop", "map_fn"], "while_loop")
+def test_gradient_penalty_through(name, kind):
+    """Second order: the replay is differentiated as well, down to the variables it reads."""
+    plain, ours, sources = kind()
+
+    @tf.function
+    def step(call, x):
+        with tf.GradientTape() as tape:
+            slope = gradient(lambda x: THROUGH[name](call, x), x, [])[0]
+            penalty = tf.reduce_sum(slope**2)
+        return tape.gradient(penalty, sources)
+
+    close(step(plain, X), step(ours, X))
+
+
+INSIDE = {
+    "while_loop": lambda take, x, zeros: tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, sums: (i + 1, [s + g for s, g in zip(sums, take(x * tf.cast(i, "float32")))]),
+        (0, zeros),
+        maximum_iterations=3,
+    )[1],
+    "cond": lambda take, x, zeros: tf.cond(HERE, lambda: take(x), lambda: zeros),
+    "map_fn": lambda take, x, zeros: tf.map_fn(
+        take, tf.stack([x, x * 2.0]), fn_output_signature=[tf.TensorSpec(z.shape) for z in zeros]
+    ),
+    "vectorized_map": lambda take, x, zeros: tf.vectorized_map(take, tf.stack([x, x * 2.0])),
+}
+
+
+@pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"])
+@cases(INSIDE, "while_loop")
+def test_gradient_inside_of(name, kind, jit_compile):
+    plain, ours, sources = kind()
+    zeros = [tf.zeros_like(s) for s in (X, *sources)]
+    run = lambda call, x: INSIDE[name](lambda x: gradient(call, x, sources), x, zeros)
+    close(tf.function(run)(plain, X), tf.function(run, jit_compile=jit_compile)(ours, X))
+
+
+@cases(["cond"], "cond")
+def test_gradient_in_a_branch_of_what_was_computed_outside(name, kind):
+    plain, ours, sources = kind()
+
+    @tf.function
+    def step(call, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+        return tf.cond(HERE, lambda: tape.gradient(y, [x, *sources]), lambda: [x * 0.0, *sources])
+
+    close(step(plain, X), step(ours, X))
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("name", ["cond", "switch_case", "while_loop", "map_fn", "vectorized_map", "scan"])
+def test_control_flow_inside_of_the_recomputed_function(name, graph):
+    variable = tf.Variable(W)
+    body = lambda x: THROUGH[name](lambda y: tf.tanh(y @ variable), x)
+    run = lambda call: gradient(call, X, [variable])
+    run = tf.function(run) if graph else run
+    close(run(body), run(tfgc.recompute(body)))
+    close(run(body), run(tfgc.recompute(lambda x: THROUGH[name](tfgc.recompute(lambda y: tf.tanh(y @ variable)), x))))
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+def test_recurrent_layer_whose_cell_is_recomputed(unroll):
+    class Cell(keras.layers.Layer):
+        def __init__(self, wrap):
+            super().__init__()
+            self.units = self.state_size = 12
+            self.inner = keras.layers.Dense(12, activation="tanh")
+            self.noise = keras.layers.Dropout(0.5, seed=3)
+            self.inner.build((None, 24))
+            self.run = wrap(lambda x, training: self.noise(self.inner(x), training=training))
+
+        def call(self, x, states, training=None):
+            y = self.run(tf.concat([x, states[0]], axis=-1), training)
+            return y, [y]
+
+    def steps(wrap):
+        build = lambda: keras.Sequential([keras.Input((5, 12)), keras.layers.RNN(Cell(wrap), unroll=unroll)])
+        return train(fresh(build), noise(4, 5, 12), [noise(4, 12)], graph=True)
+
+    assert_equal(steps(lambda f: f), steps(tfgc.recompute), exact=False)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"])
+def test_several_steps_per_execution(jit_compile):
+    def weights(enable):
+        model = fresh(
+            lambda: keras.Sequential(
+                [
+                    keras.Input((12,)),
+                    keras.layers.Dense(12),
+                    keras.layers.BatchNormalization(),
+                    keras.layers.Dropout(0.5),
+                    keras.layers.Dense(12),
+                ]
+            )
+        )
+        if enable:
+            tfgc.enable(model, strategy="uniform")
+        model.compile("sgd", "mse", steps_per_execution=3, jit_compile=jit_compile)
+        model.fit(noise(24, 12), noise(24, 12, seed=5), batch_size=4, shuffle=False, verbose=0)
+        return [v.numpy() for v in model.variables]
+
+    for a, b in zip(weights(False), weights(True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loop_of_recomputed_steps_stores_only_what_enters_each():
+    def deep(x):
+        for _ in range(10):
+            x = tf.tanh(x + 1.0)
+        return x
+
+    def peak(call):
+        step = tf.function(lambda x: gradient(lambda x: loop(call, x), x, [])[0])
+        x = noise(500, 500)
+        step(x)
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        step(x)
+        return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+
+    assert peak(tfgc.recompute(deep)) < 0.65 * peak(deep)
+
+
+@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "graph"])
+@cases(["loop", "vectorized"])
+def test_jacobians(name, kind, graph):
+    pfor = name == "vectorized"
+    plain, ours, sources = kind()
+
+    def run(call):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(X)
+            y = call(X)
+        whole = tape.jacobian(y, [X, *sources], experimental_use_pfor=pfor)
+        return whole, tape.batch_jacobian(y, X, experimental_use_pfor=pfor)
+
+    run = tf.function(run) if graph else run
+    close(run(plain), run(ours))
+
+
+def forward_mode(order, call, sources):
+    accumulate = lambda: tf.autodiff.ForwardAccumulator(X, tf.ones_like(X))
+    if order == "of a variable":
+        with tf.autodiff.ForwardAccumulator(sources[0], sources[0] * 2.0) as outer:
+            y = call(X)
+        return outer.jvp(y)
+    if order == "once":
+        with accumulate() as outer:
+            y = call(X)
+        return outer.jvp(y)
+    if order == "over a gradient":
+        with accumulate() as outer:
+            slopes = gradient(call, X, sources)
+        return [outer.jvp(g) for g in slopes]
+    with accumulate() as outer:
+        with accumulate() as inner:
+            y = call(X)
+        tangent = inner.jvp(y)
+    return outer.jvp(tangent)
+
+
+@pytest.mark.parametrize("place", ["eager", "graph", pytest.param("over a graph", marks=pytest.mark.slow)])
+@cases(["once", "twice", "over a gradient", "of a variable"], "once")
+def test_forward_mode(name, kind, place):
+    def run(call):
+        step = lambda: forward_mode(name, tf.function(call) if place == "over a graph" else call, sources)
+        return (tf.function(step) if place == "graph" else step)()
+
+    plain, ours, sources = kind()
+    expected = run(plain)
+    assert all(t is not None for t in tf.nest.flatten(expected))
+    close(expected, run(ours))
+
+
+@cases(["once", "of a variable"], "once", "of a variable")
+def test_forward_mode_through_a_branch_is_right_or_an_error(name, kind):
+    """Inside of a `tf.function` TensorFlow differentiates a copy of the branch, if no tangent was seen in it."""
+    plain, ours, sources = kind()
+    branch = lambda call: lambda x: THROUGH["cond"](call, x)
+    run = lambda call: forward_mode(name, call, sources)
+    expected = run(branch(plain))
+    close(expected, run(branch(ours)))
+    if name == "once":
+        close(expected, run(tf.function(branch(ours))))  # TensorFlow itself has no tangents of variables there
+        close(expected, tf.function(lambda: run(branch(ours)))())
+        return
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"tf\.cond.*a copy.*Call there what is not recomputed"):
+        tf.function(lambda: run(branch(ours)))()
+
+
+def test_forward_mode_through_a_loop_is_right_or_an_error():
+    plain = lambda x: tf.tanh(x @ W)
+    run = lambda call: forward_mode("once", call, [])
+    around = lambda call: lambda x: loop(call, x)
+    close(run(around(plain)), run(tf.function(around(tfgc.recompute(plain)))))
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"tf\.while_loop.*a copy"):
+        tf.function(lambda: run(around(tfgc.recompute(plain))))()

@@ -1,0 +1,402 @@
+"""TensorFlow's own behaviour as judge: what is documented of `tf.recompute_grad`, asked of both wrappers.
+
+Each case runs the plain function, `tf.recompute_grad` and `tfgc.recompute`: eagerly, inside of one
+`tf.function`, and in a `tf.function` with the tape outside. Values and gradients of every output must be
+those of the plain function. `FAILS` is the table of where `tf.recompute_grad` does not do what its page says, or
+what it leaves out; a row that starts to pass after an upgrade is good news about TensorFlow.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import noise
+
+import tfgc
+
+X, Y, W = noise(4, 6), noise(4, 6, seed=2), noise(6, 6, seed=3)
+WRAPPERS = pytest.mark.parametrize("wrap", [tf.recompute_grad, tfgc.recompute], ids=["tf.recompute_grad", "tfgc"])
+MODES = ("eager", "graph", "tape outside")
+CASES = {}
+
+
+def case(function):
+    """Each takes a wrapper and returns a function, its inputs, and what else has a gradient."""
+    CASES[function.__name__] = function
+    return function
+
+
+@case
+def one_block_called_in_a_chain(wrap):
+    variable = tf.Variable(1.5)
+    block = wrap(lambda x: x * variable)
+
+    def chain(x):
+        for _ in range(4):
+            x = block(x)
+        return x
+
+    return chain, [tf.constant(1.2)], [variable]
+
+
+@case
+def a_keras_model(wrap):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Lambda(lambda x: x * 1.0), keras.layers.Dense(6)])
+    block = wrap(model)
+    return lambda x: block(block(x)), [X], [v.value for v in model.trainable_variables]
+
+
+@case
+def two_variables_one_of_them_frozen(wrap):
+    used, frozen = tf.Variable(W), tf.Variable(W, trainable=False)
+    return wrap(lambda x: tf.tanh(x @ used @ frozen)), [X], [used]
+
+
+@case
+def a_variable_as_argument(wrap):
+    variable = tf.Variable(W)
+    block = wrap(lambda x, w: tf.tanh(x @ w))
+    return lambda x: block(x, variable), [X], [variable]
+
+
+@case
+def a_list_of_outputs(wrap):
+    variable = tf.Variable(W)
+    return wrap(lambda x, y: [tf.tanh(x @ variable), x * y, tf.sin(y)]), [X, Y], [variable]
+
+
+@case
+def a_tuple_of_outputs_of_which_one_counts_nothing(wrap):
+    return wrap(lambda x: (tf.tanh(x), tf.argmax(x, axis=1))), [X], []
+
+
+@case
+def a_dict_of_outputs(wrap):
+    return wrap(lambda x: {"b": tf.tanh(x), "a": tf.sin(x)}), [X], []
+
+
+@case
+def structures_of_inputs(wrap):
+    block = wrap(lambda pair, table: tf.tanh(pair[0]) * pair[1] + table["x"])
+    return lambda x, y: block((x, y), {"x": x * y}), [X, Y], []
+
+
+@case
+def a_keyword_that_is_an_option(wrap):
+    block = wrap(lambda x, scale=1.0: tf.tanh(x) * scale)
+    return lambda x: block(x, scale=2.0), [X], []
+
+
+@case
+def a_keyword_that_is_a_tensor(wrap):
+    block = wrap(lambda x, scale: tf.tanh(x) * scale)
+    return lambda x, y: block(x, scale=y), [X, Y], []
+
+
+@case
+def an_argument_that_is_a_flag(wrap):
+    block = wrap(lambda x, flag: tf.tanh(x) if flag else x)
+    return lambda x: block(x, True), [X], []
+
+
+@case
+def a_block_in_a_block(wrap):
+    inner_variable, outer_variable = tf.Variable(W), tf.Variable(W * 0.5)
+    inner = wrap(lambda x: tf.tanh(x @ inner_variable))
+    return wrap(lambda x: tf.sin(inner(x) @ outer_variable) + x), [X], [inner_variable, outer_variable]
+
+
+@case
+def a_function_in_a_block(wrap):
+    variable = tf.Variable(W)
+    inner = tf.function(lambda x: tf.tanh(x @ variable))
+    return wrap(lambda x: inner(x) + tf.sin(x)), [X], [variable]
+
+
+@case
+def a_gradient_of_its_own_in_a_block(wrap):
+    doubled = tf.custom_gradient(lambda x: (x * 1.0, lambda upstream: upstream * 2.0))
+    return wrap(lambda x: tf.tanh(doubled(x))), [X], []
+
+
+@case
+def randomness_without_state(wrap):
+    return wrap(lambda x: x * tf.random.stateless_uniform(tf.shape(x), seed=[1, 2])), [X], []
+
+
+@case
+def integer_inputs(wrap):
+    table = tf.Variable(W)
+    return wrap(lambda x, ids: x * tf.reduce_sum(tf.gather(table, ids))), [X, tf.constant([0, 2])], [table]
+
+
+@case
+def float64(wrap):
+    return wrap(tf.tanh), [tf.cast(X, "float64")], []
+
+
+@case
+def bfloat16(wrap):
+    return wrap(lambda x: x * x), [tf.cast(X, "bfloat16")], []
+
+
+@case
+def complex64(wrap):
+    return wrap(lambda x: tf.abs(x * x)), [tf.complex(X, Y)], []
+
+
+@case
+def an_input_returned_as_it_is(wrap):
+    return wrap(lambda x, y: (y, tf.tanh(x), x)), [X, Y], []
+
+
+@case
+def an_input_that_is_not_used(wrap):
+    return wrap(lambda x, y: tf.tanh(x)), [X, Y], []
+
+
+@case
+def a_variable_without_a_gradient(wrap):
+    used, other = tf.Variable(W), tf.Variable(W)
+    return wrap(lambda x: x @ used + tf.stop_gradient(other[:4])), [X], [used, other]
+
+
+@case
+def a_tensor_closed_over(wrap):
+    def step(x, y):
+        skip = tf.exp(y)
+        return wrap(lambda x: tf.tanh(x) * skip)(x)
+
+    return step, [X, Y], []
+
+
+@case
+def branches_and_loops_in_a_block(wrap):
+    def block(x):
+        x = tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.tanh(x), lambda: tf.sin(x))
+        return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, tf.tanh(x)), (0, x))[1]
+
+    return wrap(block), [X], []
+
+
+@case
+def a_block_in_a_branch(wrap):
+    variable = tf.Variable(W)
+    block = wrap(lambda x: tf.tanh(x @ variable))
+    return lambda x: tf.cond(tf.constant(True), lambda: block(x), lambda: x), [X], [variable]
+
+
+@case
+def a_block_in_a_loop(wrap):
+    variable = tf.Variable(W)
+    block = wrap(lambda x: tf.tanh(x @ variable))
+    return lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, block(x)), (0, x))[1], [X], [variable]
+
+
+# case: mode: the errors of tf.recompute_grad, or "wrong"
+FAILS = {
+    # Its page says `f(*x)`; keywords are passed on where the custom gradient allows it, which graphs do not.
+    "a_keyword_that_is_an_option": {"graph": ValueError, "tape outside": ValueError},
+    "a_keyword_that_is_a_tensor": {"eager": "wrong", "graph": ValueError, "tape outside": ValueError},
+    "an_argument_that_is_a_flag": {"graph": TypeError, "tape outside": TypeError},
+    # "A Tensor or sequence of Tensor outputs"; its fence for graphs is float32 and knows no outputs without gradient.
+    "a_tuple_of_outputs_of_which_one_counts_nothing": {"tape outside": ValueError},
+    "float64": {"tape outside": ValueError},
+    # Zeros in place of None, which optimizers act on.
+    "an_input_that_is_not_used": {"eager": "wrong", "graph": "wrong"},
+    "a_variable_without_a_gradient": {"eager": "wrong", "graph": "wrong"},
+    # "Only the function call and its inputs are recorded": what is closed over is not, and loses its gradient.
+    "a_tensor_closed_over": dict.fromkeys(MODES, "wrong"),
+    "a_block_in_a_branch": {"graph": AssertionError, "tape outside": AssertionError},
+    "a_block_in_a_loop": {"graph": ValueError, "tape outside": ValueError},
+}
+
+
+def run(built, mode):
+    """All outputs, and the gradients of the sum of them and of each.
+
+    An output that is not asked for counts as one of gradient zero with both wrappers, so the gradients of
+    single outputs are those that are zero where plain code has None; so are all with the tape outside, where
+    TensorFlow gives zeros to what a backward function takes over.
+    """
+    call, inputs, sources = built
+    call = tf.function(call) if mode == "tape outside" else call
+
+    def step(*inputs):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch([x for x in inputs if not x.dtype.is_integer])
+            outputs = call(*inputs)
+            losses = [tf.reduce_sum(o * o) for o in tf.nest.flatten(outputs) if not o.dtype.is_integer]
+            losses = [tf.add_n(losses), *losses]
+        wanted = [*(x for x in inputs if not x.dtype.is_integer), *sources]
+        alone = [tape.gradient(loss, wanted, unconnected_gradients="zero") for loss in losses[1:]]
+        missing = "zero" if mode == "tape outside" else "none"
+        return outputs, tape.gradient(losses[0], wanted, unconnected_gradients=missing), alone
+
+    return (tf.function(step) if mode == "graph" else step)(*inputs)
+
+
+def compare(expected, found):
+    for a, b in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            a, b = tf.convert_to_tensor(a), tf.convert_to_tensor(b)
+            assert a.dtype == b.dtype
+            number = "complex128" if a.dtype.is_complex else "float64"
+            a, b = tf.cast(a, number).numpy(), tf.cast(b, number).numpy()
+            assert a.shape == b.shape
+            assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(a)
+
+
+@WRAPPERS
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_the_plain_function(name, mode, wrap):
+    expected = run(CASES[name](lambda f: f), mode)
+    fails = FAILS.get(name, {}).get(mode) if wrap is tf.recompute_grad else None
+    if fails is None:
+        compare(expected, run(CASES[name](wrap), mode))
+    elif fails == "wrong":
+        with pytest.raises(AssertionError):
+            compare(expected, run(CASES[name](wrap), mode))
+    else:
+        with pytest.raises(fails):
+            run(CASES[name](wrap), mode)
+
+
+@WRAPPERS
+def test_the_gradient_runs_every_block_again(wrap, tmp_path):
+    """The page's own example: four calls print four times, and four times more for the gradient."""
+    variable, printed = tf.Variable(1.5), tmp_path / "printed.txt"
+
+    def block(x):
+        tf.print("running", output_stream=f"file://{printed}")
+        return x * variable
+
+    def step(call):
+        with tf.GradientTape() as tape:
+            x = tf.constant(1.0)
+            for _ in range(4):
+                x = call(x)
+        return tape.gradient(x, variable)
+
+    for call, times in ((block, 4), (wrap(block), 8)):
+        printed.write_text("")
+        np.testing.assert_allclose(step(call), 4 * 1.5**3)
+        assert printed.read_text().split() == ["running"] * times
+
+
+@WRAPPERS
+def test_a_persistent_tape_runs_them_again_for_each_gradient(wrap, tmp_path):
+    printed = tmp_path / "printed.txt"
+
+    def block(x):
+        tf.print("running", output_stream=f"file://{printed}")
+        return tf.tanh(x)
+
+    block = wrap(block)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(X)
+        y = block(X)
+    first, second = tape.gradient(y, X), tape.gradient(y, X)
+    np.testing.assert_array_equal(first, second)
+    assert printed.read_text().split() == ["running"] * 3
+
+
+@WRAPPERS
+def test_the_wrapped_object_is_reachable_and_its_attributes_only_there(wrap):
+    layer = keras.layers.Dense(3)
+    layer.build((None, 6))
+    block = wrap(layer)
+    assert block.__wrapped__ is layer
+    assert not hasattr(block, "variables")
+
+
+@WRAPPERS
+def test_only_the_call_and_its_inputs_are_recorded(wrap):
+    """What the tape holds of ten operations is their result."""
+    x = noise(500, 500)
+
+    def block(x):
+        for _ in range(10):
+            x = tf.tanh(x)
+        return x
+
+    def held(call):
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+        held = tf.config.experimental.get_memory_info("CPU:0")["current"] - before
+        del y, tape
+        return held / (500 * 500 * 4)
+
+    block(x)
+    assert held(block) > 9
+    assert held(wrap(block)) < 1.5
+
+
+@WRAPPERS
+def test_gradients_under_xla(wrap):
+    variable = tf.Variable(W)
+
+    def step(call):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            loss = tf.reduce_sum(call(call(X)) ** 2)
+        return tape.gradient(loss, [X, variable])
+
+    block = lambda x: tf.tanh(x @ variable)
+    compare(tf.function(step)(block), tf.function(step, jit_compile=True)(wrap(block)))
+
+
+@WRAPPERS
+def test_a_gradient_that_is_not_finite_stays_so_where_plain_code_has_it(wrap):
+    """The fence of a graph must not spread it."""
+    step = lambda call: tf.function(lambda x: run((call, [x], []), "eager"))(tf.constant([1.0, 0.0]))
+    block = lambda x: tf.sqrt(x)
+    for a, b in zip(tf.nest.flatten(step(block)), tf.nest.flatten(step(wrap(block))), strict=True):
+        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
+
+
+@WRAPPERS
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_second_order(wrap, graph):
+    """Of one block after another, in eager calls, `tf.recompute_grad` says that it cannot."""
+
+    variable = tf.Variable(W)
+
+    def step(call):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                y = call(call(X))
+            slope = tf.reduce_sum(inner.gradient(y, X) ** 2)
+        return outer.gradient(slope, variable)
+
+    run = tf.function(step) if graph else step
+    block = lambda x: tf.tanh(x @ variable)
+    if wrap is tf.recompute_grad and not graph:
+        with pytest.raises(NotImplementedError, match="tried to transpose"):
+            run(wrap(block))
+    else:
+        compare(run(block), run(wrap(block)))
+
+
+@WRAPPERS
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_forward_mode(wrap, graph):
+    """`tf.recompute_grad` advises against it, and refuses eager calls."""
+
+    def step(call):
+        with tf.autodiff.ForwardAccumulator(X, Y) as accumulator:
+            y = call(X)
+        return accumulator.jvp(y)
+
+    run = tf.function(step) if graph else step
+    if wrap is tf.recompute_grad and not graph:
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            run(wrap(tf.tanh))
+    else:
+        compare(run(tf.tanh), run(wrap(tf.tanh)))
