@@ -7,6 +7,8 @@ import itertools
 import pathlib
 import sys
 
+from tfgc import _block
+
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "works.md"
 INTRODUCTION = """\
@@ -17,8 +19,8 @@ Written by `python scripts/matrix.py` from the tables that `tests/test_matrix.py
 
 **yes**: three steps give the losses, gradients, weights, statistics and seeds of the same mode without tfgc: bit-equal
 where nothing is compiled, elsewhere within 1e-5 of each norm in float32 (5e-3 in float16, 5e-2 in bfloat16, 1e-12 in
-float64). **refused**: tfgc says no, with the message below. **Keras**: plain Keras or TensorFlow refuses it too, with
-the message below.
+float64). **kept**: the same, but the layer's segment is not recomputed and a `NotReplayableWarning` tells why, in
+the words below. **Keras**: plain Keras or TensorFlow refuses it too, in the words below.
 """
 
 
@@ -36,19 +38,16 @@ def page():
 
     layers = [(row.group, row.name, {mode: row.cell(mode) for mode in matrix.MODES}) for row in matrix.ROWS]
     features = [("`model.fit`", name, cells(feature, test_fit.MODES)) for name, feature in test_fit.FEATURES.items()]
-    written = [f"`{name}`" if "_" in name or name.islower() else name for name in test_fit.WRITERS]
-    read = [f"`{name}`" if "_" in name or name.islower() else name for name in test_fit.READERS]
     lines = [INTRODUCTION, "## Layers, models and precision\n"]
     lines += [f"- {name}: {meaning}" for name, meaning in matrix.MODES.items()]
     lines += ["", *table(layers, matrix.MODES), "", "## `model.fit` and its features\n"]
     lines += ["Modes: the default graph, `run_eagerly=True` op by op, the same with compiled segments,"]
     lines += ["`jit_compile=True`, `steps_per_execution=4`.", "", *table(features, test_fit.MODES), ""]
-    lines += [
-        "## Files\n",
-        "What an enabled model writes equals what the plain one writes: " + ", ".join(written) + ".",
-    ]
-    lines += ["", "Read back, the plan file enables it again: " + ", ".join(read) + "."]
-    lines += ["", "## Gradients and control flow\n", *control_flow(test_control_flow.TABLE)]
+    written = "; ".join(test_fit.WRITERS)
+    read = "; ".join(name for name, reader in test_fit.READERS.items() if reader.refused is None)
+    lines += ["## Files\n", f"What an enabled model writes equals what the plain one writes: {written}."]
+    lines += ["", f"Read back, the plan file enables it again: {read}."]
+    lines += ["", "## Gradients and control flow\n", *control_flow(test_control_flow)]
     return "\n".join(lines) + "\n"
 
 
@@ -76,14 +75,23 @@ def cell(kind, words, messages):
         return "yes"
     if words not in messages:
         messages.append(words)
-    return f"{'Keras' if kind == 'plain' else 'refused'} ({messages.index(words) + 1})"
+    return f"{'Keras' if kind == 'plain' else kind} ({messages.index(words) + 1})"
 
 
-def control_flow(rows):
-    """Markdown of what is differentiated how."""
-    yield "| what | how it ends |"
-    yield "| --- | --- |"
-    yield from (f"| {what} | {end} |" for what, end in rows)
+def control_flow(tests):
+    """Markdown of what is differentiated how; `tests` is the module that proves it."""
+    kinds = ", ".join(kind.__name__.replace("_", " ") for kind in tests.KINDS)
+    yield f"Recomputed functions and enabled models ({kinds}) give the gradients of plain code:"
+    yield ""
+    yield "- differentiated through, to second order, from within `tf.function` and from outside: "
+    yield f"  {'; '.join(tests.THROUGH)}"
+    yield f"- differentiated inside of the body: {'; '.join(tests.INSIDE)}"
+    yield "- by `tape.jacobian`, `batch_jacobian`, persistent tapes, `ForwardAccumulator`, gradients of gradients"
+    yield "- None where plain code gives None, `tf.IndexedSlices` where it gives those"
+    yield ""
+    yield "Refused: a `ForwardAccumulator` inside of a `tf.function`, through a branch or a loop:"
+    yield ""
+    yield f"> {_block._COPIED.format('The layer')}."
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 `test_matrix.py` proves each cell, `scripts/matrix.py` prints the page of it. A row is a
 small model with the layer in the middle of recomputed segments, its data, and how cells differ from "works":
-`refused` where tfgc says no, `plain` where Keras itself fails, each with the words of the message.
+`kept` where tfgc does not recompute the layer, `plain` where Keras itself fails, each with words of the message.
 """
 
 import dataclasses
@@ -31,27 +31,22 @@ BATCH = 8
 class Row:
     """One row: what it is, a function that builds the model, and the inputs of three batches of 8.
 
-    `refused` and `plain` map a mode, or "*" for all, to words of the message; `allowed` is a tolerance for gradients
-    with many uses; `why` explains a cell on the page.
+    `plain` maps modes to words of the message, `kept` is words of the warning in all modes.
     """
 
     group: str
     name: str
     build: object
     x: object
-    refused: dict = dataclasses.field(default_factory=dict)
     plain: dict = dataclasses.field(default_factory=dict)
+    kept: str = ""
     policy: str = "float32"
-    allowed: float = 0.0
-    why: str = ""
 
     def cell(self, mode):
-        """("works", ""), ("refused", words) or ("plain", words)."""
-        for kind in ("plain", "refused"):
-            words = getattr(self, kind)
-            if mode in words or "*" in words:
-                return kind, words.get(mode, words.get("*"))
-        return "works", ""
+        """("works", ""), ("kept", words) or ("plain", words)."""
+        if mode in self.plain:
+            return "plain", self.plain[mode]
+        return ("kept", self.kept) if self.kept else ("works", "")
 
 
 def between(*layers, shape, first=None, last=None):
@@ -304,6 +299,28 @@ def ragged_samples():
 NO_XLA_IN_FIT = {"fit, XLA": "Model doesn't support `jit_compile=True`"}
 NO_XLA = {"XLA": "tf2xla conversion failed", **NO_XLA_IN_FIT}
 NO_XLA_AT_ALL = dict.fromkeys(["XLA", "fit, XLA"], "tf2xla conversion failed")
+
+
+class Python(L.Layer):
+    """Leaves TensorFlow for a moment."""
+
+    def call(self, x):
+        y = tf.numpy_function(lambda x: x * np.float32(2.0), [x], x.dtype)
+        return tf.ensure_shape(y, x.shape) + x
+
+
+class Remembering(L.Layer):
+    """Writes to a variable that Keras does not know."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.last = tf.Variable(tf.zeros(8), trainable=False)
+
+    def call(self, x):
+        self.last.assign(tf.reduce_mean(x, axis=0))
+        return x + tf.stop_gradient(self.last)
+
+
 drop = functools.partial(image, group="Dropout and noise")
 norm = functools.partial(image, group="Normalization")
 pre = functools.partial(image, group="Random preprocessing")
@@ -373,6 +390,8 @@ ROWS = [
     flat("nested sublayers", Nested, group="Custom layers"),
     Row("Custom layers", "structured inputs and outputs", structured, samples(*FLAT)),
     flat("unseeded keras.random", Noisy, lambda: L.Dense(8), Noisy, group="Custom layers"),
+    flat("tf.numpy_function", Python, group="Custom layers", kept="PyFunc", plain=NO_XLA_AT_ALL),
+    flat("writes to a plain tf.Variable", Remembering, group="Custom layers", kept="AssignVariableOp"),
     Row("Models", "several inputs, outputs and losses", several, {"a": samples(*FLAT), "b": samples(4, seed=5)}),
     Row("Models", "a shared layer", shared, samples(*FLAT)),
     Row("Models", "frozen layers", frozen, samples(*FLAT)),

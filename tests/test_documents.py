@@ -1,5 +1,6 @@
 """The notebooks run, and so do the README's Python and its command names."""
 
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -48,3 +49,10 @@ def test_readme_tables_are_what_the_scripts_print():
 def test_readme_names_scripts_that_exist():
     for name in re.findall(r"scripts/[\w./]+", (ROOT / "README.md").read_text()):
         assert (ROOT / name.rstrip(".")).exists(), name
+
+
+def test_page_of_what_works_is_what_the_tables_say():
+    spec = importlib.util.spec_from_file_location("page_of_what_works", ROOT / "scripts" / "matrix.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text() == script.page(), "run python scripts/matrix.py"
