@@ -1,10 +1,10 @@
 """Time and memory of `fit` and of eager loops by a plan, against plain Keras and its peers, in one run.
 
 For each network one process a case, one after the other: plain `fit`, twice; `fit` with tfgc enabled by `optimal`, and
-by the plan of least time, as timed on this machine, at half of the activations; `keras.RematScope` in its full mode; a model split by hand into eight
-parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The last columns tell how far the
-update of the first step is from the plain one: of the weights, and of the statistics and seeds. Finished networks are
-kept in scripts/results/fit_speed.json. Nothing else may run meanwhile.
+by the plan of least time, as timed on this machine, at half of the activations; `keras.RematScope` in its full mode; a
+model split by hand into eight parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The
+last columns tell how far the update of the first step is from that of plain `fit`: of the weights, and of the statistics
+and seeds. Finished networks are kept in scripts/results/fit_speed.json. Nothing else may run meanwhile.
 
     python scripts/fit_speed.py               # everything, about forty minutes on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network
@@ -136,9 +136,9 @@ def measure(network, case, folder):
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
             float(value)
             clock.on_train_batch_end(i)
-    kind = "eager" if "eager" in case else "fit"
-    reference = folder / f"{kind}.pickle"
-    if case.startswith("plain") and not reference.exists():
+    # Compiled segments are compared with a compiled plain step; plain eager code shows how far that is from itself.
+    reference = folder / "plain.pickle"
+    if not reference.exists():
         reference.write_bytes(pickle.dumps(updates))
     expected = pickle.loads(reference.read_bytes())
     weights = {v.path for v in plain.trainable_variables}
@@ -225,8 +225,8 @@ def table(found):
                 continue
             plain = cases["plain eager" if "eager" in case else "plain fit"]
             slower, share = row["seconds"] / plain["seconds"], row["peak"] / plain["peak"]
-            wrong = "wrong gradients, " if row["weights"] > 1e-3 else ""
-            wrong += "wrong states, " if row["states"] > 1e-3 else ""
+            wrong = "wrong gradients, " if row["weights"] > 1e-3 and not case.startswith("plain") else ""
+            wrong += "wrong states, " if row["states"] > 1e-3 and not case.startswith("plain") else ""
             met = ""
             if case.startswith("tfgc fit"):
                 most = TARGETS.get(network, 1.15)

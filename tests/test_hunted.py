@@ -195,3 +195,32 @@ def test_inlining_of_functions_ends_with_the_call():
     assert not tf.config.functions_run_eagerly()
     tfgc.recompute(tf.tanh)(X)
     assert not tf.config.functions_run_eagerly()
+
+
+def test_another_shape_may_read_another_variable():
+    """A compiled segment that is known by its arguments' ranks is traced again, and looked at again."""
+
+    class Sized(keras.layers.Layer):
+        def build(self, shape):
+            self.large = self.add_weight(shape=(), initializer="ones", name="large")
+            self.small = self.add_weight(shape=(), initializer="zeros", name="small")
+
+        def call(self, x):
+            return x * (self.large if x.shape[0] == 16 else self.small)
+
+    def build():
+        layers = [keras.layers.Dense(8), Sized(), keras.layers.Dense(8), keras.layers.Dense(4)]
+        return keras.Sequential([keras.Input((8,)), *layers])
+
+    def gradients(model, rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(noise(rows, 8), training=True) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    plain, ours = fresh(build), fresh(build)
+    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=2))
+    for rows in (16, 16, 8):
+        for a, b in zip(gradients(plain, rows), gradients(ours, rows), strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

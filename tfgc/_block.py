@@ -85,7 +85,9 @@ class Block:
         piece = self._quick.get(quick)
         call = lambda: self._fn(*args, **kwargs)
         if piece is not None:
-            return self._run(piece, call, list(args), None)
+            # For a new shape the function is traced again, and may then read another variable.
+            with contextlib.suppress(_functional.StaleEffectsError):
+                return self._run(piece, call, list(args), None)
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         key = (packing.key, around)
