@@ -3,8 +3,8 @@
 For each network one process a case, one after the other: plain `fit`, twice; `fit` with tfgc enabled by `optimal`, and
 by the plan of least time, as timed on this machine, at half of the activations; `keras.RematScope` in its full mode; a
 model split by hand into eight parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The
-last columns tell how far the update of the first step is from that of plain `fit`: of the weights, and of the statistics
-and seeds. Finished networks are kept in scripts/results/fit_speed.json. Nothing else may run meanwhile.
+last columns tell how far the update of the first step is from that of plain `fit`: of the weights, and of the
+statistics and seeds. Finished networks are kept in scripts/results/fit_speed.json. Nothing else may run meanwhile.
 
     python scripts/fit_speed.py               # everything, about forty minutes on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network

@@ -14,6 +14,7 @@ from test_model import nested, shared
 
 import tfgc
 from tfgc import NotReplayableWarning, _costs, _trace
+from tfgc._buffers import Buffers
 from tfgc._graph import Ref
 
 L = keras.layers
@@ -49,9 +50,9 @@ def behind_dense(layer, shape=(6,), batch=4):
         (lambda: L.Dense(5), (6,), {"input"}, []),
         (lambda: L.Dense(5, activation="relu"), (6,), {"input", "output"}, []),
         (lambda: L.Dense(5, activation="softmax"), (6,), {"input", "output"}, []),
-        # A convolution's gradients read its sizes, as four integers each.
-        (lambda: L.Conv2D(5, 3), (8, 8, 3), {"input"}, [4 * I32] * 2),
-        (lambda: L.Conv2D(5, 3, activation="relu"), (8, 8, 3), {"input", "output"}, [4 * I32] * 2),
+        # A convolution's gradients read its sizes, which nothing has to be kept or run again for.
+        (lambda: L.Conv2D(5, 3), (8, 8, 3), {"input"}, []),
+        (lambda: L.Conv2D(5, 3, activation="relu"), (8, 8, 3), {"input", "output"}, []),
         # Mean, variance and scale of each channel.
         (lambda: L.BatchNormalization(), (8, 8, 3), {"input"}, [3 * F32] * 3),
         # The input less its mean, and three figures a row.
@@ -72,6 +73,13 @@ def test_what_layers_keep(layer, shape, kept, internal):
     assert sorted(cost.internal) == sorted(internal)
     assert len(cost.wants) == 1
     assert cost.obstacle is None
+
+
+def test_a_convolution_is_not_run_again_for_its_sizes():
+    layers = [L.Conv2D(3, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(3, 3), L.Dense(2)]
+    graph = graph_of(keras.Sequential([keras.Input((8, 8, 3)), *layers]))
+    # Up to and with itself nobody reads what the second convolution makes.
+    assert Buffers(graph).wakes[3] > 4
 
 
 def test_max_pooling_keeps_both_sides():

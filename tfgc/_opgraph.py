@@ -130,7 +130,8 @@ class _Reading:
             if op.type not in SHAPE_ONLY:
                 for t in op.inputs:
                     root = self._root(t)
-                    if root.op not in self._late_set and root.op not in self._idle:
+                    # A shape is known to whoever knows the tensor: nothing runs again for it.
+                    if root.op not in self._late_set and root.op not in self._idle and root.op.type not in SHAPE_ONLY:
                         kept[root.ref()] = self._bytes(root)
         at_input, at_output = _refs(inputs), _refs(outputs)
         workspaces = tuple(_workspace(op) for op in self._forward if _workspace(op))
