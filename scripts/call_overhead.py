@@ -1,7 +1,8 @@
 """What Python costs for each call of a compiled segment in an eager loop, forward and backward.
 
-A segment of one tiny operation, called with 1 to 32 arguments under a tape: the time of a call with its gradient
-beyond that of the same code as a plain `tf.function`. Medians of many calls, in one process.
+A segment of one tiny operation, called with 1 to 32 arguments, or one argument and up to 32 Keras variables that it reads,
+under a tape: the time of a call with its gradient beyond that of the same code as a plain `tf.function`. Medians of
+many calls, in one process.
 
     python scripts/call_overhead.py
 """
@@ -9,6 +10,7 @@ beyond that of the same code as a plain `tf.function`. Medians of many calls, in
 import statistics
 import time
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -18,46 +20,51 @@ CALLS, ROUNDS = 200, 15
 
 
 def main():
-    rows = [(n, *measure(n)) for n in (1, 2, 4, 8, 16, 32)]
     print(
-        "| arguments | plain tf.function | segment | forward alone | beyond plain |\n"
-        "| ---: | ---: | ---: | ---: | ---: |"
+        "| arguments | variables | plain tf.function | segment | beyond plain |\n| ---: | ---: | ---: | ---: | ---: |"
     )
-    for n, plain, segment, forward in rows:
-        print(f"| {n} | {plain:.0f} us | {segment:.0f} us | {forward:.0f} us | {segment - plain:.0f} us |")
-    slope, base = np.polyfit([n for n, *_ in rows], [s - p for _, p, s, _ in rows], 1)
-    print(f"\nbeyond plain: {base:.0f} us + {slope:.1f} us for each argument (target: 200 us + 1 us)")
+    beyond = {}
+    for n, variables in [(n, 0) for n in (1, 2, 4, 8, 16, 32)] + [(1, n) for n in (2, 8, 32)]:
+        plain, segment = measure(n, variables)
+        beyond[n, variables] = segment - plain
+        print(f"| {n} | {variables} | {plain:.0f} us | {segment:.0f} us | {segment - plain:.0f} us |")
+    for what, rows in (
+        ("argument", [(n, 0) for n in (1, 2, 4, 8, 16, 32)]),
+        ("variable", [(1, n) for n in (0, 2, 8, 32)]),
+    ):
+        slope, base = np.polyfit(
+            [max(row) if what == "argument" else row[1] for row in rows], [beyond[r] for r in rows], 1
+        )
+        print(
+            f"\nbeyond plain: {base:.0f} us + {slope:.1f} us for each {what} (target: 200 us + 1 us for each argument)"
+        )
 
 
-def measure(n):
-    """Microseconds of a call with its gradient, plainly and as a segment, and of the segment's call alone."""
+def measure(n, n_variables):
+    """Microseconds of a call with its gradient, plainly and as a segment."""
     xs = [tf.ones((2,)) for _ in range(n)]
-    body = lambda *x: [tf.add_n(x)] if len(x) > 1 else [x[0] * 2.0]
+    variables = [keras.Variable(np.ones(2, "float32")) for _ in range(n_variables)]
+    body = lambda *x: [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]
     plain = tf.function(body, autograph=False)
     block = Block(body, name="tiny", compiled=True)
+    sources = [*xs, *(v.value for v in variables)]
 
     def gradient(call):
         with tf.GradientTape() as tape:
             tape.watch(xs)
             (y,) = call(*xs)
-        return tape.gradient(y, xs)
+        return tape.gradient(y, sources)
 
-    def forward(call):
-        with tf.GradientTape() as tape:
-            tape.watch(xs)
-            return call(*xs)
-
-    tasks = {"plain": lambda: gradient(plain), "segment": lambda: gradient(block), "forward": lambda: forward(block)}
-    for task in tasks.values():
-        task()
-    times = {name: [] for name in tasks}
+    times = {plain: [], block: []}
+    for call in times:
+        gradient(call)
     for _ in range(ROUNDS):
-        for name, task in tasks.items():
+        for call, spent in times.items():
             begin = time.perf_counter()
             for _ in range(CALLS):
-                task()
-            times[name].append((time.perf_counter() - begin) / CALLS * 1e6)
-    return [statistics.median(times[name]) for name in ("plain", "segment", "forward")]
+                gradient(call)
+            spent.append((time.perf_counter() - begin) / CALLS * 1e6)
+    return [statistics.median(times[call]) for call in (plain, block)]
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ INTRODUCTION = """\
 Written by `python scripts/matrix.py` from the tables that `tests/test_matrix.py`, `tests/test_fit.py` and
 `tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
 
-**yes**: three steps give the losses, gradients, weights, statistics and seeds of the same mode without tfgc: bit-equal
-where nothing is compiled, elsewhere within 1e-5 of each norm in float32 (5e-3 in float16, 5e-2 in bfloat16, 1e-12 in
-float64). **kept**: the same, but the layer's segment is not recomputed and a `NotReplayableWarning` tells why, in
-the words below. **Keras**: plain Keras or TensorFlow refuses it too, in the words below.
+**yes**: some steps give the losses, weights, statistics and seeds (in a loop of one's own the gradients too) of the
+same mode without tfgc: bit-equal where nothing is compiled, elsewhere within 1e-5 of each norm in float32 (5e-3 in
+float16, 5e-2 in bfloat16, 1e-12 in float64). **kept**: the same, but the layer's segment is not recomputed and a
+`NotReplayableWarning` tells why, in the words below. **Keras**: plain Keras or TensorFlow refuses it too, in the words
+below.
 """
 
 

@@ -7,11 +7,11 @@ the rest of the crossings is `slow`.
 import contextlib
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from harness import TOLERANCE, assert_equal, fresh, noise, states, train
 from matrix import BATCH, MODES, ROWS
+from test_fit import assert_same
 
 import tfgc
 
@@ -59,7 +59,7 @@ def fit(row, model, mode):
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", **FIT[mode])
     stateful = any(getattr(layer, "stateful", False) for layer in model.layers)
     history = model.fit(row.x, y, batch_size=BATCH if stateful else 10, epochs=2, shuffle=False, verbose=0).history
-    return history, {f"{i} {v.path}": np.array(v.numpy(), "float64") for i, v in enumerate(states(model))}
+    return [history, {f"{i} {v.path}": v.numpy() for i, v in enumerate(states(model))}]
 
 
 @pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning", "ignore:.*sparse.*dense:UserWarning")
@@ -79,12 +79,5 @@ def test_cell(row, mode):
     exact = mode in ("eager", "fit, eager")
     if run is loop:
         assert_equal(expected, given, exact=exact, policy=row.policy)
-        return
-    for where, value in expected[1].items():
-        if exact:
-            np.testing.assert_array_equal(given[1][where], value, where)
-        else:
-            tolerance = 10 * TOLERANCE[row.policy]
-            np.testing.assert_allclose(given[1][where], value, rtol=tolerance, atol=tolerance, err_msg=where)
-    for name, values in expected[0].items():
-        np.testing.assert_allclose(given[0][name], values, rtol=0 if exact else 10 * TOLERANCE[row.policy])
+    else:
+        assert_same(expected, given, 0.0 if exact else TOLERANCE[row.policy], row.name)

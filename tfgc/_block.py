@@ -30,6 +30,8 @@ import tensorflow as tf
 from tfgc import _checksum, _context, _effects, _functional, _replay
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, told
 
+# So many kinds of calls are compiled; a number that changes at every step makes a new kind each time.
+_MOST = 64
 _COPIED = (
     "{} was recomputed inside of a tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy "
     "of that branch or body, which has nothing of what was stored; it does so for a tf.autodiff.ForwardAccumulator "
@@ -56,9 +58,13 @@ class Block:
             whose parts are blocks, to be recomputed in turn.
         twin: A `Twin` whose block does the same with other variables, so that what was
             found out and traced there serves here too.
+        loose: Whether tensors that the function finds by itself may be others in each call, so that a call
+            that reads any is not compiled.
     """
 
-    def __init__(self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple, again=None, twin=None):
+    def __init__(
+        self, fn, *, name, replay=True, compiled=False, wrap=None, settings=tuple, again=None, twin=None, loose=False
+    ):
         self.name = name
         self._fn = fn
         self._again = again or fn
@@ -67,8 +73,10 @@ class Block:
         self._wrap = wrap
         self._settings = settings
         self._twin = twin
+        self._loose = loose
         self._known = {}
         self._quick = {}
+        self._by_shape = False
         self._warned = False
 
     def __call__(self, *args, **kwargs):
@@ -79,30 +87,41 @@ class Block:
             with inlined:
                 return self._fn(*args, **kwargs)
         surroundings = _context.Surroundings()
+        call = lambda: self._fn(*args, **kwargs)
         # A compiled piece holds the plain variables that it reads, of which each replica has its own.
         around = (surroundings.key, compiled and (_context.replica(),), self._settings())
-        quick = (_plain_key(args, kwargs), around) if compiled else (None, around)
+        flags = _plain_key(args, kwargs, self._by_shape) if compiled else None
+        quick = None if flags is None else (flags, around)
         piece = self._quick.get(quick)
-        call = lambda: self._fn(*args, **kwargs)
         if piece is not None:
             # For a new shape the function is traced again, and may then read another variable.
             with contextlib.suppress(_functional.StaleEffectsError):
                 return self._run(piece, call, list(args), None)
+            self._by_shape, quick = True, None
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
-        key = (packing.key, around)
+        if compiled and not (packing.tells_all and len(self._known) < _MOST):
+            # What a trace would freeze may be another thing in the next call.
+            compiled = False
+            around = (surroundings.key, False, self._settings())
+            if not self._replay:
+                return call()
+        key = (packing.key, packing.shapes if self._by_shape else None, around)
         look = lambda: self._look(key, packing, surroundings, compiled)
         known = self._known.get(key) if tf.executing_eagerly() else None
         if isinstance(known, _effects.Effects):
             known = self._piece(packing, known, surroundings)
         piece = known or look()
-        if quick[0] is not None and isinstance(piece, _replay.Compiled):
-            self._quick[quick] = piece
         try:
             if piece.effects.obstacle is None:
-                return self._run(piece, call, tensors, look if known else None)
+                result = self._run(piece, call, tensors, look if known else None)
+                if quick is not None and isinstance(piece, _replay.Compiled):
+                    self._quick[quick] = piece
+                return result
         except _functional.StaleEffectsError:
-            piece = look()
+            self._by_shape, self._twin = True, None
+            key = (packing.key, packing.shapes, around)
+            piece = self._look(key, packing, surroundings, compiled)
             if piece.effects.obstacle is None:
                 return self._run(piece, call, tensors, None)
         self._warn(piece.effects.obstacle)
@@ -124,7 +143,7 @@ class Block:
             reason = "it closes over tensors or plain variables, which only tfgc's own wrapper follows: leave wrap out"
             effects = dataclasses.replace(effects, obstacle=reason)
         piece = self._piece(packing, effects, surroundings)
-        if compiled and effects.obstacle is None:
+        if compiled and effects.obstacle is None and not (effects.captured or (effects.constants and self._loose)):
             piece = self._known[key] = _replay.Compiled(piece)
         else:
             # What it closes over is looked up again when it matters, and not kept alive.
@@ -133,7 +152,8 @@ class Block:
 
     def _as_twin(self, key):
         """What the twin's block knows of such a call, with the variables of this one; None if that is nothing."""
-        known = None if self._twin is None else self._twin.block._known.get(key)
+        twin = self._twin if self._twin is not None and self._twin.alike() else None
+        known = None if twin is None else twin.block._known.get(key)
         effects = known.effects if isinstance(known, _replay.Compiled) else known
         if effects is None or effects.obstacle is not None or effects.variables:
             return None
@@ -187,13 +207,15 @@ class Block:
         return run.finish(_attach(run, piece, inputs, sources))
 
 
-def _plain_key(args, kwargs):
+def _plain_key(args, kwargs, by_shape):
     """Tells calls apart that are nothing but eager tensors and flags; None for all others."""
     if not all(isinstance(x, tf.Tensor) and getattr(x, "_keras_mask", None) is None for x in args):
         return None
     if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
         return None
-    return tuple((x.dtype, len(_context.shape_of(x))) for x in args), tuple(kwargs.items())
+    shapes = map(_context.shape_of, args)
+    sizes = tuple(shapes) if by_shape else tuple(map(len, shapes))
+    return tuple(x.dtype for x in args), sizes, tuple(kwargs.items())
 
 
 def _sources(inputs, n_arguments, variables):

@@ -190,7 +190,11 @@ def compare(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
 @click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
 @click.option("--layers", help="Layers to recompute, separated by commas, in place of a plan.")
 @click.option(
-    "--mode", "modes", default="eager,graph", show_default=True, help="Of eager, compiled, graph and xla, with commas."
+    "--mode",
+    "modes",
+    default="eager,compiled,graph",
+    show_default=True,
+    help="Of eager, compiled, graph and xla, with commas.",
 )
 @click.option("--steps", type=int, default=3, show_default=True, help="Steps in a row.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")

@@ -61,6 +61,21 @@ class Surroundings:
             global_state.set_global_attribute("autocast_scope", outer_autocast)
 
 
+def call_context():
+    """What Keras's call context holds now, its entry layer apart; None outside of any call."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    return None if context is None else {k: v for k, v in vars(context).items() if k != "entry_layer"}
+
+
+def set_call_context(values):
+    """Let Keras's call context hold `values`: an explicit `training=` stays there for the calls that follow."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    if context is not None and values is not None:
+        entry = context.entry_layer
+        vars(context).clear()
+        vars(context).update(values, entry_layer=entry)
+
+
 def is_inference():
     """Return True inside of a call whose `training` is False."""
     context = global_state.get_global_attribute("current_call_ctx")
@@ -157,6 +172,24 @@ def is_stateful(op_type):
     """Return True if running an op of this type twice may differ from once."""
     definition = op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful
+
+
+@contextlib.contextmanager
+def captures_seen(found):
+    """Add the eager tensors that the graph being built takes over, small ones as constants, to the list `found`."""
+    graph = tf.compat.v1.get_default_graph()
+    capture = graph.capture
+
+    def seen(tensor, *args, **kwargs):
+        if not tf.is_symbolic_tensor(tensor):
+            found.append(tensor)
+        return capture(tensor, *args, **kwargs)
+
+    graph.capture = seen
+    try:
+        yield
+    finally:
+        del graph.capture
 
 
 def inside(tensor):

@@ -48,6 +48,7 @@ class Effects:
         writes: Keras variables it writes.
         captured: Tensors it closes over through which gradients can flow.
         variables: Plain `tf.Variable`s it reads, the trainable ones.
+        constants: Whether it reads eager tensors that a trace takes over as constants.
         obstacle: Why it must not be run twice, or None.
     """
 
@@ -55,6 +56,7 @@ class Effects:
     writes: tuple = ()
     captured: tuple = ()
     variables: tuple = ()
+    constants: bool = False
     obstacle: Any = None
 
 
@@ -65,11 +67,12 @@ def discover(fn, packing):
     """
     scope = None
     found = packing.opaque
+    taken = []
 
     def traced(*tensors):
         nonlocal scope, found
         args, kwargs = packing.unpack(tensors)
-        with Scope(None) as scope, _context.functions_inlined():
+        with Scope(None) as scope, _context.functions_inlined(), _context.captures_seen(taken):
             result = Packing(fn(*args, **kwargs))
         here = tf.compat.v1.get_default_graph()
         made = [*((v.path, value) for v, value in scope.written.values()), *(("a loss", x) for x in scope.losses)]
@@ -79,12 +82,17 @@ def discover(fn, packing):
         found = found or result.opaque
         return result.tensors
 
-    graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
+    before = _context.call_context()
+    try:
+        graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
+    finally:
+        _context.set_call_context(before)
     return Effects(
         reads=tuple(scope.reads.values()),
         writes=tuple(variable for variable, _ in scope.written.values()),
         captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
         variables=tuple(graph.variables),
+        constants=any(tensor.dtype != tf.resource for tensor in taken),
         obstacle=found or obstacle(graph),
     )
 

@@ -92,6 +92,16 @@ class Packing:
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
     @property
+    def shapes(self):
+        """The static shapes of the tensors, as plain tuples."""
+        return tuple(None if spec.shape.rank is None else tuple(spec.shape) for spec in self.specs)
+
+    @property
+    def tells_all(self):
+        """Whether `key` tells the values of everything but the tensors."""
+        return all(kind != "static" or isinstance(static, _FLAGS) for kind, static, _, _ in self._leaves)
+
+    @property
     def key(self):
         """Hashable; equal for calls that `discover` need look at only once."""
         leaves = tuple((kind, _hashable(static), slots, mask) for kind, static, slots, mask in self._leaves)
@@ -99,9 +109,12 @@ class Packing:
         return (repr(self._structure), leaves, dtypes)
 
 
+_FLAGS = bool | str | int | float | tf.TypeSpec | None
+
+
 def _hashable(leaf):
-    """Flags and names by value, since they choose what is run; the rest by type, and not kept alive."""
-    return leaf if leaf is None or isinstance(leaf, bool | str | tf.TypeSpec) else type(leaf)
+    """Flags, numbers and names by value, since they choose what is run; the rest by type, and not kept alive."""
+    return (type(leaf), leaf) if isinstance(leaf, _FLAGS) else type(leaf)
 
 
 class Scope(keras.StatelessScope):

@@ -33,7 +33,7 @@ class LayerCall:
 
         trainable = lambda: tuple(inner.trainable for inner in layer._flatten_layers())
         name = f"layer {layer.path or layer.name!r}"
-        self._block = Block(run, name=name, compiled=compile_segments, wrap=wrap, settings=trainable)
+        self._block = Block(run, name=name, compiled=compile_segments, wrap=wrap, settings=trainable, loose=True)
 
     def __call__(self, *args, **kwargs):
         if _context.is_inference() or _context.in_stateless_scope():
@@ -56,6 +56,9 @@ def choose(model, chosen):
             meant = [layer for layer in parts if layer is wanted]
         if not meant:
             raise OptionError(f"layers: {model.name!r} has no layer {wanted!r}{near(wanted, known)}")
+        for layer in meant:
+            if hasattr(layer, "reset_dropout_mask") and (layer.dropout or layer.recurrent_dropout):
+                raise OptionError(f"layers: {layer.name!r} is a cell whose RNN holds its dropout masks: name the RNN")
         found += [layer for layer in meant if layer not in found]
     if not found:
         raise OptionError("layers=[]: name at least one layer to recompute")

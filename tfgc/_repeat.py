@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _effects, _functional
+from tfgc import _context, _effects, _functional
 from tfgc._errors import told
 
 
@@ -32,6 +32,8 @@ def probed(layers):
 
 def _probe(original, name, unrepeatable, kept):
     def call(*args, **kwargs):
+        if _context.in_stateless_scope():
+            return original(*args, **kwargs)
         packing = _functional.Packing((args, kwargs))
         tensors = packing.release()
         try:

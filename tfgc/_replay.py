@@ -91,7 +91,7 @@ class Compiled:
         self._piece = piece
         self._forward = _Function(self._trace_forward)
         self._backward = {}
-        self._layouts = []
+        self._layouts = {}
         self._rename = None
 
     def _trace_forward(self, inputs):
@@ -99,7 +99,8 @@ class Compiled:
         # One backward function serves many shapes, so it holds none of them.
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
         specs = [_of_any_size(s) for s in run.specs]
-        self._layouts[:] = [dataclasses.replace(run, tensors=None, specs=specs, labels=labels)]
+        layout = dataclasses.replace(run, tensors=None, specs=specs, labels=labels)
+        self._layouts[tf.compat.v1.get_default_graph()] = layout, _context.call_context()
         return run.tensors
 
     def renamed(self, effects, rename):
@@ -109,8 +110,12 @@ class Compiled:
         return other
 
     def forward(self, inputs):
-        tensors = self._forward(inputs)
-        layout = self._layouts[0]
+        before = _context.call_context()
+        function = self._forward.concrete([inputs])
+        _context.set_call_context(before)
+        tensors = _context.call_flat(function, inputs)
+        layout, left = self._layouts[function.graph]
+        _context.set_call_context(left)
         if self._rename is None:
             return layout.with_tensors(tensors)
         layers, written = self._rename(layout.loss_layers), self._rename(layout.written)
@@ -137,15 +142,19 @@ class _Function:
         self._function = tf.function(partial, autograph=False, reduce_retracing=True)
         self._concrete = {}
 
+    def concrete(self, lists):
+        """The concrete function for lists of eager tensors."""
+        key = tuple(_context.shape_of(tensor) for given in lists for tensor in given)
+        function = self._concrete.get(key)
+        if function is None:
+            function = self._concrete[key] = _context.concrete(self._function, lists)
+        return function
+
     def __call__(self, *lists):
         tensors = [tensor for given in lists for tensor in given]
         if not all(map(_is_plain, tensors)):
             return self._function(*lists)
-        key = tuple(map(_context.shape_of, tensors))
-        concrete = self._concrete.get(key)
-        if concrete is None:
-            concrete = self._concrete[key] = _context.concrete(self._function, lists)
-        return _context.call_flat(concrete, tensors)
+        return _context.call_flat(self.concrete(lists), tensors)
 
 
 def _is_plain(tensor):

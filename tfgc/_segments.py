@@ -114,16 +114,17 @@ def _piece(how, segment, number, firsts):
     frozen = lambda: tuple(layer.trainable for layer in layers)
     replay = segment.mode == "recompute"
     # What is watched is told by its own name.
-    kind = None if how.watch else _twins.signature(program, segment, nodes, needed, produced)
-    twin = None
+    kind_now = lambda: None if how.watch else _twins.signature(program, segment, nodes, needed, produced)
+    kind, twin = kind_now(), None
     if kind in firsts:
-        first, block = firsts[kind]
-        twin = _twins.Twin(block, _twins.renaming(program, first, nodes))
+        first, block, kind_of_first = firsts[kind]
+        alike = lambda: kind_now() is not None and kind_now() == kind_of_first()
+        twin = _twins.Twin(block, _twins.renaming(program, first, nodes), alike)
     block = Block(
         run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=frozen, again=again, twin=twin
     )
     if kind is not None:
-        firsts.setdefault(kind, (nodes, block))
+        firsts.setdefault(kind, (nodes, block, kind_now))
     return needed, produced, block
 
 

@@ -14,7 +14,8 @@ from tfgc import _costs
 from tfgc._graph import Ref
 
 _PLAIN = (bool, int, float, str, type(None))
-_NAMES = ("name", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes")
+_BOOKS = ("keras.", "inspect", "collections", "_thread", "weakref")
+_NAMES = ("name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes")
 
 
 def signature(program, segment, nodes, needed, produced):
@@ -36,7 +37,10 @@ def signature(program, segment, nodes, needed, produced):
         inside = operation._flatten_layers() if layer else [operation]
         state = [*inside, *operation.variables] if layer else []
         same = tuple(seen.setdefault(id(thing), len(seen)) for thing in state)
-        parts.append((call, tuple(places[ref] for ref in node.inputs), tuple(map(_attributes, inside)), same))
+        attributes = tuple(map(_attributes, inside))
+        if None in attributes:
+            return None
+        parts.append((call, tuple(places[ref] for ref in node.inputs), attributes, same))
         places.update((Ref(name, k), ("made", i, k)) for k in range(len(node.outputs)))
     return (*parts, tuple(places[ref] for ref in produced))
 
@@ -65,7 +69,7 @@ def _tells_all(operation, arguments):
     if not all(isinstance(leaf, (*_PLAIN, keras.KerasTensor)) for leaf in keras.tree.flatten(arguments)):
         return False
     if not isinstance(operation, keras.Layer):
-        return all(_is_plain(value) for key, value in vars(operation).items() if key not in _NAMES)
+        return True
     written = json.dumps(operation.get_config(), default=lambda _: {"module": "unknown"})
     return all(_of_keras(json.loads(written)))
 
@@ -81,21 +85,38 @@ def _of_keras(config):
 
 
 def _attributes(operation):
-    """What a layer or op has been given besides its configuration: all names, and values of the plain ones."""
-    own = {key: value for key, value in vars(operation).items() if key not in _NAMES}
-    return (tuple(sorted(own)), tuple((key, str(own[key])) for key in sorted(own) if _is_plain(own[key])))
+    """What a layer or op has been given besides its configuration; None if that cannot be compared."""
+    own = {key: value for key, value in vars(operation).items() if key not in _NAMES and not key.startswith("_self_")}
+    found = []
+    for key in sorted(own):
+        leaves = keras.tree.flatten(own[key])
+        if not all(map(_comparable, leaves)):
+            return None
+        found.append((key, tuple(map(_told, leaves))))
+    return tuple(found)
 
 
-def _is_plain(value):
-    return all(isinstance(leaf, _PLAIN) for leaf in keras.tree.flatten(value))
+def _comparable(leaf):
+    """Plain values, and what Keras makes of a configuration or keeps its books in: no tensors, no others' functions."""
+    if isinstance(leaf, (*_PLAIN, keras.Variable)):
+        return True
+    module = getattr(leaf, "__module__", None) if callable(leaf) else None
+    return str(module or type(leaf).__module__).startswith(_BOOKS)
+
+
+def _told(leaf):
+    if isinstance(leaf, _PLAIN):
+        return (type(leaf), leaf)
+    return getattr(leaf, "__qualname__", type(leaf).__qualname__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Twin:
-    """The block that is traced, and what stands here for its variables and layers."""
+    """The block that is traced, what stands here for its variables and layers, and whether both are alike by now."""
 
     block: object
     names: dict
+    alike: object
 
     def renamed(self, things):
         """The counterparts of variables or layers; None if one of them has none."""

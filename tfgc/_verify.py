@@ -22,7 +22,7 @@ _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xl
 _OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
 
 
-def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "graph"), steps=3):
+def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compiled", "graph"), steps=3):
     """Compare training by a plan with plain training, on your model and your data.
 
     Runs plain and planned steps from the same state and compares the loss, each gradient
@@ -197,8 +197,12 @@ def _parts(model, chosen):
     """The layers to try twice, by name: those that are chosen, or that a model calls itself."""
     if chosen is not None:
         return {layer.path or layer.name: layer for layer in chosen}
-    called = (step.node.operation for step in _trace.Program(model).steps)
-    return {layer.name: layer for layer in called if isinstance(layer, keras.Layer)}
+    called = {step.node.operation: None for step in _trace.Program(model).steps}
+    found = {}
+    for layer in called:
+        if isinstance(layer, keras.Layer):
+            found[layer.name if layer.name not in found else layer.path] = layer
+    return found
 
 
 def _tolerances(model, chosen):
