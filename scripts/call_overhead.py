@@ -1,8 +1,8 @@
 """What Python costs for each call of a compiled segment in an eager loop, forward and backward.
 
-A segment of one tiny operation, called with 1 to 32 arguments, or one argument and up to 32 Keras variables that it reads,
-under a tape: the time of a call with its gradient beyond that of the same code as a plain `tf.function`. Medians of
-many calls, in one process.
+A segment of one tiny operation, called with 1 to 32 arguments, or one argument and up to 32 Keras variables that it
+reads, under a tape: the time of a call with its gradient beyond that of the same code as a plain `tf.function`.
+Medians of many calls, in one process.
 
     python scripts/call_overhead.py
 """
