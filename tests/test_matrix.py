@@ -1,7 +1,7 @@
 """Every row of the table in `matrix.py` in every execution mode.
 
-The fast suite runs each row in eager calls and in `tf.function`, and in one of the other modes in turn;
-the rest of the crossings is `slow`.
+The fast suite runs each row in eager calls and in `tf.function`, and every other row in compiled segments or in `fit`.
+The rest of the crossings is `slow`: test_fit.py has every mode of `fit`, test_traps_layers.py XLA.
 """
 
 import contextlib
@@ -15,8 +15,6 @@ from test_fit import assert_same
 
 import tfgc
 
-# test_fit.py has XLA in `fit`, which takes longest.
-OTHERS = [mode for mode in MODES if mode not in ("eager", "graph", "fit, XLA")]
 FIT = {
     "fit": {},
     "fit, eager": {"run_eagerly": True},
@@ -28,7 +26,7 @@ FIT = {
 def crossings():
     for i, row in enumerate(ROWS):
         for mode in MODES:
-            fast = mode in ("eager", "graph", OTHERS[i % len(OTHERS)])
+            fast = mode in ("eager", "graph", ("compiled", None, "fit", None)[i % 4])
             marks = [] if fast else [pytest.mark.slow]
             yield pytest.param(row, mode, id=f"{row.name}-{mode}", marks=marks)
 
