@@ -31,7 +31,7 @@ def test_readme_examples_run_one_after_the_other(tmp_path, monkeypatch):
 def test_readme_tables_are_what_the_scripts_print():
     printed = [
         line
-        for script in ("benchmark.py", "best_plans.py")
+        for script in ("benchmark.py", "best_plans.py", "fit_speed.py")
         for line in subprocess.run(
             [sys.executable, ROOT / "scripts" / script, "--table"], capture_output=True, text=True, check=True
         ).stdout.splitlines()
@@ -40,7 +40,7 @@ def test_readme_tables_are_what_the_scripts_print():
         line for line in (ROOT / "README.md").read_text().splitlines() if re.match(r"\| \w+(\(.*?\))?(, \d+)? \|", line)
     ]
     figures = [row for row in rows if not row.startswith("| network")]
-    assert len(figures) >= 17
+    assert len(figures) >= 21
     for row in figures:
         # The README may leave the last columns out.
         assert any(line.startswith(row) for line in printed), row

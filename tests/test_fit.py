@@ -237,9 +237,7 @@ FEATURES = {
     "validation_split": Feature(lambda: {"metrics": ["accuracy"]}, lambda folder: {"validation_split": 0.5}),
     "evaluate and predict": Feature(run=fit_evaluate_and_fit, fast=("graph", "loop")),
     "train_on_batch": Feature(run=by_batches, fast=("graph", "eager")),
-    "class_weight": Feature(
-        fit=lambda folder: {"class_weight": {0: 1.0, 1: 3.0, 2: 0.2}}, fast=("graph", "loop")
-    ),
+    "class_weight": Feature(fit=lambda folder: {"class_weight": {0: 1.0, 1: 3.0, 2: 0.2}}, fast=("graph", "loop")),
     "sample_weight": Feature(
         lambda: {"weighted_metrics": ["accuracy"]},
         lambda folder: {"sample_weight": np.random.default_rng(3).uniform(size=16)},
