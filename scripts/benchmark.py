@@ -76,7 +76,7 @@ def main():
     for network in NETWORKS:
         if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
             measure(network)
-    records = {n.name: _results.from_json(n.file.read_text()) for n in NETWORKS if n.file.exists()}
+    records = {n.name: _results.read(n.file).studies[0].records for n in NETWORKS if n.file.exists()}
     print("| network, batch | plain-eager | plain-graph | tfgc, eager | tfgc, graph |\n| --- | --- | --- | --- | --- |")
     for name in records:
         print(summary(name, records[name]))
@@ -156,7 +156,9 @@ def measure(network):
         memory_limit=network.memory_limit,
         on_result=told,
     )
-    network.file.write_text(_results.to_json(records, f"python scripts/benchmark.py {network.name!r}"))
+    study = _results.Study(network.name, network.batch_size, tuple(records))
+    command = f"python scripts/benchmark.py {network.name!r}"
+    network.file.write_text(_results.to_json(_results.Results((study,), command)))
 
 
 def row(target, mode, records):

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 import tfgc
 from tfgc import _measure, _trace, zoo
+from tfgc._case import Case
 from tfgc._units import format_bytes
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "predicted.json"
@@ -73,7 +74,7 @@ def measured(name, batch):
     for label, (options, modes) in PLANS.items():
         plan = tfgc.plan(model, batch, **options)
         for mode in modes:
-            case = _measure.Case(name, (name, None), label, mode, batch, plan=plan.to_json(), steps=STEPS)
+            case = Case(name, (name, None), label, mode, batch, plan=plan.to_json(), steps=STEPS)
             record = _measure.run(case)
             figures = format_bytes(record.peak_bytes) if record.status == "ok" else record.detail
             print(f"{name}: {record.name}: {record.status} {figures}", file=sys.stderr, flush=True)

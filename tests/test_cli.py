@@ -25,10 +25,11 @@ from tfgc import (
     _plan_report,
     _report,
 )
+from tfgc._case import Case, Task
 from tfgc._cli import cli
 from tfgc._errors import OptionError
+from tfgc._front import Choice, Front, Point
 from tfgc._graph import Cost, Node, Ref, Spec
-from tfgc._plan_report import Choice, Front, Point
 
 CHAIN = ["test_cli:chain", "--batch-size", "8"]
 OPEN = ["test_cli:open_tokens", "--batch-size", "4"]
@@ -355,19 +356,37 @@ def test_what_compare_measures_by_default(plan_file):
 
 def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
-    case = _measure.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)[-1]
-    found = _child.measure(case)
-    plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD())
+    cases = _measure.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
+    keras.utils.clear_session()  # names of layers as in a process of its own
+    found = _child.foresee(Task(tuple(cases)))
+    keras.utils.clear_session()
+    plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD(), loss="mse")
     assert len(plan.segments) > 1
-    assert found["detail"] == f"{len(plan.segments)} segments"
+    assert [s.nodes for s in _plan.Plan.from_json(found.plans["budget(80%)"]).segments] == [
+        s.nodes for s in plan.segments
+    ]
+    assert len(found.parts["budget(80%)"]) == len(plan.segments)
+    assert set(found.predicted) == {"plain-graph", "budget(80%)-eager", "budget(80%)-graph"}
     with pytest.raises(OptionError, match="--input tokens="):
         _child.measure(_measure.plan_cases(open_tokens, 4, steps=1)[0])
 
 
 def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
-    fitting, other = (_measure.plan_cases(build, 4, plans=[plan_file])[-1] for build in (chain, open_tokens))
-    assert _child.check(fitting) == {"mismatch": None}
-    assert "made for another model" in _child.check(other)["mismatch"]
+    fitting, other = (
+        _child.foresee(Task(tuple(_measure.plan_cases(build, 4, plans=[plan_file])))) for build in (chain, open_tokens)
+    )
+    assert fitting.mismatch == {}
+    assert "made for another model" in other.mismatch["plan.json"]
+
+
+def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
+    make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, share=share)
+    found = _child.foresee(Task((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",)))
+    most, some, least = (found.predicted[f"{name}-graph"] for name in ("all", "some", "none"))
+    assert most.overhead == 0
+    assert 0 < some.overhead <= least.overhead
+    assert least.peak_bytes <= some.peak_bytes <= 0.8 * most.peak_bytes
+    assert [choice.budget for choice in found.front.choices] == ["90%"]
 
 
 def hand_made(outlook=True):

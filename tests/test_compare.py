@@ -1,5 +1,6 @@
 """Measuring, rendering and the command line."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from PIL import Image
 
 import tfgc
 from tfgc import Measurement, _child, _measure, _report, _results, zoo
+from tfgc._case import Task
 from tfgc._errors import OptionError
+from tfgc._front import Choice, Front, Point
 
 
 def small(image_size=32):
@@ -87,7 +90,8 @@ def test_a_killed_case_is_a_row(monkeypatch):
 
 
 def test_a_case_that_fails_says_why():
-    record = _measure.run(_measure.plan_cases(small, 2, ["sqrt:999"])[-1])
+    case = _measure.plan_cases(small, 2, ["sqrt:999"])[-1]
+    record = _measure.run(case, _measure.foresee(Task((case,))))
     assert record.status == "failed"
     assert "segments=999" in record.detail
 
@@ -139,13 +143,20 @@ def test_no_child_outlives_its_parent():
 
 
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):
-    text = _results.to_json(measured[0], "tfgc compare")
-    assert _results.from_json(text) == measured[0]
-    for bad in ("", "{}", text[:100], text.replace('"version": 1', '"version": 9')):
+    front = Front(
+        "small", 32, "flop", 10, 20, "conv2d", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9))
+    )
+    study = _results.Study("small", 32, tuple(measured[0]), front, {"cut_off": 0.5})
+    written = _results.Results((study,), "tfgc compare", "ogc", 0.25)
+    text = _results.to_json(written)
+    assert _results.from_json(text) == written
+    assert any(record.parts and record.predicted for record in measured[0])
+    for bad in ("", "{}", text[:100], text.replace('"version": 2', '"version": 9')):
         with pytest.raises(tfgc.TfgcError):
             _results.from_json(bad)
 
 
+POINT = Point("least", 10, 20, 30, 0.5, 0.25, 4, True)
 RECORDS = [
     Measurement("net", "plain", "eager", 8, peak_bytes=1000, process_peak_bytes=5, step_seconds=2.0, losses=(1.0, 0.5)),
     Measurement("net", "plain", "graph", 8, peak_bytes=800, process_peak_bytes=5, step_seconds=1.0, losses=(1.0, 0.5)),
@@ -214,7 +225,8 @@ def test_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     for word in ("plain-eager", "plain-graph", "sqrt-eager", "sqrt-graph", "cut-off", "overhead", "Loss of each step"):
         assert re.search(r"\s+".join(word.split()), done.stdout), word
-    assert len(_results.from_json((tmp_path / "r.json").read_text())) == 4
+    (study,) = _results.read(tmp_path / "r.json").studies
+    assert len(study.records) == 4
     assert (tmp_path / "r.png").stat().st_size > 10_000
 
 
@@ -266,7 +278,10 @@ def test_saved_models_and_builders_are_networks_too(tmp_path):
 
 
 def test_the_child_measures_what_the_case_says():
-    case = _measure.plan_cases(small, 8, ["uniform:2"], steps=1)[2]
-    found = _child.measure(case)
+    cases = _measure.plan_cases(small, 8, ["uniform:2"], steps=1)
+    keras.utils.clear_session()  # names of layers as in a process of its own
+    plans = _child.foresee(Task(tuple(cases))).plans
+    keras.utils.clear_session()
+    found = _child.measure(dataclasses.replace(cases[2], plan=plans["uniform(2)"]))
     assert found["detail"] == "2 segments"
     assert len(found["losses"]) == 2

@@ -1,7 +1,7 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -m tfgc._child ANSWER`, with a pickled `Case` on standard input.
-The case is read before TensorFlow is imported, so that a memory limit holds for all of it.
+Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, or a `Task` to foresee, on standard input.
+It is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 
-from tfgc._errors import PlanMismatchError, TfgcError
+from tfgc._case import Task
+from tfgc._errors import TfgcError
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
@@ -31,31 +32,29 @@ def main(answer):
     # Nor should it outlive the process that asked, however that one ended.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    case = pickle.load(sys.stdin.buffer)
-    if case.memory_limit is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
+    told = pickle.load(sys.stdin.buffer)
     try:
-        found = check(case) if case.mode == "check" else measure(case)
+        found = foresee(told) if isinstance(told, Task) else measure(told)
     except TfgcError as error:
         sys.exit(str(error))
     with open(answer, "wb") as file:
         pickle.dump(found, file)
 
 
-def check(case):
-    """Build the case's model, and answer why its plan does not fit; None if it does."""
-    from tfgc import _trace
-    from tfgc._plan import Plan
+def foresee(task):
+    """Plan and predict the cases of a `Task`: its `Foresight`."""
+    import keras
 
-    try:
-        Plan.from_json(case.plan).check(_trace.read(_build(*case.build)))
-    except PlanMismatchError as error:
-        return {"mismatch": str(error)}
-    return {"mismatch": None}
+    from tfgc import _foresee
+
+    keras.utils.set_random_seed(_SEED)
+    return _foresee.foresee(_build(*task.cases[0].build), task)
 
 
 def measure(case):
     """Run the case here and now; return the measured fields of a `Measurement`."""
+    if case.memory_limit is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
     import keras
     import tensorflow as tf
 
@@ -64,7 +63,7 @@ def measure(case):
     keras.utils.set_random_seed(_SEED)
     model = _build(*case.build)
     optimizer = keras.optimizers.SGD(0.01)
-    detail = _enable(model, case, optimizer)
+    detail = _enable(model, case)
     x, y = _synthetic.batch(model, case.batch_size, case.input_shapes)
     step = _step(model, optimizer)
     if case.mode == "graph":
@@ -109,23 +108,13 @@ def _build(build, image_size):
     return build() if image_size is None else build(image_size=image_size)
 
 
-def _enable(model, case, optimizer):
+def _enable(model, case):
     """Enable the case's plan on the model, if it has one, and say what it is."""
-    if case.strategy is None and case.plan is None:
+    if case.plan is None:
         return ""
     import tfgc
 
-    if case.plan is not None:
-        plan = tfgc.Plan.from_json(case.plan)
-    else:
-        plan = tfgc.plan(
-            model,
-            case.batch_size,
-            strategy=case.strategy,
-            input_shapes=case.input_shapes,
-            optimizer=optimizer,
-            **case.options,
-        )
+    plan = tfgc.Plan.from_json(case.plan)
     tfgc.enable(model, plan)
     return f"{len(plan.segments)} segments"
 

@@ -175,8 +175,9 @@ def compare(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
     _report.print_table(_report.losses(results))
     if json_path:
         command = " ".join(["tfgc", *sys.argv[1:]])
+        study = _results.Study(name, batch_size, tuple(results))
         with open(json_path, "w") as file:
-            file.write(_results.to_json(results, command))
+            file.write(_results.to_json(_results.Results((study,), command)))
     if plot_path:
         _report.plot(results, plot_path)
     failed = [r for r in results if r.status == "failed"]

@@ -21,6 +21,7 @@ import cloudpickle
 import memory_profiler
 
 from tfgc import strategies as known_strategies
+from tfgc._case import NOTHING, Case, Task
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
 from tfgc._plan import Plan
 from tfgc._plan import read as read_plan
@@ -28,23 +29,6 @@ from tfgc._results import Measurement
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _SAMPLE_SECONDS = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """What one child process is told to measure."""
-
-    network: str
-    build: object
-    case: str
-    mode: str
-    batch_size: int
-    strategy: object = None
-    options: dict = dataclasses.field(default_factory=dict)
-    plan: str | None = None
-    input_shapes: dict | None = None
-    steps: int = 5
-    memory_limit: int | None = None
 
 
 def compare(
@@ -88,13 +72,12 @@ def compare(
         build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
         input_shapes=input_shapes,
     )  # fmt: skip
-    for case in {case.plan: case for case in cases if case.plan is not None}.values():
-        _check(case)
+    foresight = foresee(Task(tuple(cases)))
     results = []
     for case in cases:
         if on_start is not None:
-            on_start(f"{case.case}-{case.mode}")
-        results.append(run(case))
+            on_start(case.name)
+        results.append(run(case, foresight))
         if on_result is not None:
             on_result(results[-1])
         if len(results) == len(BASELINES) and all(r.status == "failed" for r in results):
@@ -165,18 +148,31 @@ def _read(plans):
     return choices
 
 
-def _check(case):
-    """Raise unless the plan of `case` fits its model, which a child process builds: it may fill a GPU."""
-    code, words, found, _ = _answer(dataclasses.replace(case, mode="check"))
+def foresee(task):
+    """Plan and predict the cases of a `Task` in a child process, since a model may fill a GPU: a `Foresight`.
+
+    Raises:
+        PlanMismatchError: If a given plan is for another model.
+        TfgcError: If the model cannot be built or read.
+    """
+    first = task.cases[0]
+    code, words, found, _ = _answer(task)
     if code != 0:
-        raise TfgcError(f"{case.network!r} cannot be built: {_said(words) or f'exit code {code}'}")
-    if found["mismatch"]:
-        raise PlanMismatchError(f"{case.case}: {found['mismatch']}")
+        raise TfgcError(f"{first.network!r} cannot be built and planned: {_said(words) or f'exit code {code}'}")
+    for name, why in found.mismatch.items():
+        raise PlanMismatchError(f"{name}: {why}")
+    return found
 
 
-def run(case):
-    """Measure one case in a child process of its own."""
-    result = {"network": case.network, "case": case.case, "mode": case.mode, "batch_size": case.batch_size}
+def run(case, foresight=NOTHING):
+    """Measure one case in a child process of its own, by its own plan or the one that is foreseen for it."""
+    result = {
+        "network": case.network, "case": case.case, "mode": case.mode, "batch_size": case.batch_size,
+        "predicted": foresight.predicted.get(case.name), "parts": foresight.parts.get(case.case, ()),
+    }  # fmt: skip
+    if case.case in foresight.errors:
+        return Measurement(**result, status="failed", detail=foresight.errors[case.case])
+    case = dataclasses.replace(case, strategy=None, share=None, plan=foresight.plans.get(case.case, case.plan))
     code, words, found, samples = _answer(case)
     if code == 0:
         started = found.pop("started")
@@ -192,8 +188,8 @@ def run(case):
     return Measurement(**result, status="failed", detail=_said(words) or f"exit code {code}")
 
 
-def _answer(case):
-    """Run a child process on `case`: its exit code, its last words, its answer and samples of its memory."""
+def _answer(told):
+    """Run a child process on a `Case` or `Task`: exit code, last words, answer and samples of memory."""
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer")
         with open(os.path.join(folder, "errors"), "w+b") as errors:
@@ -204,7 +200,7 @@ def _answer(case):
             )  # fmt: skip
             try:
                 with contextlib.suppress(BrokenPipeError):
-                    child.stdin.write(cloudpickle.dumps(case))
+                    child.stdin.write(cloudpickle.dumps(told))
                     child.stdin.close()
                 samples = memory_profiler.memory_usage(child, interval=_SAMPLE_SECONDS, timestamps=True)
             finally:

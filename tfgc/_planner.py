@@ -1,5 +1,7 @@
 """From a model to plans for it, and to what a step will need."""
 
+import dataclasses
+
 from tfgc import _judge, _simulate, _sizes, strategies
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._plan import Plan
@@ -65,10 +67,19 @@ def plan(
     )
     if strategy is None:
         strategy = "optimal" if graph.sizes_known else "uniform"
+    fixed = 0 if budget is None else _sizes.fixed_bytes(model, optimizer)
+    chosen = choose(graph, strategy, budget, fixed, options)
+    return (
+        chosen
+        if budget is not None or batch_size or example is not None
+        else _sizes.per_sample(chosen, graph.batch_size)
+    )
+
+
+def choose(graph, strategy, budget, fixed, options):
+    """Plan an annotated graph; with a budget, for the whole step, of which `fixed` bytes are there all the time."""
     if budget is None:
-        chosen = strategies.apply(strategy, graph, **options)
-        return chosen if batch_size or example is not None else _sizes.per_sample(chosen, graph.batch_size)
-    fixed = _sizes.fixed_bytes(model, optimizer)
+        return strategies.apply(strategy, dataclasses.replace(graph, whole_step=False), **options)
     total = _sizes.budget_bytes(budget, graph, fixed)
     if strategy == "budget":
         return _judge.judged(graph, fitting(graph, budget_strategy.front(graph, **options), total, fixed))

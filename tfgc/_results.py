@@ -1,12 +1,61 @@
-"""One measured case, as a record that can be saved, read and rendered."""
+"""What was measured and predicted, as records that can be saved, read and rendered.
+
+A `Measurement` is one case: one way to train one network, from one process. A `Study` is one
+network at one batch size: its cases, its front of plans, and what others published about it. `Results` are the
+studies of one command, and what stands in a results file.
+"""
 
 import dataclasses
 import json
 
 from tfgc._errors import TfgcError
+from tfgc._front import Choice, Front, Point
 
 _FORMAT = "tfgc-measurements"
-_VERSION = 1
+_VERSION = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """What the planner said of a case before it ran; bytes are above what is resident between steps.
+
+    Attributes:
+        peak_bytes: The allocator's peak.
+        overhead: Part of the plain step's work that comes on top, counted in `unit`.
+        unit: `s` or `flop`.
+        floor_bytes: Least peak of any plan, without the allocator's rounding up to chunks.
+        floor_node: The node that sets it.
+        plain_bytes: The peak if nothing is recomputed, without the allocator's rounding up.
+    """
+
+    peak_bytes: int
+    overhead: float
+    unit: str
+    floor_bytes: int
+    floor_node: str
+    plain_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A segment of a plan, as it is drawn along the network.
+
+    Attributes:
+        first, last: Its first and last node.
+        nodes: Their number.
+        mode: `keep` or `recompute`.
+        stored_bytes: What it adds to memory from its forward to its backward pass; None if unknown.
+        inside_bytes: What it would add if it were kept whole; None if unknown.
+        inner: Parts of its replay, where that is split again.
+    """
+
+    first: str
+    last: str
+    nodes: int
+    mode: str
+    stored_bytes: int | None = None
+    inside_bytes: int | None = None
+    inner: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +67,7 @@ class Measurement:
         case: `plain` or the strategy, with its number of segments.
         mode: `eager` (calls in Python) or `graph` (the step in `tf.function`).
         batch_size: Samples in a batch.
-        status: `ok`, `oom` (it ran out of memory or was killed for it) or `failed`.
+        status: `ok`, `oom` (it ran out of memory or was killed for it), `failed`, or `predicted` (it was not run).
         detail: Why it failed; for a plan, how many segments it has.
         peak_bytes: Median over the counted steps of the allocator's peak above
             what is resident between steps (weights, optimizer, data).
@@ -29,9 +78,12 @@ class Measurement:
         step_seconds: Median over the counted steps.
         first_step_seconds: The warm-up step, tracing included.
         losses: Loss of every step, the warm-up first.
-        timeline: Pairs (seconds, allocated bytes) over one step.
+        timeline: Pairs (seconds, allocated bytes above resident) over one step.
         device: Where the bytes were counted.
         machine: Processor count and versions.
+        predicted: What the planner said of it, a `Predicted`; None where it was not asked.
+        parts: The plan's segments, a tuple of `Part`; empty for plain cases.
+        wrong: What is not as in plain training, such as `gradients` or `states`; empty if nothing is known to be.
     """
 
     network: str
@@ -51,6 +103,9 @@ class Measurement:
     timeline: tuple = ()
     device: str = ""
     machine: dict = dataclasses.field(default_factory=dict)
+    predicted: Predicted | None = None
+    parts: tuple = ()
+    wrong: tuple = ()
 
     @property
     def name(self):
@@ -71,11 +126,54 @@ class Measurement:
         return cut_off, overhead
 
 
-def to_json(records, command=""):
-    """Write measurements as a JSON text, a record a line."""
-    head = json.dumps({"format": _FORMAT, "version": _VERSION, "command": command})
-    lines = ",\n".join(json.dumps(dataclasses.asdict(r)) for r in records)
-    return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """One network at one batch size.
+
+    Attributes:
+        network, batch_size: What was trained, or planned.
+        records: Its cases, a tuple of `Measurement`.
+        front: The least work for each peak, a `Front`; None if it was not asked for.
+        published: Figures of others about it, by name, as in the reference tables.
+    """
+
+    network: str
+    batch_size: int
+    records: tuple = ()
+    front: Front | None = None
+    published: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The studies of one command, in the order in which they were made.
+
+    Attributes:
+        studies: A tuple of `Study`.
+        command: The command that made them.
+        suite: The benchmark suite that they belong to, or empty.
+        scale: The part of each published batch that was run; 1 but for a suite.
+    """
+
+    studies: tuple
+    command: str = ""
+    suite: str = ""
+    scale: float = 1.0
+
+
+def to_json(results):
+    """Write `Results` as a JSON text, a record a line."""
+    head = {"format": _FORMAT, "version": _VERSION, "command": results.command}
+    head |= {"suite": results.suite, "scale": results.scale}
+    studies = ",\n".join(_study_text(study) for study in results.studies)
+    return f'{json.dumps(head)[:-1]}, "studies": [\n{studies}\n]}}\n'
+
+
+def _study_text(study):
+    data = dataclasses.asdict(dataclasses.replace(study, records=()))
+    data.pop("records")
+    records = ",\n".join(json.dumps(dataclasses.asdict(record)) for record in study.records)
+    return f'{json.dumps(data)[:-1]}, "records": [\n{records}\n]}}'
 
 
 def from_json(text):
@@ -85,10 +183,59 @@ def from_json(text):
         if data["format"] != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
         if data["version"] > _VERSION:
-            raise TfgcError(f"the results are of version {data['version']}, this tfgc reads up to {_VERSION}: upgrade")
-        return [
-            Measurement(**{**r, "losses": tuple(r["losses"]), "timeline": tuple(map(tuple, r["timeline"]))})
-            for r in data["records"]
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise TfgcError(f"not a file of measurements, or a damaged one: {error}") from error
+            raise TfgcError(
+                f"the results are of version {data['version']}, this tfgc reads up to {_VERSION}: upgrade tfgc"
+            )
+        if data["version"] == 1:
+            return _first_version(data)
+        studies = tuple(_study(study) for study in data["studies"])
+        return Results(studies, data["command"], data["suite"], data["scale"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TfgcError(f"not a results file, or a damaged one: {error}") from error
+
+
+def read(path):
+    """Read a results file; raise `TfgcError` if that cannot be."""
+    try:
+        with open(path) as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TfgcError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return from_json(text)
+    except TfgcError as error:
+        raise TfgcError(f"{str(path)!r}: {error}") from error
+
+
+def _first_version(data):
+    """Version 1 had records alone, of one network."""
+    records = tuple(map(_record, data["records"]))
+    first = records[0] if records else Measurement("", "", "", 0)
+    return Results((Study(first.network, first.batch_size, records),), data["command"])
+
+
+def _study(data):
+    front = data["front"] and Front(
+        **{
+            **data["front"],
+            "points": tuple(Point(**p) for p in data["front"]["points"]),
+            "others": tuple(Point(**p) for p in data["front"]["others"]),
+            "choices": tuple(
+                Choice(**{**c, "point": c["point"] and Point(**c["point"])}) for c in data["front"]["choices"]
+            ),
+        }
+    )
+    return Study(data["network"], data["batch_size"], tuple(map(_record, data["records"])), front, data["published"])
+
+
+def _record(data):
+    data = {**data, "losses": tuple(data["losses"]), "timeline": tuple(map(tuple, data["timeline"]))}
+    predicted = data.get("predicted")
+    data["predicted"] = predicted and Predicted(**predicted)
+    data["parts"] = tuple(map(_part, data.get("parts", ())))
+    data["wrong"] = tuple(data.get("wrong", ()))
+    return Measurement(**data)
+
+
+def _part(data):
+    return Part(**{**data, "inner": tuple(map(_part, data["inner"]))})

@@ -5,7 +5,8 @@ import dataclasses
 from tfgc import _judge, _planner, _simulate, _sizes, _trace, strategies
 from tfgc._buffers import Buffers
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, whole
-from tfgc._plan_report import Choice, Front, point
+from tfgc._front import Choice, Front
+from tfgc._plan_report import point
 from tfgc.strategies import budget as budget_strategy
 
 
@@ -29,9 +30,16 @@ def sweep(
         except PlanMismatchError as error:
             raise PlanMismatchError(f"{name}: {error}") from None
     graph = _sizes.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=True)
-    fixed = _sizes.fixed_bytes(model, optimizer)
+    return front_of(graph, _sizes.fixed_bytes(model, optimizer), network, points, budgets, plans)
+
+
+def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None):
+    """The `Front` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
+
+    `front` is that of the strategy `budget`, where it is known already.
+    """
     limits = [_sizes.budget_bytes(budget, graph, fixed) for budget in budgets]
-    front = budget_strategy.front(graph)
+    front = budget_strategy.front(graph) if front is None else front
     fits = [_fitting(graph, front, limit, fixed) for limit in limits]
     bought = [next((i for i, (_, plan) in enumerate(front) if plan is found), None) for found, _ in fits]
     shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(bought) - {None}

@@ -1,0 +1,128 @@
+"""Plan a network's cases and predict them, all from one reading of the model; nothing is trained."""
+
+import dataclasses
+
+from tfgc import _judge, _planner, _simulate, _sizes, _sweep, _trace
+from tfgc._buffers import Buffers
+from tfgc._case import NOTHING, Foresight
+from tfgc._errors import PlanMismatchError, TfgcError
+from tfgc._plan import Plan
+from tfgc._results import Part, Predicted
+from tfgc.strategies import budget as budget_strategy
+
+
+def foresee(model, task, optimizer="sgd", loss="mse"):
+    """Return the `Foresight` of a `Task` for its model, which is left as it was.
+
+    Args:
+        model: The model that `task` names.
+        task: The cases, all at one batch size.
+        optimizer: Whose slots count in the whole step.
+        loss: What each output is compared with its target by.
+    """
+    first = task.cases[0]
+    plans, errors, mismatch = {}, {}, {}
+    declared = _trace.read(model)
+    for case in _distinct(task.cases):
+        if case.plan is not None:
+            plans[case.case] = Plan.from_json(case.plan)
+            try:
+                plans[case.case].check(declared)
+            except PlanMismatchError as error:
+                mismatch[case.case] = str(error)
+    if mismatch:
+        return dataclasses.replace(NOTHING, mismatch=mismatch)
+    graph = _sizes.graph_of(
+        model, first.batch_size, first.input_shapes, None, measure=task.measure, whole_step=True, loss=loss
+    )
+    fixed = _sizes.fixed_bytes(model, optimizer)
+    front = _Front(graph, fixed)
+    for case in _distinct(task.cases):
+        try:
+            if case.share is not None:
+                plans[case.case] = front.at(case.share)
+            elif case.strategy is not None:
+                options = dict(case.options)
+                budget = options.pop("budget", None)
+                plans[case.case] = _planner.choose(graph, case.strategy, budget, fixed, options)
+            elif case.plan is None:
+                plans[case.case] = front.plain
+        except TfgcError as error:
+            errors[case.case] = str(error)
+    plans = {name: _judge.judged(graph, plan) for name, plan in plans.items()}
+    return Foresight(
+        plans={case.case: plans[case.case].to_json() for case in task.cases if case.case in plans and _planned(case)},
+        errors=errors,
+        mismatch={},
+        predicted={c.name: front.predicted(plans[c.case], c.mode) for c in task.cases if c.case in plans and _known(c)},
+        parts={c.case: parts(plans[c.case]) for c in task.cases if c.case in plans and _planned(c)},
+        front=_sweep.front_of(graph, fixed, first.network, budgets=task.marks, front=front.made())
+        if task.front
+        else None,
+    )
+
+
+def parts(plan):
+    """The segments of a plan, as they are drawn."""
+    return tuple(
+        Part(
+            first=segment.nodes[0],
+            last=segment.nodes[-1],
+            nodes=len(segment.nodes),
+            mode=segment.mode,
+            stored_bytes=segment.stored_bytes,
+            inside_bytes=segment.inside_bytes,
+            inner=() if segment.inner is None else parts(segment.inner),
+        )
+        for segment in plan.segments
+    )
+
+
+def _distinct(cases):
+    """One case of each name, whatever its mode."""
+    return {case.case: case for case in cases}.values()
+
+
+def _known(case):
+    """Whether its memory can be predicted: the tape of plain eager code keeps what no gradient graph tells."""
+    return _planned(case) or case.mode == "graph"
+
+
+def _planned(case):
+    return case.plan is not None or case.strategy is not None or case.share is not None
+
+
+class _Front:
+    """The plans of one annotated graph from the least peak to the plain step, made when they are asked for."""
+
+    def __init__(self, graph, fixed):
+        self.graph, self.fixed = graph, fixed
+        self.plain = Plan.from_cuts(graph, [], strategy="keep_all")
+        self.floor, self.floor_node = _judge.floor(graph, Buffers(graph))
+        self.plain_step = _simulate.estimate(graph, self.plain, fixed)
+        self.pairs = None
+
+    def made(self):
+        """Pairs (peak, plan), from the least peak to the plain step."""
+        if self.pairs is None:
+            self.pairs = budget_strategy.front(self.graph)
+        return self.pairs
+
+    def at(self, share):
+        """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
+        most = share * (self.plain_step.allocated_bytes - self.fixed)
+        told = [(_simulate.estimate(self.graph, plan, 0).allocated_bytes, plan) for _, plan in self.made()]
+        fitting = [plan for count, plan in told if count <= most]
+        return fitting[-1] if fitting else min(told, key=lambda pair: pair[0])[1]
+
+    def predicted(self, plan, mode):
+        """The `Predicted` of a plan in a mode."""
+        step = _simulate.estimate(self.graph, plan, self.fixed, mode)
+        return Predicted(
+            peak_bytes=step.allocated_bytes - self.fixed,
+            overhead=step.overhead,
+            unit=step.unit,
+            floor_bytes=self.floor,
+            floor_node=self.floor_node,
+            plain_bytes=self.plain_step.peak_bytes - self.fixed,
+        )
