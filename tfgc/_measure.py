@@ -25,7 +25,7 @@ from tfgc._case import NOTHING, Case, Task
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
 from tfgc._plan import Plan
 from tfgc._plan import read as read_plan
-from tfgc._results import Measurement
+from tfgc._results import Measurement, Study
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _SAMPLE_SECONDS = 0.1
@@ -72,7 +72,18 @@ def compare(
         build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
         input_shapes=input_shapes,
     )  # fmt: skip
-    foresight = foresee(Task(tuple(cases)))
+    return list(study(cases, on_start=on_start, on_result=on_result).records)
+
+
+def study(cases, *, measure=False, front=False, marks=(), on_start=None, on_result=None):
+    """Foresee and run the cases of one network, the plain ones first; return its `Study`.
+
+    Args:
+        cases: What `plan_cases` returns.
+        measure, front, marks: As in `Task`.
+        on_start, on_result: As for `compare`.
+    """
+    foresight = foresee(Task(tuple(cases), measure, front, tuple(marks)))
     results = []
     for case in cases:
         if on_start is not None:
@@ -82,7 +93,7 @@ def compare(
             on_result(results[-1])
         if len(results) == len(BASELINES) and all(r.status == "failed" for r in results):
             raise TfgcError(f"nothing to compare with, plain training of {case.network!r} failed: {results[0].detail}")
-    return results
+    return Study(cases[0].network, cases[0].batch_size, tuple(results), foresight.front)
 
 
 def plan_cases(
