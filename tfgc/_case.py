@@ -17,6 +17,8 @@ class Case:
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.
+        peer: Another way to recompute, as `_peers` and `_torch_peer` name them, in place of a plan.
+        checked: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
     """
 
     network: str
@@ -31,6 +33,8 @@ class Case:
     input_shapes: dict | None = None
     steps: int = 5
     memory_limit: int | None = None
+    peer: str | None = None
+    checked: bool = False
 
     @property
     def name(self):

@@ -197,9 +197,9 @@ class Progress:
         """Say what runs now."""
         self.bar.update(self.task, description=what)
 
-    def done(self):
-        """One more is done."""
-        self.bar.advance(self.task)
+    def done(self, count=1):
+        """So many more are done."""
+        self.bar.advance(self.task, count)
 
 
 @contextlib.contextmanager

@@ -41,6 +41,16 @@ def comparison(records):
     return table
 
 
+def sheet(text):
+    """A `rich` table of a benchmark's `Sheet`."""
+    table = rich.table.Table(box=rich.box.SIMPLE, title=text.title, caption=text.legend, caption_justify="left")
+    for i, head in enumerate(text.heads):
+        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+    for row in text.rows:
+        table.add_row(*row)
+    return table
+
+
 def losses(records):
     """A `rich` table of the loss of each step, a column a case."""
     ran = [r for r in records if r.losses]

@@ -26,6 +26,8 @@ class Predicted:
         floor_bytes: Least peak of any plan, without the allocator's rounding up to chunks.
         floor_node: The node that sets it.
         plain_bytes: The peak if nothing is recomputed, without the allocator's rounding up.
+        buffer_bytes: The peak without the allocator's rounding up.
+        fixed_bytes: Weights and optimizer slots, there all the time and in none of the above.
     """
 
     peak_bytes: int
@@ -34,6 +36,8 @@ class Predicted:
     floor_bytes: int
     floor_node: str
     plain_bytes: int
+    buffer_bytes: int | None = None
+    fixed_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
