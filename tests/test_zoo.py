@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 import pytest
 
 from tfgc import zoo
@@ -31,3 +32,25 @@ def test_trainable_parameters_are_the_published_ones(name):
     size = 299 if name == "inception_v4" else 224
     assert model.input_shape == (None, size, size, 3)
     assert model.output_shape == (None, 1000)
+
+
+def test_gpt_has_the_parameters_of_gpt2_and_ties_its_scores_to_its_tokens():
+    model = zoo.build("gpt")
+    assert parameters(model) == 124_439_808  # the checkpoint gpt2 of Hugging Face
+    assert model.output_shape == (None, 1024, 50257)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
+    if older:  # a Keras without the layer
+        monkeypatch.delattr(keras.layers, "ReversibleEmbedding", raising=False)
+    model = zoo.build("gpt(1, 16, 12, 50)")
+    assert len([v for v in model.trainable_variables if tuple(v.shape) == (50, 16)]) == 1
+    tokens = np.random.default_rng(0).integers(0, 50, (2, 12))
+    scores = np.array(model(tokens))
+    changed = tokens.copy()
+    changed[:, 8:] = 7
+    np.testing.assert_array_equal(scores[:, :8], np.array(model(changed))[:, :8])
+    assert np.abs(scores[:, 8:] - np.array(model(changed))[:, 8:]).max() > 1e-3
+    model.save(tmp_path / "gpt.keras")
+    np.testing.assert_array_equal(scores, keras.models.load_model(tmp_path / "gpt.keras")(tokens))
