@@ -52,5 +52,34 @@ def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
     changed[:, 8:] = 7
     np.testing.assert_array_equal(scores[:, :8], np.array(model(changed))[:, :8])
     assert np.abs(scores[:, 8:] - np.array(model(changed))[:, 8:]).max() > 1e-3
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
+        return  # cannot load a model that calls a layer again on what came of its first call
     model.save(tmp_path / "gpt.keras")
     np.testing.assert_array_equal(scores, keras.models.load_model(tmp_path / "gpt.keras")(tokens))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "millions"),
+    [
+        # Table 1 of arXiv:1806.09055 prints 3.3, and 3.1 for its own runs of the other two cells.
+        ("darts_cifar10", 3_349_342, "3.3"),  # 3.349342 million by the repository quark0/darts
+        ("amoebanet_cifar10", 3_145_078, "3.1"),
+        ("nasnet_cifar10", 3_830_950, None),  # at 36 channels; nobody publishes it
+        ("nasnet_cifar10(20, 32)", 3_061_738, "3.1"),  # at the 32 channels of arXiv:1707.07012
+    ],
+)
+def test_trainable_parameters_of_the_searched_networks(name, count, millions):
+    model = zoo.build(name)
+    assert parameters(model) == count
+    if millions:
+        assert f"{count / 1e6:.1f}" == millions
+    assert model.input_shape == (None, 32, 32, 3)
+    assert model.output_shape == (None, 10)
+
+
+def test_searched_networks_halve_the_image_twice():
+    """By hand: a cell of 4 channels, then one of 8 and one of 16 that halve; DARTS joins four states."""
+    model = zoo.build("darts_cifar10(3, 4)", image_size=16)
+    cells = [op.output.shape[1:] for op in model.operations if op.name.startswith("concatenate")]
+    assert cells[0] == (16, 16, 16)
+    assert cells[-1] == (4, 4, 64)
