@@ -1,12 +1,16 @@
 """The zoo: counts against published ones, names, the catalogue without TensorFlow, and that all networks plan."""
 
+import inspect
 import math
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 
 from tfgc import zoo
+from tfgc._errors import OptionError
 
 PUBLISHED = {
     "alexnet": 61_100_840,  # torchvision's documentation, as the four below
@@ -20,13 +24,19 @@ PUBLISHED = {
 }
 
 
+def shaped(name, image_size=None):
+    """Build with variables that have shapes and no values: drawing 600 million numbers takes long."""
+    with keras.StatelessScope(initialize_variables=False):
+        return zoo.build(name, image_size)
+
+
 def parameters(model):
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_trainable_parameters_are_the_published_ones(name):
-    model = zoo.build(name)
+    model = shaped(name)
     assert parameters(model) == PUBLISHED[name]
     assert model.name == name
     size = 299 if name == "inception_v4" else 224
@@ -34,8 +44,8 @@ def test_trainable_parameters_are_the_published_ones(name):
     assert model.output_shape == (None, 1000)
 
 
-def test_gpt_has_the_parameters_of_gpt2_and_ties_its_scores_to_its_tokens():
-    model = zoo.build("gpt")
+def test_gpt_has_the_parameters_of_gpt2():
+    model = shaped("gpt")
     assert parameters(model) == 124_439_808  # the checkpoint gpt2 of Hugging Face
     assert model.output_shape == (None, 1024, 50257)
 
@@ -69,7 +79,7 @@ def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
     ],
 )
 def test_trainable_parameters_of_the_searched_networks(name, count, millions):
-    model = zoo.build(name)
+    model = shaped(name)
     assert parameters(model) == count
     if millions:
         assert f"{count / 1e6:.1f}" == millions
@@ -79,7 +89,69 @@ def test_trainable_parameters_of_the_searched_networks(name, count, millions):
 
 def test_searched_networks_halve_the_image_twice():
     """By hand: a cell of 4 channels, then one of 8 and one of 16 that halve; DARTS joins four states."""
-    model = zoo.build("darts_cifar10(3, 4)", image_size=16)
+    model = shaped("darts_cifar10(3, 4)", 16)
     cells = [op.output.shape[1:] for op in model.operations if op.name.startswith("concatenate")]
     assert cells[0] == (16, 16, 16)
     assert cells[-1] == (4, 4, 64)
+
+
+def test_the_catalogue_tells_what_the_builders_are():
+    listed = zoo.catalogue()
+    own = {network.name: network for network in listed if network.source == "tfgc.zoo"}
+    builders = zoo.available()
+    assert own.keys() == builders.keys()
+    for name, builder in builders.items():
+        signature = {key: parameter.default for key, parameter in inspect.signature(builder).parameters.items()}
+        assert own[name].arguments == signature
+        assert list(own[name].arguments) == list(signature)
+        assert own[name].summary == inspect.getdoc(builder).partition("\n")[0]
+        assert own[name].summary.endswith(".")
+        assert builder.__module__ == f"tfgc.zoo.{own[name].family}"
+    names = [network.name for network in listed]
+    assert len(names) == len(set(names))
+
+
+def test_the_catalogue_imports_no_framework():
+    code = "import sys, tfgc; tfgc.zoo.catalogue(); print({'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "set()"
+
+
+def test_build_finds_every_listed_network_of_keras(monkeypatch):
+    """A newer Keras may have more networks than the list, an older one never fewer."""
+    functions = [name for name, f in vars(keras.applications).items() if inspect.isfunction(f)]
+    listed = [network.summary for network in zoo.catalogue() if network.source == "keras.applications"]
+    assert set(listed) <= {f"keras.applications.{name}." for name in functions}
+    for name in functions:
+        monkeypatch.setattr(keras.applications, name, lambda name=name, **settings: (name, settings))
+    for network in zoo.catalogue():
+        if network.source == "keras.applications":
+            name, settings = zoo.build(network.name, image_size=96)
+            assert network.summary == f"keras.applications.{name}."
+            assert settings == {"weights": None, "input_shape": (96, 96, 3)}
+
+
+def test_inception_v3_is_built_at_300_pixels():
+    assert shaped("inception_v3", 300).input_shape == (None, 300, 300, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("resnet19", "did you mean 'resnet18'"),
+        ("vgg_11", "did you mean 'vgg11'"),
+        ("alex_net", "did you mean 'alexnet'"),
+        ("nasnet_cifar", "did you mean 'nasnet_cifar10'"),
+        ("gpt2", "did you mean 'gpt'"),
+    ],
+)
+def test_unknown_names_are_told_near_ones(name, hint):
+    with pytest.raises(OptionError, match=hint):
+        zoo.build(name)
+
+
+def test_arguments_shrink_a_network_and_sizes_apply_where_there_are_images():
+    assert shaped("resnet18(64, 7)").output_shape == (None, 7)
+    assert shaped("resnet18", 64).input_shape == (None, 64, 64, 3)
+    with pytest.raises(OptionError, match="takes no image_size"):
+        zoo.build("gpt(1, 8, 4)", image_size=64)
