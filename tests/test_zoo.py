@@ -8,7 +8,10 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from harness import assert_equal, fresh, noise, train
 
+import tfgc
 from tfgc import zoo
 from tfgc._errors import OptionError
 
@@ -155,3 +158,39 @@ def test_arguments_shrink_a_network_and_sizes_apply_where_there_are_images():
     assert shaped("resnet18", 64).input_shape == (None, 64, 64, 3)
     with pytest.raises(OptionError, match="takes no image_size"):
         zoo.build("gpt(1, 8, 4)", image_size=64)
+
+
+SMALL = {
+    "alexnet": 64,
+    "vgg11": 32,
+    "vgg13": 32,
+    "resnet18": 32,
+    "resnet34": 32,
+    "resnet200": 32,
+    "densenet161": 32,
+    "inception_v4": 75,
+    "nasnet_cifar10": 16,
+    "amoebanet_cifar10": 16,
+    "darts_cifar10": 16,
+    "gpt(2, 64, 32, 100)": None,
+}
+# A tensor with more than two uses, spread over segments, sums its gradients in another order.
+FANS_OUT = {"densenet161", "inception_v4", "nasnet_cifar10", "amoebanet_cifar10", "darts_cifar10"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_every_network_trains_by_the_optimal_plan_as_plainly(name):
+    build = lambda: zoo.build(name, SMALL[name])
+    model = fresh(build)
+    shape = (2, *model.input_shape[1:])
+    x = noise(*shape) if SMALL[name] else tf.range(64) % 100
+    x, y = tf.reshape(x, shape), noise(2, *model.output_shape[1:])
+    plain = train(model, x, [y], steps=1, lr=1e-6)
+    model = fresh(build)
+    plan = tfgc.plan(model, 2, strategy="optimal")
+    assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
+    tfgc.enable(model, plan, compile_segments=False)
+    ours = train(model, x, [y], steps=1, lr=1e-6)
+    assert ours[0].loss == plain[0].loss
+    assert_equal(plain, ours, exact=True, allowed=1e-4 if name in FANS_OUT else 0.0)
