@@ -21,8 +21,8 @@ FLOORS = {
     "_recompute": 6, "_planner": 7, "_segments": 7, "_layers": 7,
     "_enable": 8, "_train": 8, "_split": 8, "_sweep": 8, "zoo": 8,
     "_foresee": 9, "_peers": 9, "_torch_peer": 9, "_child": 10, "_verify": 9, "_cli_options": 9, "_measure": 10,
-    "_search": 11, "_bench": 11,
-    "commands": 12, "_cli": 13, "__main__": 14, "__init__": 14,
+    "_limit": 3, "_search": 11, "_bench": 12,
+    "commands": 13, "_cli": 14, "__main__": 15, "__init__": 15,
 }  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
 

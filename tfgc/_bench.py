@@ -7,7 +7,7 @@ are results.
 import dataclasses
 import os
 
-from tfgc import _measure, _results, bench
+from tfgc import _measure, _results, _search, bench
 from tfgc._case import Task
 from tfgc._errors import OptionError, TfgcError, near
 from tfgc._results import Measurement, Results, Study
@@ -50,6 +50,11 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
     rows = chosen_rows(suite, scale, networks)
     kept = _kept(path, suite, predict)
     for row in rows:
+        if isinstance(row, bench.Search):
+            kept = _search_for(row, kept, path, scale, command, predict, steps, on_start)
+            if on_done is not None:
+                on_done(1)
+            continue
         study = _study(kept, row)
         done = {r.name for r in study.records if r.status in (("ok", "oom", "predicted") if predict else _FINISHED)}
         missing = tuple(case for case in row.cases if case.name not in done)
@@ -79,6 +84,29 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
             if on_done is not None:
                 on_done(1)
     return kept
+
+
+def size(row):
+    """How many things there are to run in a row."""
+    return len(row.cases) or 1
+
+
+def _search_for(row, kept, path, scale, command, predict, steps, on_start):
+    """The results with the largest batch in a budget, searched for unless it is there."""
+    if any((s.network, s.found.get("budget_bytes")) == (row.network, row.budget_bytes) for s in kept.studies):
+        return kept
+    told = None if on_start is None else lambda what: on_start(f"{row.network}: {what}")
+    found = _search.max_batch(
+        row.network, row.budget_bytes, optimizer="sgd", confirm=not predict, steps=steps or 1, on_start=told
+    )
+    figures = {"budget_bytes": row.budget_bytes}
+    for key, reach in (("plain_", found.plain), ("", found.best)):
+        for name in ("batch_size", "predicted_batch_size", "above", "confirmed"):
+            figures[f"{key}{name}"] = getattr(reach, name)
+        if predict:
+            figures[f"{key}batch_size"] = None
+    study = Study(row.network, found.batch_size, found.records, None, row.published, figures)
+    return _put(kept, study, path, scale, command)
 
 
 def _kept(path, suite, predict):

@@ -139,6 +139,7 @@ class Study:
         records: Its cases, a tuple of `Measurement`.
         front: The least work for each peak, a `Front`; None if it was not asked for.
         published: Figures of others about it, by name, as in the reference tables.
+        found: What a search for the largest batch found, by name.
     """
 
     network: str
@@ -146,6 +147,7 @@ class Study:
     records: tuple = ()
     front: Front | None = None
     published: dict = dataclasses.field(default_factory=dict)
+    found: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +231,10 @@ def _study(data):
             ),
         }
     )
-    return Study(data["network"], data["batch_size"], tuple(map(_record, data["records"])), front, data["published"])
+    return Study(
+        data["network"], data["batch_size"], tuple(map(_record, data["records"])), front, data["published"],
+        data["found"],
+    )  # fmt: skip
 
 
 def _record(data):

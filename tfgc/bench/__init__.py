@@ -3,7 +3,7 @@
 A suite is a module with
 
 - a docstring whose first line says what it shows,
-- `rows(scale)`: a list of `Row`, each published batch taken times `scale`,
+- `rows(scale)`: a list of `Row` (or `Search`), each published batch (or budget) taken times `scale`,
 - `sheets(results)`: a list of `Sheet` made from the `Results` of those rows, however many are there.
 
 Suites hold no TensorFlow: what they describe is run by `tfgc._bench`. The published figures are in `reference/`.
@@ -44,6 +44,22 @@ class Row:
     def batch_size(self):
         """Samples in a batch."""
         return self.cases[0].batch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The largest batch of one network in a budget, in place of a row of cases.
+
+    Attributes:
+        network: Its name.
+        budget_bytes: What the whole step may use.
+        published: What others published about it, by name.
+    """
+
+    network: str
+    budget_bytes: int
+    published: dict = dataclasses.field(default_factory=dict)
+    cases: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)

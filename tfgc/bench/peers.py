@@ -13,10 +13,11 @@ _PEERS = ("recompute_grad", "RematScope full", "RematScope activations", "RematS
 _TORCH = "sample_cnn"
 _HEADS = ("network, batch", "case", "peak", "cut-off", "step", "time of plain", "first step's update")
 _LEGEND = (
-    "cut-off and time against the plain step of the same mode, PyTorch's against plain PyTorch (its profiler's "
-    "count of allocated bytes). recompute_grad: split by hand into eight parts, each but the last under tf.recompute_grad. "
-    "RematScope: built under keras.RematScope in that mode; larger_than at 2**20 elements. wrong: what the first step "
-    "adds to the weights (gradients), or to statistics and seeds (states), differs from plain by more than 0.1 %."
+    "cut-off and time against the plain step of the same mode, PyTorch's against plain PyTorch (allocated bytes as its "
+    "profiler counts them). recompute_grad: split by hand into eight parts, each but the last under "
+    "tf.recompute_grad. RematScope: built under keras.RematScope in that mode; larger_than at 2**20 elements. wrong: "
+    "what the first step adds to the weights (gradients), or to statistics and seeds (states), differs from plain by "
+    "more than 0.1 %."
 )
 
 

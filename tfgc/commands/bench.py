@@ -34,7 +34,7 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
         results = _results.read(path)
     else:
         shared.check_writable(path)
-        with shared.progress(suite, sum(len(row.cases) for row in rows), "cases") as told:
+        with shared.progress(suite, sum(map(_bench.size, rows)), "cases") as told:
             results = _bench.run(
                 suite, path, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
                 command=shared.this_command(), on_start=told.start, on_done=told.done,
