@@ -1,6 +1,6 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, or a `Task` to foresee, on standard input.
+Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, `Task` or `Search` on standard input.
 It is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from tfgc._case import Task
+from tfgc._case import Case, Search, Searched, Task
 from tfgc._errors import TfgcError
 
 _SEED = 0
@@ -34,7 +34,7 @@ def main(answer):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     told = pickle.load(sys.stdin.buffer)
     try:
-        found = foresee(told) if isinstance(told, Task) else measure(told)
+        found = {Case: measure, Task: foresee, Search: search}[type(told)](told)
     except TfgcError as error:
         sys.exit(str(error))
     with open(answer, "wb") as file:
@@ -51,6 +51,19 @@ def foresee(task):
     return _foresee.foresee(_build(*task.cases[0].build), task)
 
 
+def search(task):
+    """Predict the largest batches that a `Search` asks for: its `Searched`."""
+    import keras
+
+    from tfgc import _reach
+
+    keras.utils.set_random_seed(_SEED)
+    try:
+        return _reach.searched(_build(*task.build), task)
+    except TfgcError as error:
+        return Searched(refused=(type(error).__name__, str(error)))
+
+
 def measure(case):
     """Run the case here and now; return the measured fields of a `Measurement`."""
     if case.memory_limit is not None:
@@ -62,7 +75,7 @@ def measure(case):
 
     keras.utils.set_random_seed(_SEED)
     model = _build(*case.build)
-    optimizer = keras.optimizers.SGD(0.01)
+    optimizer = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     detail = _enable(model, case)
     x, y = _synthetic.batch(model, case.batch_size, case.input_shapes)
     step = _step(model, optimizer)
