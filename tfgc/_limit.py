@@ -169,7 +169,8 @@ def _count(batch):
 def _legend(result):
     words = (
         f"needs, takes: the whole step, {format_bytes(result.fixed_bytes)} of weights and optimizer slots and the "
-        "batch itself included, in the allocator's chunks. does not fit: the least batch that was measured to need more."
+        "batch itself included, in the allocator's chunks. does not fit: the least batch that was measured to need "
+        "more."
     )
     loose = [
         reach.case for reach in dict.fromkeys((result.plain, result.best)) if reach.records and not reach.confirmed

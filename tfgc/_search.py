@@ -11,9 +11,11 @@ from tfgc._plan import Plan
 from tfgc._units import parse_bytes
 
 # Runs to confirm one way of training, at most; two or three are enough where predictions are good.
-_RUNS = 8
+RUNS = 8
 # A batch that fits is confirmed by one that does not at most this part above, or one sample.
 _CLOSE = 0.02
+# What `on_start` is called with first.
+FIRST = "prediction"
 
 
 def max_batch(
@@ -43,7 +45,8 @@ def max_batch(
         confirm: Whether to measure; otherwise the prediction alone is the answer.
         steps: Counted steps of each run, after one that warms up; the largest of their peaks counts.
         memory_limit: Bytes of data that a child process may allocate. Default: what the machine has.
-        on_start: Called with the name of each run, such as `plain-graph at batch 64`, before it starts.
+        on_start: Called with the name of each run, such as `plain-graph at batch 64`, before it starts;
+            first with `prediction`.
         on_result: Called with each `Measurement`.
         **options: Options of the strategy, such as `segments=8`.
 
@@ -71,7 +74,7 @@ def max_batch(
         _serialized(optimizer),
     )  # fmt: skip
     if on_start is not None:
-        on_start("prediction")
+        on_start(FIRST)
     found = _measure.ask(search, network)
     if found.refused is not None:
         name, message = found.refused
@@ -97,7 +100,7 @@ def max_batch(
     return MaxBatch(network, found.budget_bytes, found.fixed_bytes, best, plain, plan)
 
 
-def confirm(way, budget, measure, most=MOST, runs=_RUNS):
+def confirm(way, budget, measure, most=MOST, runs=RUNS):
     """Measure around a predicted batch until one fits and one just above it does not.
 
     Args:
@@ -230,8 +233,8 @@ def _measured_infeasible(reach, way, found):
     if reach.above == 1 and taken(last) is not None:
         return _infeasible(found.budget_bytes, taken(last), way.node, found.fixed_bytes)
     return TfgcError(
-        f"no batch was measured to fit in {found.budget_bytes:,} bytes, though one of {way.batch_size} should: the least "
-        f"that was run, {reach.above}, "
+        f"no batch was measured to fit in {found.budget_bytes:,} bytes, though one of {way.batch_size} should: "
+        f"the least that was run, {reach.above}, "
         + ("ran out of memory" if taken(last) is None else f"took {taken(last):,} bytes")
     )
 
