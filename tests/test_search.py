@@ -85,7 +85,7 @@ def test_no_batch_beyond_the_most_is_looked_at():
 def test_hand_arithmetic():
     """Weights 8 * 2 * 8 * 4096 floats and one gradient of 8 * 4096; what a sample needs is counted below."""
     weights = 8 * 2 * 8 * 4096 * 4
-    found = searched(wide, weights + 20_000_000)
+    found = searched(wide, weights + 5_000_000)
     assert found.fixed_bytes == weights
     # tanh's output is kept and read by the next kernel's gradient; two small tensors a block and the batch itself.
     sample = found.plain.sample_bytes
@@ -106,7 +106,7 @@ def brute(build, budget, strategy, most=64):
         graph = _sizes.graph_of(model, batch, None, None, whole_step=True, loss="mse")
         data = sum(spec.bytes() for spec in graph.inputs.values()) + sum(graph.bytes(ref) for ref in graph.outputs)
         if strategy == "keep_all":
-            plans = [Plan.from_cuts(graph, [])]
+            plans = [Plan.from_cuts(graph, [], strategy="keep_all")]
         elif strategy is None:
             plans = [plan for _, plan in budget_strategy.front(graph)[:8]]
         else:
@@ -116,16 +116,36 @@ def brute(build, budget, strategy, most=64):
     return best
 
 
-@pytest.mark.parametrize("strategy", ["keep_all", None, "sqrt"])
+@pytest.mark.parametrize("strategy", ["keep_all", None])
 def test_the_search_finds_what_trying_all_batches_finds(strategy):
-    for budget in (3_000_000, 11_111_111, 19_000_000):
-        found = searched(conv, budget, strategy)
-        way = found.recomputed or found.plain
-        assert way.batch_size == brute(conv, budget, strategy, most=way.batch_size + 10), budget
+    found = searched(conv, 2_345_678, strategy)
+    assert (found.recomputed or found.plain).batch_size == brute(conv, 2_345_678, strategy, most=24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [700_000, 3_000_000, 5_555_555, 8_000_000])
+@pytest.mark.parametrize("strategy", ["keep_all", None, "sqrt"])
+def test_the_search_finds_what_trying_batches_up_to_64_finds(strategy, budget):
+    found = searched(conv, budget, strategy)
+    way = found.recomputed or found.plain
+    assert way.batch_size <= 64
+    assert way.batch_size == brute(conv, budget, strategy, most=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [30_000_000, 55_000_000, 90_000_000])
+@pytest.mark.parametrize("strategy", ["keep_all", None])
+def test_the_search_finds_it_where_the_allocator_jumps(strategy, budget):
+    """At 128 pixels a tensor of one sample is half a megabyte, which the allocator serves in larger chunks."""
+    big = lambda: conv(128)
+    big.__name__ = "big"
+    found = searched(big, budget, strategy)
+    way = found.recomputed or found.plain
+    assert way.batch_size == brute(big, budget, strategy, most=round(1.3 * way.batch_size) + 2)
 
 
 def test_a_larger_budget_never_gives_a_smaller_batch():
-    found = [searched(conv, budget) for budget in (2_000_000, 3_000_000, 5_000_000, 7_500_000, 50_000_000)]
+    found = [searched(conv, budget) for budget in (700_000, 1_000_000, 1_400_000)]
     for way in ("plain", "recomputed"):
         batches = [getattr(each, way).batch_size for each in found]
         assert batches == sorted(batches)
@@ -133,14 +153,15 @@ def test_a_larger_budget_never_gives_a_smaller_batch():
 
 
 def test_the_plan_of_the_answer_fits_and_is_for_that_batch():
-    found = searched(conv, 20_000_000)
+    found = searched(conv, 5_000_000)
     plan = Plan.from_json(found.recomputed.plan)
     assert plan.batch_size == found.recomputed.batch_size
     assert len(plan.segments) > 1
-    again = tfgc.plan(conv(), plan.batch_size, budget=20_000_000, optimizer="sgd", loss="mse")
-    assert again.outlook.peak_bytes <= 20_000_000
+    again = tfgc.plan(conv(), plan.batch_size, budget=5_000_000, optimizer="sgd", loss="mse")
+    assert again.outlook.peak_bytes <= 5_000_000
 
 
+@pytest.mark.slow
 def test_a_strategy_that_honours_a_budget_gets_what_is_left_of_it():
     pytest.importorskip("scipy")
     found = searched(conv, 4_000_000, "ilp")
@@ -153,8 +174,10 @@ def test_the_optimizer_is_the_one_of_the_compiled_model():
         model.compile("adam", "mse")
         return model
 
-    assert _reach.searched(compiled(), Search("c", (compiled, None), 10**8)).optimizer["class_name"] == "Adam"
-    sgd, adam = searched(compiled, 10**8).fixed_bytes, _sizes.fixed_bytes(compiled())
+    assert (
+        _reach.searched(compiled(), Search("c", (compiled, None), 10**6, "keep_all")).optimizer["class_name"] == "Adam"
+    )
+    sgd, adam = _sizes.fixed_bytes(compiled(), "sgd"), _sizes.fixed_bytes(compiled())
     assert adam == 3 * sgd
 
 
@@ -223,19 +246,19 @@ def test_not_even_one_sample_and_the_most():
 
 def record(case, bytes_per_sample):
     return Measurement(
-        case.network, case.case, case.mode, case.batch_size, peak_bytes=1, resident_bytes=1_000_000,
+        case.network, case.case, case.mode, case.batch_size, peak_bytes=1, resident_bytes=100_000,
         peak_bytes_max=bytes_per_sample * case.batch_size,
     )  # fmt: skip
 
 
 @pytest.fixture
 def children(monkeypatch):
-    """Predictions made here, and measurements by hand: 90 kB a sample recomputed, 400 kB plain."""
+    """Predictions made here, and measurements by hand: 30 kB a sample recomputed, 120 kB plain."""
     seen = []
 
     def run(case):
         seen.append(case)
-        return record(case, 400_000 if case.case == "plain" else 90_000)
+        return record(case, 120_000 if case.case == "plain" else 30_000)
 
     monkeypatch.setattr(_measure, "ask", lambda told, network: _child.search(told))
     monkeypatch.setattr(_measure, "run", run)
@@ -245,12 +268,12 @@ def children(monkeypatch):
 def test_what_was_predicted_and_measured_is_told(children):
     words, results = [], []
     found = tfgc.max_batch(
-        conv, "20MB", optimizer=keras.optimizers.SGD(0.5), on_start=words.append, on_result=results.append
+        conv, "5MB", optimizer=keras.optimizers.SGD(0.5), on_start=words.append, on_result=results.append
     )
     assert int(found) == found.batch_size == range(10**6)[found]
     assert found.confirmed
-    assert found.best.batch_size * 90_000 <= 19_000_000 < found.best.above * 90_000
-    assert found.plain.above == found.plain.batch_size + 1 == 48
+    assert found.best.batch_size * 30_000 <= 4_900_000 < found.best.above * 30_000
+    assert found.plain.above == found.plain.batch_size + 1 == 41
     assert list(found.records) == results
     assert words[0] == "prediction"
     assert words[1].startswith("plain-graph at batch ")
@@ -258,32 +281,34 @@ def test_what_was_predicted_and_measured_is_told(children):
     assert len(words) == 1 + len(results)
     assert {case.optimizer["config"]["learning_rate"] for case in children} == {0.5}
     assert all(case.plan is None or Plan.from_json(case.plan) == found.plan for case in children)
-    assert found.best.measured_bytes == 1_000_000 + 90_000 * found.batch_size
+    assert found.best.measured_bytes == 100_000 + 30_000 * found.batch_size
     text = repr(found)
     assert "\n" not in text
     assert f"batch {found.batch_size} (measured; predicted {found.predicted_batch_size})" in text
-    assert "plain batch 47 (measured" in text
+    assert "plain batch 40 (measured" in text
     told = json.loads(json.dumps(_limit.facts(found)))
-    assert (told["batch_size"], told["plain_batch_size"]) == (found.batch_size, 47)
-    assert told["plain"]["measured_bytes"] == 1_000_000 + 47 * 400_000
+    assert (told["batch_size"], told["plain_batch_size"]) == (found.batch_size, 40)
+    assert told["plain"]["measured_bytes"] == 100_000 + 40 * 120_000
 
 
 def test_the_prediction_alone_runs_nothing(children):
-    found = tfgc.max_batch(conv, 20_000_000, strategy="uniform:4", confirm=False)
+    keras.utils.clear_session()
+    found = tfgc.max_batch(conv, 5_000_000, strategy="uniform:4", confirm=False)
     assert children == []
     assert not found.confirmed
     assert found.batch_size == found.predicted_batch_size > found.plain_batch_size > 0
     assert len(found.plan.segments) == 4
     assert found.best.case == "uniform(4)"
     assert "(predicted)" in repr(found)
+    keras.utils.clear_session()  # names of layers as in a process of its own
     tfgc.enable(conv(), found.plan)
 
 
 def test_keep_all_answers_for_plain_training(children):
-    found = tfgc.max_batch(conv, "20MB", strategy="keep_all")
+    found = tfgc.max_batch(conv, "5MB", strategy="keep_all")
     assert found.best is found.plain
     assert found.plan is None
-    assert found.batch_size == 47
+    assert found.batch_size == 40
     assert {case.case for case in children} == {"plain"}
     assert len(found.records) == len(children)
 
@@ -291,22 +316,22 @@ def test_keep_all_answers_for_plain_training(children):
 def test_a_run_that_fails_is_an_error(children, monkeypatch):
     failed = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "failed", "no luck")
     monkeypatch.setattr(_measure, "run", failed)
-    with pytest.raises(TfgcError, match="plain-graph of 'conv' cannot be run at batch .*: no luck"):
-        tfgc.max_batch(conv, "20MB")
+    with pytest.raises(TfgcError, match=r"plain-graph of 'conv' cannot be run at batch .*: no luck"):
+        tfgc.max_batch(conv, "5MB")
 
 
 def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
     monkeypatch.setattr(_measure, "run", lambda case: record(case, 10**9))
-    with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,001,000,000"):
-        tfgc.max_batch(conv, "20MB")
+    with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,000,100,000"):
+        tfgc.max_batch(conv, "5MB")
     dead = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "oom", "killed")
     monkeypatch.setattr(_measure, "run", dead)
-    with pytest.raises(TfgcError, match="no batch was measured to fit in 20,000,000 bytes.* 1, ran out of memory"):
-        tfgc.max_batch(conv, "20MB")
+    with pytest.raises(TfgcError, match=r"no batch was measured to fit in 5,000,000 bytes.* 1, ran out of memory"):
+        tfgc.max_batch(conv, "5MB")
 
 
 def test_an_impossible_budget_names_the_least_and_the_node(children):
-    with pytest.raises(InfeasibleBudgetError, match="at a batch of one sample .*smaller input or network") as error:
+    with pytest.raises(InfeasibleBudgetError, match=r"at a batch of one sample .*smaller input or network") as error:
         tfgc.max_batch(conv, 20_000)
     least = error.value.least
     assert error.value.node.startswith("conv2d")
@@ -351,14 +376,14 @@ def test_open_sizes_are_answered(children):
 def test_the_command_prints_a_table_and_json(children, tmp_path):
     from tfgc.commands.max_batch import command
 
-    arguments = ["test_search:conv", "--budget", "20MB", "--optimizer", "sgd", "--image-size", "32"]
+    arguments = ["test_search:conv", "--budget", "5MB", "--optimizer", "sgd", "--image-size", "32"]
     path = tmp_path / "m.json"
     printed = CliRunner().invoke(command, [*arguments, "--json", str(path)], catch_exceptions=False).stdout
-    for word in ("largest batch in 20 MB", "plain", "least", "predicted", "measured", "times plain", "47", "48"):
+    for word in ("largest batch in 5 MB", "plain", "least", "predicted", "measured", "times plain", "40", "41"):
         assert word in printed
     facts = json.loads(path.read_text())
     assert facts["confirmed"] is True
-    assert facts["plain_batch_size"] == 47
+    assert facts["plain_batch_size"] == 40
     assert format_bytes(facts["best"]["measured_bytes"]) in printed
     out = CliRunner().invoke(command, [*arguments, "--no-confirm", "--strategy", "sqrt:3", "--json"]).stdout
     facts = json.loads(out)
@@ -375,7 +400,7 @@ def test_a_real_child_measures_what_is_predicted(monkeypatch):
     )  # fmt: skip
     measured = _measure.run(case)
     assert measured.status == "ok", measured.detail
-    assert _limit.taken(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.15)
+    assert _limit.taken(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.3)
 
 
 @pytest.mark.slow

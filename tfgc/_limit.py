@@ -62,6 +62,11 @@ class MaxBatch:
     plan: object
 
     @property
+    def reaches(self):
+        """Each way of training: plain, and the strategy where that is another one."""
+        return (self.plain,) if self.best is self.plain else (self.plain, self.best)
+
+    @property
     def batch_size(self):
         """The largest batch that fits; measured, unless nothing was."""
         return self.best.batch_size
@@ -84,7 +89,7 @@ class MaxBatch:
     @property
     def records(self):
         """A `Measurement` of each batch that was run, the plain ones first."""
-        return self.best.records if self.best is self.plain else self.plain.records + self.best.records
+        return tuple(record for reach in self.reaches for record in reach.records)
 
     @property
     def times(self):
@@ -139,7 +144,7 @@ def table(result):
     )
     for i, head in enumerate(("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")):
         made.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
-    for reach in dict.fromkeys((result.plain, result.best)):
+    for reach in result.reaches:
         bytes_ = reach.measured_bytes
         made.add_row(
             reach.case,
@@ -172,9 +177,7 @@ def _legend(result):
         "batch itself included, in the allocator's chunks. does not fit: the least batch that was measured to need "
         "more."
     )
-    loose = [
-        reach.case for reach in dict.fromkeys((result.plain, result.best)) if reach.records and not reach.confirmed
-    ]
+    loose = [reach.case for reach in result.reaches if reach.records and not reach.confirmed]
     if loose:
         words += f" Not found to the last sample, for want of runs: {', '.join(loose)}."
     if not result.records:
