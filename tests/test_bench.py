@@ -150,7 +150,7 @@ def test_peers_show_failures_and_wrong_results_as_such():
         Measurement("resnet50", "RematScope full", "graph", 16, "failed", "ValueError: no"),
     )
     (sheet,) = bench.get("peers").sheets(Results((Study("resnet50", 16, records),)))
-    assert sheet.rows[1][2:] == ("500 B", "50.0 %", "1 s", "x 1.30", "wrong gradients, states")
+    assert sheet.rows[1][2:] == ("500 B", "50.0 %", "1.3 s", "x 1.30", "wrong gradients, states")
     assert sheet.rows[2][2] == "failed"
     assert sheet.rows[2][-1] == "ValueError: no"
     assert "| resnet50, 16 | plain-graph | 1 kB | - |" in sheet.markdown()

@@ -1,6 +1,6 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, or a `Task` to foresee, on standard input.
+Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, `Task` or `Search` on standard input.
 It is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-from tfgc._case import Task
+from tfgc._case import Case, Search, Searched, Task
 from tfgc._errors import TfgcError
 
 _SEED = 0
@@ -35,7 +35,7 @@ def main(answer):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     told = pickle.load(sys.stdin.buffer)
     try:
-        found = foresee(told) if isinstance(told, Task) else measure(told)
+        found = {Case: measure, Task: foresee, Search: search}[type(told)](told)
     except TfgcError as error:
         sys.exit(str(error))
     with open(answer, "wb") as file:
@@ -50,6 +50,19 @@ def foresee(task):
 
     keras.utils.set_random_seed(_SEED)
     return _foresee.foresee(_build(*task.cases[0].build), task)
+
+
+def search(task):
+    """Predict the largest batches that a `Search` asks for: its `Searched`."""
+    import keras
+
+    from tfgc import _reach
+
+    keras.utils.set_random_seed(_SEED)
+    try:
+        return _reach.searched(_build(*task.build), task)
+    except TfgcError as error:
+        return Searched(refused=(type(error).__name__, str(error)))
 
 
 def measure(case):
@@ -67,7 +80,7 @@ def measure(case):
 
     model, call, detail = _made(case)
     x, y = _synthetic.batch(model, case.batch_size, case.input_shapes)
-    step = _step(model, call, case.mode)
+    step = _step(model, call, case)
     before = _snapshot(model) if case.checked else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
     memory = lambda: tf.config.experimental.get_memory_info(device)
@@ -131,14 +144,14 @@ def _made(case):
     return model, model, f"{len(plan.segments)} segments"
 
 
-def _step(model, call, mode):
+def _step(model, call, case):
     """One step of training, as a user without tfgc writes it; `call` runs the model."""
     import keras
     import tensorflow as tf
 
     if not model.trainable_variables:
         raise TfgcError(f"{model.name!r} has no trainable weights")
-    optimizer = keras.optimizers.SGD(0.01)
+    optimizer = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
     def step(x, y):
@@ -150,7 +163,7 @@ def _step(model, call, mode):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    return tf.function(step) if mode == "graph" else step
+    return tf.function(step) if case.mode == "graph" else step
 
 
 def _snapshot(model):
@@ -167,9 +180,10 @@ def _wrong(case, update, x, y):
     references = []
     for mode in ("graph", "eager"):
         keras.utils.clear_session()
-        model, call, _ = _made(dataclasses.replace(case, peer=None, plan=None))
+        plain = dataclasses.replace(case, mode=mode, peer=None, plan=None)
+        model, call, _ = _made(plain)
         before = _snapshot(model)
-        _step(model, call, mode)(x, y)
+        _step(model, call, plain)(x, y)
         references.append({path: value - before[path] for path, value in _snapshot(model).items()})
     return _peers.wrong(update, references, [v.path for v in model.trainable_variables])
 

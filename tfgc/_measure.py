@@ -115,19 +115,24 @@ def plan_cases(
     for mode in modes:
         if mode not in ("eager", "graph"):
             raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")
-    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
-        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
+    network = name_of(build)
     chosen = [_chosen(item, budget) for item in wanted]
     if budget is not None and not any("budget" in choice["options"] for choice in chosen):
         able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
         raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
-    network = build if isinstance(build, str) else getattr(build, "__name__", "model")
     common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit, "input_shapes": input_shapes}
     make = lambda mode, choice: Case(network, (build, image_size), mode=mode, **choice, **common)
     return [
         *(make(mode, {"case": case}) for case, mode in BASELINES),
         *(make(mode, choice) for choice in [*chosen, *plans] for mode in modes),
     ]
+
+
+def name_of(build):
+    """The name of a network that is given by its name or by a function that builds it."""
+    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
+        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
+    return build if isinstance(build, str) else getattr(build, "__name__", "model")
 
 
 def _chosen(item, budget):
@@ -166,12 +171,17 @@ def foresee(task):
         PlanMismatchError: If a given plan is for another model.
         TfgcError: If the model cannot be built or read.
     """
-    first = task.cases[0]
-    code, words, found, _ = _answer(task)
-    if code != 0:
-        raise TfgcError(f"{first.network!r} cannot be built and planned: {_said(words) or f'exit code {code}'}")
+    found = ask(task, task.cases[0].network)
     for name, why in found.mismatch.items():
         raise PlanMismatchError(f"{name}: {why}")
+    return found
+
+
+def ask(told, network):
+    """What a child process answers to a `Task` or `Search`; raise `TfgcError` if it dies."""
+    code, words, found, _ = _answer(told)
+    if code != 0:
+        raise TfgcError(f"{network!r} cannot be built and planned: {_said(words) or f'exit code {code}'}")
     return found
 
 
@@ -200,7 +210,7 @@ def run(case, foresight=NOTHING):
 
 
 def _answer(told):
-    """Run a child process on a `Case` or `Task`: exit code, last words, answer and samples of memory."""
+    """Run a child process on a `Case`, `Task` or `Search`: exit code, last words, answer and samples of memory."""
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer")
         with open(os.path.join(folder, "errors"), "w+b") as errors:

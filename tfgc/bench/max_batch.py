@@ -6,7 +6,8 @@ from tfgc._units import format_bytes
 _HEADS = ("system", "largest batch", "times plain", "predicted", "next batch measured not to fit")
 _LEGEND = (
     "Budget {budget}: the study's largest peak{part}. tfgc: the plan that needs least at each batch, SGD, the step in "
-    "tf.function, measured around the answer; the batch itself counts. Swapping and the hybrid are not built in tfgc yet."
+    "tf.function, measured around the answer; the batch itself counts. Swapping and the hybrid are not built in "
+    "tfgc yet."
 )
 
 
