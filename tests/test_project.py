@@ -11,7 +11,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
-    "_errors": 0, "_context": 0, "_flops": 0, "_coupling": 0, "_loops": 0,
+    "_errors": 0, "_context": 0, "_flops": 0, "_coupling": 0, "_loops": 0, "_sheet": 0,
     "_units": 1, "_graph": 1, "_front": 1, "_case": 1, "_checksum": 1, "_ordering": 1, "_opgraph": 1, "_verdict": 1,
     "_results": 2, "_explain": 2, "_order": 2, "_walk": 2, "_allocator": 2, "_buffers": 2, "_functional": 2,
     "_report": 3, "_plan": 3, "_plan_report": 4, "_stretch": 3, "_fragments": 3, "_trace": 3, "_effects": 3,

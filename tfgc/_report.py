@@ -1,14 +1,13 @@
 """Render measurements: tables for a terminal or Markdown, and a picture. No TensorFlow."""
 
-import rich.box
 import rich.console
-import rich.table
 
 from tfgc import _units
 from tfgc._errors import TfgcError
 from tfgc._results import Measurement
+from tfgc._sheet import Sheet
 
-_HEADS = (
+HEADS = (
     "case", "peak", "cut-off eager", "cut-off graph", "process", "step", "overhead eager", "overhead graph",
 )  # fmt: skip
 
@@ -30,28 +29,17 @@ def rows(records):
 
 
 def comparison(records):
-    """A `rich` table of memory and time, a row a case."""
-    table = rich.table.Table(
-        box=rich.box.SIMPLE, title=_title(records), caption=_legend(records), caption_justify="left"
-    )
-    for i, head in enumerate(_HEADS):
-        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i == 0, overflow="fold")
-    for row in rows(records):
-        table.add_row(*row)
-    return table
+    """The table of memory and time for a terminal, a row a case."""
+    return Sheet(_title(records), HEADS, rows(records), _legend(records))
 
 
 def losses(records):
-    """A `rich` table of the loss of each step, a column a case."""
+    """The table of the loss of each step for a terminal, a column a case."""
     ran = [r for r in records if r.losses]
+    steps = range(max((len(r.losses) for r in ran), default=0))
+    cells = [[str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran)] for i in steps]
     title = "Loss of each step: the same weights and data in every case"
-    table = rich.table.Table(box=rich.box.SIMPLE, title=title, caption=_agreement(ran), caption_justify="left")
-    table.add_column("step", justify="right")
-    for record in ran:
-        table.add_column(record.name, justify="right", overflow="fold")
-    for i in range(max((len(r.losses) for r in ran), default=0)):
-        table.add_row(str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran))
-    return table
+    return Sheet(title, ("step", *(r.name for r in ran)), cells, _agreement(ran))
 
 
 def _agreement(records):
@@ -66,7 +54,7 @@ def _agreement(records):
 
 def markdown(records):
     """The comparison table in Markdown."""
-    lines = [_title(records), "", "| " + " | ".join(_HEADS) + " |", "| --- " + "| ---: " * (len(_HEADS) - 1) + "|"]
+    lines = [_title(records), "", "| " + " | ".join(HEADS) + " |", "| --- " + "| ---: " * (len(HEADS) - 1) + "|"]
     lines += ["| " + " | ".join(cell or "-" for cell in row) + " |" for row in rows(records)]
     return "\n".join([*lines, "", _legend(records)])
 
@@ -113,7 +101,7 @@ def require_matplotlib():
 
 
 def print_table(table, file=None):
-    """Print a `rich` table, as wide as it must be where the output is no terminal."""
+    """Print a table, as wide as it must be where the output is no terminal."""
     console = rich.console.Console(file=file)
     if not console.is_terminal:
         console = rich.console.Console(file=file, width=140)
