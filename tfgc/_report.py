@@ -20,12 +20,16 @@ def rows(records):
         if record.status != "ok":
             table.append([record.name, record.status, *[""] * 6])
             continue
-        cells = [record.name, _units.format_bytes(record.peak_bytes)]
+        cells = [record.name, _told(_units.format_bytes, record.peak_bytes)]
         cut_offs, overheads = zip(*(_ratios(record, baseline) for baseline in (eager, graph)))
-        resident = _units.format_bytes(record.process_peak_bytes)
-        cells += [*cut_offs, resident, _units.format_seconds(record.step_seconds), *overheads]
+        resident = _told(_units.format_bytes, record.process_peak_bytes)
+        cells += [*cut_offs, resident, _told(_units.format_seconds, record.step_seconds), *overheads]
         table.append(cells)
     return table
+
+
+def _told(form, value):
+    return "" if value is None else form(value)
 
 
 def comparison(records):
@@ -44,12 +48,14 @@ def losses(records):
 
 def _agreement(records):
     """How far the losses of the recomputed cases are from the plain ones in the same mode."""
-    worst = 0.0
-    for record in records:
-        plain = _baseline(records, record.mode)
-        for loss, expected in zip(record.losses, plain.losses if plain else ()):
-            worst = max(worst, abs(loss - expected) / max(abs(expected), 1e-30))
+    plain = {mode: _baseline(records, mode) for mode in {r.mode for r in records}}
+    worst = max((apart(r.losses, plain[r.mode].losses) for r in records if plain[r.mode]), default=0.0)
     return f"Largest relative difference to the plain step in the same mode: {worst:.2g}"
+
+
+def apart(losses, expected):
+    """The largest relative difference of two sequences of losses."""
+    return max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(losses, expected)), default=0.0)
 
 
 def markdown(records):
@@ -91,12 +97,12 @@ def save(figure, path):
         raise TfgcError(f"cannot write the plot {path!r}: {error.strerror}") from error
 
 
-def require_matplotlib():
+def require_matplotlib(what="a plot", extra="plot"):
     """Import matplotlib, or say how to install it."""
     try:
         import matplotlib.figure
     except ImportError as error:
-        raise TfgcError('a plot needs matplotlib: pip install "tfgc[plot]"') from error
+        raise TfgcError(f'{what} needs matplotlib: pip install "tfgc[{extra}]"') from error
     return matplotlib
 
 
