@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tfgc import _report
 
-WIDTH = 4.0  # inches: text of 8.5 points then has 11 pixels on a phone of 360 pixels, and fits twice on a desk.
+WIDTH = 3.5  # inches: text of 8.5 points is 10.7 pixels high on a phone that is 360 pixels wide
 INK, MUTED, LINE, CARD = "#1b2229", "#56616c", "#d7dde2", "#ffffff"
 SERIES = ("#0069a8", "#b84a00", "#00775a", "#a03c75", "#7d5f00", "#5650c8")  # told apart by the colour-blind
 MARKERS = "osD^vP*X"
@@ -26,12 +26,14 @@ class Picture:
     """Something to draw.
 
     Attributes:
+        of: What it is of: a network, or nothing.
         title: What it shows.
         told: The same in words, for who cannot see it.
         draw: A function that draws on a matplotlib figure or subfigure.
         height: In inches.
     """
 
+    of: str
     title: str
     told: str
     draw: Callable
@@ -41,6 +43,11 @@ class Picture:
 def require():
     """Import matplotlib, or say which extra brings it."""
     return _report.require_matplotlib("a report with pictures", "report")
+
+
+def name(picture):
+    """The whole title, for where the picture stands alone."""
+    return f"{picture.of}: {picture.title}" if picture.of else picture.title
 
 
 def svg(picture, key):
@@ -59,7 +66,7 @@ def svg(picture, key):
     box = re.search(r'viewBox="[^"]*"', text)[0]
     head = (
         f'<svg {box} role="img" aria-labelledby="{key}-title {key}-told" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        f'<title id="{key}-title">{html.escape(picture.title)}</title>'
+        f'<title id="{key}-title">{html.escape(name(picture))}</title>'
         f'<desc id="{key}-told">{html.escape(picture.told)}</desc>'
     )
     text = head + text[text.index(">") + 1 :]
@@ -75,13 +82,13 @@ def png(pictures):
     file = io.BytesIO()
     height = sum(picture.height + 0.3 for picture in pictures)
     with _drawing("png") as matplotlib:
-        figure = matplotlib.figure.Figure(figsize=(WIDTH * 1.5, height * 1.5), layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=(WIDTH * 1.4, height * 1.4), layout="constrained")
         parts = figure.subfigures(len(pictures), 1, height_ratios=[p.height for p in pictures], squeeze=False)
         for part, picture in zip(parts[:, 0], pictures):
-            part.suptitle(picture.title, fontsize="large", wrap=True)
+            part.suptitle(name(picture), fontsize="large", wrap=True)
             picture.draw(part)
         # A PNG of more than 65536 pixels cannot be drawn.
-        figure.savefig(file, format="png", dpi=min(160, 60_000 / (height * 1.5)), metadata={"Software": None})
+        figure.savefig(file, format="png", dpi=min(180, 60_000 / (height * 1.4)), metadata={"Software": None})
     return file.getvalue()
 
 

@@ -1,6 +1,7 @@
 """Reports of results: a page that needs nothing else, Markdown, or a picture. No TensorFlow, nothing is measured."""
 
 import pathlib
+import re
 
 from tfgc import _canvas, _pictures, _tables
 from tfgc._errors import OptionError, TfgcError
@@ -57,9 +58,10 @@ def _html(listed, studies):
             "heading": _tables.heading(study),
             "summary": _tables.summary(study),
             "problems": _tables.problems(study),
-            "tables": _open_tables(study),
+            "first": _tables.compared(study),
+            "tables": open_tables(study)[1:] if _tables.compared(study) else open_tables(study),
             "pictures": [_drawn(p, f"p{i}-{j}") for j, p in enumerate(_pictures.of_study(study), start=1)],
-            "folded": _folded_tables(study),
+            "folded": folded_tables(study),
         }
         for i, study in enumerate(studies, start=1)
     ]
@@ -90,12 +92,12 @@ def _markdown(listed, studies):
         lines += [f"## {_plain(_tables.heading(study))}", "", _plain(_tables.summary(study)), ""]
         told = [f"- **{_plain(name)}**: {_plain(what)}" for name, what in _tables.problems(study)]
         lines += [*told, ""] if told else []
-        for sheet in (*_open_tables(study), *_folded_tables(study)):
+        for sheet in (*open_tables(study), *folded_tables(study)):
             lines += [f"### {_plain(sheet.title)}", "", *_rows(sheet)]
             lines += [_plain(sheet.caption), ""] if sheet.caption else []
     lines += ["## Words", "", *(f"- **{word}**: {meaning}" for word, meaning in _tables.WORDS), ""]
     lines += ["## Made by", ""]
-    lines += [f"- `{command.replace('`', ' ')}`" for command in _commands(listed)]
+    lines += [f"- `{' '.join(command.replace('`', ' ').split())}`" for command in _commands(listed)]
     lines += [f"- {_plain(told)}" for told in _tables.machines(studies)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -113,12 +115,12 @@ def _plain(text):
     return " ".join(text.split())
 
 
-def _open_tables(study):
+def open_tables(study):
     made = [_tables.compared(study), _tables.foreseen(study), _tables.choices(study), _tables.published(study)]
     return [sheet for sheet in made if sheet is not None]
 
 
-def _folded_tables(study):
+def folded_tables(study):
     made = [_tables.front(study), *(_tables.plan(name, parts) for name, parts in _tables.plans(study))]
     return [sheet for sheet in (*made, _tables.losses(study)) if sheet is not None]
 
@@ -139,10 +141,13 @@ def _jinja2():
         import jinja2
     except ImportError as error:
         raise TfgcError('an HTML report needs Jinja2: pip install "tfgc[report]"') from error
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("tfgc"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # A figure and its unit stay on one line.
+    made.filters["whole"] = lambda text: re.sub(r"(\d) (%|[kMGT]?B\b|m?s\b)", "\\1\u00a0\\2", text)
+    return made

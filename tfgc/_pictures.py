@@ -9,7 +9,8 @@ _STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 def of_study(study):
     """All pictures of one study that there is something for."""
-    drawn = [memory(study), front(study), *(plan(name, parts) for name, parts in _tables.plans(study))]
+    of = _tables.heading(study)
+    drawn = [memory(study), front(study), *(plan(of, name, parts) for name, parts in _tables.plans(study))]
     return [picture for picture in drawn if picture is not None]
 
 
@@ -19,11 +20,12 @@ def memory(study):
     if not records:
         return None
     size, unit = _unit(max(count for r in records for _, count in r.timeline))
+    names = [_short(r.name) for r in records]
 
     def draw(figure):
         axes = figure.subplots()
         recomputed = [r for r in records if r.case != "plain"]
-        for record in records:
+        for record, label in zip(records, names):
             times, counts = zip(*record.timeline)
             if record.case == "plain":
                 style = {"color": INK if record.mode == "graph" else MUTED, "zorder": 3}
@@ -33,15 +35,15 @@ def memory(study):
                 every = (i % 4 / 32, 1 / 8)  # Parts of the diagonal: marks of different lines do not meet.
                 style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "markevery": every}
                 style["linestyle"] = "-" if i < len(SERIES) else "-."
-            axes.plot(times, [count / size for count in counts], label=_short(record.name), **style)
-        axes.set(xlabel="time in one training step (s)", ylabel=f"allocated above weights ({unit})")
+            axes.plot(times, [count / size for count in counts], label=label, **style)
+        axes.set(xlabel="time in one training step (s)", ylabel=f"allocated ({unit})")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-        _legend(figure)
+        _legend(figure, names)
 
     peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
     told = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Picture(f"{_tables.heading(study)}: memory over one step", told, draw, 2.5 + 0.17 * _lines(len(records)))
+    return Picture(_tables.heading(study), "Memory over one step, above weights", told, draw, 2.2 + _height(names))
 
 
 def front(study):
@@ -54,41 +56,40 @@ def front(study):
     points = [*found.points, *found.others, *(choice.point for choice in bought)]
     size, unit = _unit(max(point.peak_bytes for point in points))
     work = "time" if found.unit == "s" else "flops"
+    names = ["least for each peak", *(f"budget {_short(c.budget, 14)}" for c in bought)]
+    names += [f"budget {_short(c.budget, 14)}: infeasible" for c in missed] + [f"floor: {_short(found.floor_node)}"]
 
     def draw(figure):
         axes = figure.subplots()
         at = lambda point: (point.peak_bytes / size, point.overhead * 100)
-        axes.plot(*zip(*map(at, found.points)), "o-", color=SERIES[0], label="least overhead for each peak")
+        axes.plot(*zip(*map(at, found.points)), "o-", color=SERIES[0], label=names[0])
         for point in found.others:
             axes.plot(*at(point), "s", color=MUTED)
-            _name(axes, point.name, at(point), "left")
-        for point, side in ((found.points[0], "left"), (found.points[-1], "right")):
-            if point.name and len(found.points) > 1:
-                _name(axes, point.name, at(point), side)
+        for point in (found.points[0], found.points[-1], *found.others):
+            box = {"facecolor": CARD, "edgecolor": "none", "pad": 0.5}
+            style = {"ha": "center", "fontsize": 8, "color": INK, "bbox": box}
+            axes.annotate(_short(point.name, 16), at(point), (0, 6), textcoords="offset points", **style)
         for i, choice in enumerate(bought):
-            colour, label = SERIES[1 + i % (len(SERIES) - 1)], f"budget {_short(choice.budget)}"
-            marker = "*Pdv^X"[i % 6]
-            axes.plot(*at(choice.point), marker, color=colour, markersize=9, label=label, zorder=4)
-        for choice in missed:
-            axes.plot([], [], " ", label=f"budget {_short(choice.budget)}: infeasible")
-        label = f"floor: {_short(found.floor_node)}"
-        axes.axvline(found.floor_bytes / size, color=INK, linestyle="--", linewidth=1, label=label)
-        axes.set(xlabel=f"peak of the whole step, weights included ({unit})", ylabel=f"overhead (% of plain {work})")
+            style = {"color": SERIES[1 + i % (len(SERIES) - 1)], "markersize": 9, "zorder": 4}
+            axes.plot(*at(choice.point), "*Pdv^X"[i % 6], label=names[1 + i], **style)
+        for i, _ in enumerate(missed, start=1 + len(bought)):
+            axes.plot([], [], " ", label=names[i])
+        axes.axvline(found.floor_bytes / size, color=INK, linestyle="--", linewidth=1, label=names[-1])
+        axes.set(xlabel=f"peak of the whole step, weights included ({unit})", ylabel=f"overhead (% of {work})")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-        axes.margins(y=0.15)
-        _legend(figure)
+        axes.set_ylim(top=axes.get_ylim()[1] + 0.08 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
+        _legend(figure, names)
 
-    told = "; ".join(f"{format_bytes(point.peak_bytes)} at {point.overhead:.1%}" for point in found.points)
+    told = "; ".join(f"{format_bytes(point.peak_bytes)} at {point.overhead * 100:.1f} %" for point in found.points)
     chosen = "".join(
-        f" Budget {c.budget} buys {format_bytes(c.point.peak_bytes)} at {c.point.overhead:.1%}." for c in bought
+        f" Budget {c.budget} buys {format_bytes(c.point.peak_bytes)} at {c.point.overhead * 100:.1f} %." for c in bought
     )
     told = f"Peak and overhead in % of plain {work}: {told}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
-    height = 2.5 + 0.17 * _lines(2 + len(found.choices))
-    return Picture(f"{_tables.heading(study)}: least overhead for each peak", told, draw, height)
+    return Picture(_tables.heading(study), "Least overhead for each peak", told, draw, 2.2 + _height(names))
 
 
-def plan(name, parts):
+def plan(of, name, parts):
     """A plan along the network: its segments, what is stored, bytes."""
     total = sum(part.nodes for part in parts) or 1
     depth = max(map(_depth, parts))
@@ -110,8 +111,12 @@ def plan(name, parts):
             bars.bar(height=(part.inside_bytes or 0) / size, fill=False, edgecolor=MUTED, linewidth=0.9, **box)
             colour = SERIES[0] if part.mode == "keep" else SERIES[1]
             bars.bar(height=(part.stored_bytes or 0) / size, color=colour, edgecolor=CARD, linewidth=0.4, **box)
+            if part.stored_bytes is not None and part.nodes / total > 0.15:
+                style = {"ha": "center", "va": "bottom", "fontsize": 7.5, "color": INK}
+                bars.text(start + part.nodes / 2, part.stored_bytes / size, format_bytes(part.stored_bytes), **style)
             start += part.nodes
         if known:
+            bars.margins(y=0.12)
             band.tick_params(bottom=False)
             bars.set_ylabel(f"bytes ({unit})")
         ends = f"{_short(parts[0].first, 18)} ... {_short(parts[-1].last, 18)}"
@@ -122,7 +127,7 @@ def plan(name, parts):
     kept = sum(part.mode == "keep" for part in parts)
     told = f"{len(parts)} segments over {total} nodes, {kept} kept and {len(parts) - kept} recomputed"
     told += f"; {format_bytes(sum(stored))} stored in all." if stored else "."
-    return Picture(f"{name}: the plan along the network", told, draw, (2.7 if known else 1.5) + 0.22 * depth)
+    return Picture(of, f"Plan of {name}", told, draw, (2.4 if known else 1.2) + 0.22 * depth)
 
 
 def _draw_band(axes, parts, start, total, row):
@@ -159,7 +164,7 @@ def _key(figure, known, modes):
 
 def foreseen(studies):
     """Predicted against measured peaks, over all studies; None if there are none."""
-    known = []
+    known, names = [], ["within 10 %", "equal"]
     for study in studies:
         pairs = [(r.predicted.peak_bytes, r.peak_bytes) for r in study.records if r.predicted and r.peak_bytes]
         known += [(_tables.heading(study), pairs)] if pairs else []
@@ -167,39 +172,40 @@ def foreseen(studies):
         return None
     most = max(max(pair) for _, pairs in known for pair in pairs)
     size, unit = _unit(most)
+    names += [_short(name) for name, _ in known]
 
     def draw(figure):
         axes = figure.subplots()
         end = most / size * 1.08
-        axes.fill_between([0, end], [0, 0.9 * end], [0, 1.1 * end], color=LINE, linewidth=0, label="within 10 %")
-        axes.plot([0, end], [0, end], "--", color=MUTED, linewidth=1, label="equal")
-        for i, (name, pairs) in enumerate(known):
+        axes.fill_between([0, end], [0, 0.9 * end], [0, 1.1 * end], color=LINE, linewidth=0, label=names[0])
+        axes.plot([0, end], [0, end], "--", color=MUTED, linewidth=1, label=names[1])
+        for i, (_, pairs) in enumerate(known):
             style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
-            axes.plot(*zip(*((guess / size, peak / size) for guess, peak in pairs)), label=_short(name), **style)
+            axes.plot(*zip(*((guess / size, peak / size) for guess, peak in pairs)), label=names[i + 2], **style)
         axes.set(xlabel=f"predicted peak ({unit})", ylabel=f"measured peak ({unit})", xlim=(0, end), ylim=(0, end))
-        _legend(figure)
+        _legend(figure, names)
 
     off = [abs(guess / peak - 1) for _, pairs in known for guess, peak in pairs]
-    told = (
-        f"{len(off)} cases. The prediction is off by {sum(off) / len(off):.1%} on average, at most by {max(off):.1%}."
-    )
-    return Picture("Predicted against measured peaks", told, draw, 3.0 + 0.17 * _lines(2 + len(known)))
+    mean, worst = (f"{share * 100:.1f} %" for share in (sum(off) / len(off), max(off)))
+    told = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
+    return Picture("", "Predicted against measured peaks", told, draw, 2.6 + _height(names))
 
 
-def _legend(figure):
-    figure.legend(loc="outside lower left", ncols=2, handlelength=2.4, columnspacing=1.2)
+def _legend(figure, names):
+    figure.legend(loc="outside lower left", ncols=_columns(names), handlelength=2.2, columnspacing=1)
 
 
-def _lines(entries):
-    return (entries + 1) // 2
+def _columns(names):
+    """Two where they fit."""
+    return 2 if max(map(len, names)) <= 20 else 1
 
 
-def _name(axes, name, place, side):
-    offset = (4, 5) if side == "left" else (-4, 5)
-    axes.annotate(_short(name, 16), place, offset, textcoords="offset points", ha=side, fontsize=8, color=INK)
+def _height(names):
+    """Inches of a legend."""
+    return 0.17 * -(-len(names) // _columns(names))
 
 
-def _short(text, most=24):
+def _short(text, most=20):
     """The text, its middle left out where it would not fit."""
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-(most // 2 - 1) :]}"
 

@@ -89,7 +89,7 @@ def summary(study):
         least, most = (pick(study.front.points, key=lambda p: p.peak_bytes) for pick in (min, max))
         return (
             f"Predicted, not measured: a step can do with {format_bytes(least.peak_bytes)}, weights included, at "
-            f"{least.overhead:.1%} more work, and takes {format_bytes(most.peak_bytes)} if nothing is recomputed."
+            f"{least.overhead * 100:.1f} % more work. Plain training takes {format_bytes(most.peak_bytes)}."
         )
     return "There are no measurements."
 
@@ -105,10 +105,12 @@ def _against(record, baseline):
     cut_off, overhead = record.against(baseline)
     told = []
     if cut_off is not None:
-        words = f"saves {cut_off:.1%} of the peak" if cut_off >= 0 else f"takes {-cut_off:.1%} more memory"
+        words = (
+            f"saves {cut_off * 100:.1f} % of the peak" if cut_off >= 0 else f"takes {-cut_off * 100:.1f} % more memory"
+        )
         told.append(f"{words} ({format_bytes(baseline.peak_bytes)})")
     if overhead is not None:
-        told.append(f"is {abs(overhead):.0%} {'slower' if overhead >= 0 else 'faster'}")
+        told.append(f"is {abs(overhead) * 100:.0f} % {'slower' if overhead >= 0 else 'faster'}")
     return f"Against {baseline.name} it {' and '.join(told)}." if told else ""
 
 
@@ -235,19 +237,22 @@ def published(study):
     """Figures of others; None if there are none."""
     if not study.published:
         return None
-    cells = [[str(name).replace("_", " "), _figure(str(name), value)] for name, value in study.published.items()]
+    cells = [_figure(str(name), value) for name, value in study.published.items()]
     return Sheet("Published by others", ("figure", "value"), cells, "On other machines: compare ratios, not times.")
 
 
 def _figure(name, value):
+    """A figure's name without the unit at its end, and its value with it."""
+    words, _, suffix = name.rpartition("_")
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return str(value)
-    unit = _SUFFIXES.get(name.rpartition("_")[2])
-    if name.endswith("bytes"):
-        return format_bytes(value)
+        return [name.replace("_", " "), str(value)]
+    if suffix == "bytes":
+        return [words.replace("_", " "), format_bytes(value)]
+    if suffix in _SUFFIXES:
+        return [words.replace("_", " "), f"{value:,g} {_SUFFIXES[suffix]}"]
     if name in ("cut_off", "overhead"):
-        return f"{value * 100:.1f} %"
-    return f"{value:,g} {unit}" if unit else f"{value:,g}"
+        return [name.replace("_", "-"), f"{value * 100:.1f} %"]
+    return [name.replace("_", " "), f"{value:,g}"]
 
 
 def machines(studies):
