@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tfgc import TfgcError, _page, _results, _tables
+from tfgc import TfgcError, _page, _pictures, _results, _tables
 from tfgc._errors import OptionError
 from tfgc._front import Choice, Front, Point
 from tfgc._results import Measurement, Part, Predicted, Results, Study
@@ -95,7 +95,7 @@ STUDIES = {
     ),
     "plain cases alone": (Study("resnet50", 16, RECORDS[:2]),),
     "predicted alone": (
-        Study("n", 1, (Measurement("n", "optimal", "graph", 1, "predicted", predicted=foretold(10, 0.5), parts=PARTS),)),
+        Study("n", 1, (Measurement("n", "o", "graph", 1, "predicted", predicted=foretold(9, 0.5), parts=PARTS),)),
     ),
     "all failed": (Study("resnet50", 16, RECORDS[-2:]),),
     "all wrong": (Study("resnet50", 16, RECORDS[5:6]),),
@@ -171,7 +171,7 @@ def test_a_page_is_whole_well_formed_and_runs_nothing(page):
     tags = [tag for tag, _ in read.seen]
     assert not {"script", "link", "img", "iframe"} & set(tags)
     assert ("html", {"lang": "en"}) in read.seen
-    assert tags.count("svg") == 7
+    assert tags.count("svg") == 8
     assert all(attrs["role"] == "img" for tag, attrs in read.seen if tag == "svg")
     assert all("scope" in attrs for tag, attrs in read.seen if tag == "th")
     assert "prefers-color-scheme: dark" in page
@@ -194,6 +194,21 @@ def test_a_page_tells_what_came_out(page):
 def test_a_wrong_case_is_never_the_best():
     wrong = dataclasses.replace(RECORDS[4], wrong=("gradients",))
     assert _tables.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-eager"
+
+
+def test_a_baseline_that_ran_out_of_memory_is_told():
+    plain = dataclasses.replace(RECORDS[0], status="oom", peak_bytes=None, step_seconds=None, timeline=())
+    told = _tables.summary(Study("n", 1, (plain, RECORDS[4])))
+    assert (
+        told
+        == "The least peak is that of optimal-graph: 446 MB. There is no baseline plain-eager: it ran out of memory."
+    )
+
+
+def test_recomputed_cases_are_drawn_by_themselves_where_plain_ones_dwarf_them():
+    titles = [picture.title for picture in _pictures.of_study(Study("n", 1, (RECORDS[0], RECORDS[4])))]
+    assert titles[:2] == ["Memory over one step, above weights", "Memory over one step, recomputed cases alone"]
+    assert len(_pictures.of_study(Study("n", 1, (RECORDS[1], RECORDS[5])))) == 1
 
 
 def test_tables_of_hand_made_records():
@@ -222,6 +237,7 @@ def test_every_axis_is_labelled_with_its_unit(page):
     pictures = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
     for picture, labels in zip(pictures, [
         ("time in one training step (s)", "allocated (GB)"),
+        ("time in one training step (s)", "allocated (MB)"),
         ("peak of the whole step, weights included (GB)", "overhead (% of flops)"),
         ("place along the network (nodes)", "bytes (MB)"),
         ("place along the network (nodes)", "bytes (MB)"),
@@ -261,7 +277,7 @@ def contrast(one, other):
 
 def test_equal_records_give_equal_bytes(page):
     assert _page.render(ALL) == page
-    small = Results((SECOND,))
+    small = Results((Study("resnet50", 16, (), FRONT),))
     assert _page.render(small, ".png") == _page.render(small, ".png")
 
 
@@ -401,9 +417,8 @@ def test_nothing_overflows_in_a_browser(page, tmp_path):
     chromium = shutil.which("chromium")
     if chromium is None and not os.environ.get("TFGC_REQUIRE_BROWSER"):
         pytest.skip("no chromium")
-    sync_api = pytest.importorskip("playwright.sync_api") if not os.environ.get("TFGC_REQUIRE_BROWSER") else None
-    if sync_api is None:
-        from playwright import sync_api
+    from playwright import sync_api
+
     (tmp_path / "page.html").write_text(page)
     hues = set()
     with sync_api.sync_playwright() as playwright:

@@ -10,13 +10,35 @@ _STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 def of_study(study):
     """All pictures of one study that there is something for."""
     of = _tables.heading(study)
-    drawn = [memory(study), front(study), *(plan(of, name, parts) for name, parts in _tables.plans(study))]
+    drawn = [
+        memory(study),
+        closer(study),
+        front(study),
+        *(plan(of, name, parts) for name, parts in _tables.plans(study)),
+    ]
     return [picture for picture in drawn if picture is not None]
 
 
 def memory(study):
     """Allocated bytes over one step, a line a case."""
-    records = [r for r in study.records if r.timeline]
+    return _memory(study, study.records, "Memory over one step, above weights")
+
+
+def closer(study):
+    """The same for recomputed cases alone, where plain ones leave them little room."""
+    most = {}
+    for record in study.records:
+        top = max((count for _, count in record.timeline), default=0)
+        most[record.case == "plain"] = max(top, most.get(record.case == "plain", 0))
+    if most.get(False, 0) == 0 or most[False] > 0.4 * most.get(True, 0):
+        return None
+    recomputed = [r for r in study.records if r.case != "plain"]
+    return _memory(study, recomputed, "Memory over one step, recomputed cases alone")
+
+
+def _memory(study, records, title):
+    recomputed = [r for r in records if r.case != "plain"]
+    records = [r for r in records if r.timeline]
     if not records:
         return None
     size, unit = _unit(max(count for r in records for _, count in r.timeline))
@@ -24,7 +46,6 @@ def memory(study):
 
     def draw(figure):
         axes = figure.subplots()
-        recomputed = [r for r in records if r.case != "plain"]
         for record, label in zip(records, names):
             times, counts = zip(*record.timeline)
             if record.case == "plain":
@@ -34,7 +55,7 @@ def memory(study):
                 i = recomputed.index(record)
                 every = (i % 4 / 32, 1 / 8)  # Parts of the diagonal: marks of different lines do not meet.
                 style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "markevery": every}
-                style["linestyle"] = "-" if i < len(SERIES) else "-."
+                style |= {"linestyle": "-" if i < len(SERIES) else "-.", "linewidth": 1.4 if len(records) < 5 else 1}
             axes.plot(times, [count / size for count in counts], label=label, **style)
         axes.set(xlabel="time in one training step (s)", ylabel=f"allocated ({unit})")
         axes.set_xlim(left=0)
@@ -43,7 +64,7 @@ def memory(study):
 
     peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
     told = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Picture(_tables.heading(study), "Memory over one step, above weights", told, draw, 2.2 + _height(names))
+    return Picture(_tables.heading(study), title, told, draw, 2.2 + _height(names))
 
 
 def front(study):

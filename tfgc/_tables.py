@@ -69,7 +69,7 @@ def summary(study):
     least = best(study)
     if least is not None:
         told = [f"The least peak is that of {least.name}: {format_bytes(least.peak_bytes)}."]
-        told += [_against(least, plain(study, mode)) for mode in ("graph", "eager")]
+        told += [_against(study, least, mode) for mode in ("graph", "eager")]
         return " ".join(filter(None, told))
     measured = [r for r in study.records if r.status == "ok"]
     if any(r.case != "plain" for r in measured):
@@ -99,9 +99,14 @@ def plain(study, mode):
     return next((r for r in study.records if r.case == "plain" and r.mode == mode and r.status == "ok"), None)
 
 
-def _against(record, baseline):
+def _against(study, record, mode):
+    baseline = plain(study, mode)
     if baseline is None:
-        return ""
+        tried = [
+            r.status for r in study.records if (r.case, r.mode) == ("plain", mode) and r.status in ("oom", "failed")
+        ]
+        ends = {"oom": "ran out of memory", "failed": "failed"}
+        return f"There is no baseline plain-{mode}: it {ends[tried[0]]}." if tried else ""
     cut_off, overhead = record.against(baseline)
     told = []
     if cut_off is not None:
