@@ -221,6 +221,7 @@ def test_tables_of_hand_made_records():
     ]  # fmt: skip
     assert [row[-1] for row in _tables.losses(STUDY).rows] == ["baseline", "baseline", "0", "0", "0", "0.28"]
     assert [row[0] for row in _tables.plan("x", PARTS).rows] == ["1", "2", "3", "3.1", "3.1.1", "3.1.2", "3.2", "4"]
+    assert [row[0] for row in _tables.front(STUDY).rows] == ["least", "bought by 60%", "sqrt.json", "plan 4", "plain"]
     assert _tables.plans(STUDY)[0][0] == "sqrt(6)-eager and sqrt(6)-graph"
 
 
@@ -422,25 +423,21 @@ def test_nothing_overflows_in_a_browser(page, tmp_path):
     (tmp_path / "page.html").write_text(page)
     hues = set()
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch_persistent_context
+        # Launched this way the browser has a new folder of its own for the user's data.
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS, headless=True)
         for scheme in ("light", "dark"):
-            shown = browser(
-                tmp_path / scheme, executable_path=chromium, args=FLAGS, headless=True, color_scheme=scheme
-            )  # fmt: skip
-            tab = shown.new_page()
+            tab = browser.new_page(color_scheme=scheme)
+            tab.goto((tmp_path / "page.html").as_uri())
+            tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
             for width in (360, 768, 1280):
                 tab.set_viewport_size({"width": width, "height": 800})
-                tab.goto((tmp_path / "page.html").as_uri())
-                tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
                 assert tab.evaluate(OVERFLOW) == [], (scheme, width)
             hues.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
-            shown.close()
-        bare = browser(
-            tmp_path / "bare", executable_path=chromium, args=FLAGS, headless=True, java_script_enabled=False
-        )
-        tab = bare.new_page()
+        tab.add_style_tag(content="caption { width: 1400px; display: block }")
+        assert tab.evaluate(OVERFLOW), "the check itself finds nothing"
+        tab = browser.new_page(java_script_enabled=False)
         tab.goto((tmp_path / "page.html").as_uri())
         tab.locator("summary", has_text="Segments of optimal-graph").click()
         assert tab.locator("td", has_text="conv3_block1_1_conv ... conv4_block1_out").is_visible()
-        bare.close()
+        browser.close()
     assert len(hues) == 2

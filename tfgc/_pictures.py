@@ -53,7 +53,8 @@ def _memory(study, records, title):
                 style["linestyle"] = (0, (2, 1.5)) if record.mode == "graph" else (0, (6, 2))
             else:
                 i = recomputed.index(record)
-                every = (i % 4 / 32, 1 / 8)  # Parts of the diagonal: marks of different lines do not meet.
+                step = max(1, len(times) // 5)
+                every = (i * step // 8 % step, step)  # marks of different lines do not meet
                 style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "markevery": every}
                 style |= {"linestyle": "-" if i < len(SERIES) else "-.", "linewidth": 1.4 if len(records) < 5 else 1}
             axes.plot(times, [count / size for count in counts], label=label, **style)

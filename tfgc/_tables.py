@@ -198,12 +198,16 @@ def front(study):
     found = study.front
     if found is None:
         return None
+    rows = [
+        [row[0].replace("<- ", "bought by ") or f"plan {i}", *row[1:]]
+        for i, row in enumerate(_plan_report.rows(found), start=1)
+    ]
     note = (
         f"Predicted for the whole step: {format_bytes(found.fixed_bytes)} of weights and optimizer slots are in peak "
         f"and allocated. Overhead counts {_work({found.unit})}. No plan goes below "
         f"{format_bytes(found.floor_bytes)}, set by {found.floor_node}."
     )
-    return Sheet("Least overhead for each peak", _plan_report.HEADS, _plan_report.rows(found), note)
+    return Sheet("Least overhead for each peak", _plan_report.HEADS, rows, note)
 
 
 def choices(study):
