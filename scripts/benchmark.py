@@ -20,7 +20,7 @@ import tfgc
 from tfgc import _report, _results, _units
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-REFERENCE = pathlib.Path(__file__).parent / "reference" / "tf2_eager_2020.csv"
+REFERENCE = pathlib.Path(__file__).parent.parent / "tfgc" / "bench" / "reference" / "tf2_eager_2020.csv"
 PUBLISHED_AS = {"sample_cnn": "sample_cnn", "big_cnn(3, 3)": "big_cnn_3x3"}
 
 

@@ -1,6 +1,6 @@
 """Least peaks, floors and overheads by prediction, beside Feng & Huang, CVPR 2021.
 
-Each network of `scripts/reference/ogc_cvpr2021.csv` that keras.applications has, at its batch and image
+Each network of `tfgc/bench/reference/ogc_cvpr2021.csv` that keras.applications has, at its batch and image
 size. Peaks leave weights out, theirs and ours as shares of the plain step's. `optimal` replays once; `nested` is the
 least peak of the front of `budget`; `at published` is the plan that `budget` gives at the published cut-off, its
 overhead in seconds measured node by node on this machine (`measure=True`), and in flops.
@@ -22,7 +22,7 @@ from tfgc._buffers import Buffers
 from tfgc.strategies import budget
 
 HERE = pathlib.Path(__file__).parent
-REFERENCE = HERE / "reference" / "ogc_cvpr2021.csv"
+REFERENCE = HERE.parent / "tfgc" / "bench" / "reference" / "ogc_cvpr2021.csv"
 RESULTS = HERE / "results" / "best_plans.json"
 NETWORKS = {
     "vgg16": None,

@@ -1,5 +1,6 @@
 """The commands that plan: what they print and write, and what they say to mistakes."""
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -24,6 +25,7 @@ from tfgc import (
     _plan,
     _plan_report,
     _report,
+    _results,
 )
 from tfgc._case import Case, Task
 from tfgc._cli import cli
@@ -154,7 +156,7 @@ def test_sweep_tells_of_the_front_and_of_budgets(plan_file, tmp_path):
     words = command(
         "sweep", *CHAIN, "--budgets", "70%,1KB", "--budget", "9MB", "--points", 4, "--plan", plan_file, "--json", path
     ).output
-    front = json.loads(path.read_text())
+    front = json.loads(path.read_text())["studies"][0]["front"]
     peaks, overheads = ([p[key] for p in front["points"]] for key in ("peak_bytes", "overhead"))
     assert peaks == sorted(peaks)
     assert overheads == sorted(overheads, reverse=True)
@@ -180,7 +182,8 @@ def test_sweep_tells_of_the_front_and_of_budgets(plan_file, tmp_path):
 def test_sweep_tells_of_all_of_the_front(tmp_path):
     path = tmp_path / "front.json"
     command("sweep", *CHAIN, "--points", 99, "--json", path)
-    points = json.loads(path.read_text())["points"]
+    (study,) = _results.read(path).studies
+    points = [dataclasses.asdict(point) for point in study.front.points]
     assert [p["overhead"] for p in points] == [plan.outlook.overhead for plan in tfgc.pareto(chain(), 8)]
 
 

@@ -15,14 +15,17 @@ FLOORS = {
     "_units": 1, "_graph": 1, "_front": 1, "_case": 1, "_checksum": 1, "_ordering": 1, "_opgraph": 1, "_verdict": 1,
     "_results": 2, "_explain": 2, "_order": 2, "_walk": 2, "_allocator": 2, "_buffers": 2, "_functional": 2,
     "_report": 3, "_plan": 3, "_plan_report": 4, "_canvas": 4, "_tables": 5, "_pictures": 6, "_page": 7,
+    "bench": 3, "_limit": 3,
     "_stretch": 3, "_fragments": 3, "_trace": 3, "_effects": 3,
     "_simulate": 4, "_costs": 4, "_replay": 4, "_repeat": 4, "_synthetic": 4,
     "_judge": 5, "_paths": 5, "_nested": 5, "_timing": 5, "_block": 5, "_twins": 5,
     "strategies": 6, "_sizes": 6,
     "_recompute": 6, "_planner": 7, "_segments": 7, "_layers": 7,
     "_enable": 8, "_train": 8, "_split": 8, "_sweep": 8, "zoo": 8,
-    "_foresee": 9, "_child": 10, "_verify": 9, "_cli_options": 9, "_measure": 10, "_search": 11,
-    "commands": 12, "_cli": 13, "__main__": 14, "__init__": 14,
+    "_foresee": 9, "_reach": 9, "_peers": 9, "_torch_peer": 9, "_child": 10, "_verify": 9, "_cli_options": 9,
+    "_measure": 10,
+    "_search": 11, "_bench": 12,
+    "commands": 13, "_cli": 14, "__main__": 15, "__init__": 15,
 }  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
 

@@ -5,6 +5,8 @@
 
 import sys
 
+import click
+
 
 def main():
     """Run the `tfgc` command."""
@@ -12,10 +14,16 @@ def main():
     from tfgc._errors import TfgcError
 
     try:
-        _cli.cli.main(prog_name="tfgc", standalone_mode=True)
+        sys.exit(_cli.cli.main(prog_name="tfgc", standalone_mode=False))
     except TfgcError as error:
         print(f"tfgc: {error}", file=sys.stderr)
         sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print("tfgc: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a child process is told: one case to measure, or a network's cases to foresee."""
+"""What a child process is told: one case to measure, a network's cases to foresee, or a largest batch to search."""
 
 import dataclasses
 
@@ -17,6 +17,9 @@ class Case:
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.
+        peer: Another way to recompute, as `_peers` and `_torch_peer` name them, in place of a plan.
+        checked: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
+        optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` tells it; None: SGD.
     """
 
     network: str
@@ -31,6 +34,9 @@ class Case:
     input_shapes: dict | None = None
     steps: int = 5
     memory_limit: int | None = None
+    peer: str | None = None
+    checked: bool = False
+    optimizer: dict | None = None
 
     @property
     def name(self):
@@ -77,3 +83,62 @@ class Foresight:
 
 
 NOTHING = Foresight({}, {}, {}, {}, {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Predict the largest batches of one network whose step fits in a budget.
+
+    Attributes:
+        network, build, strategy, options, input_shapes: As in `Case`; without a strategy any plan will do.
+        budget: Bytes, or `auto`.
+        optimizer: As for `tfgc.plan`, serialized if it is a `keras.Optimizer`.
+    """
+
+    network: str
+    build: object
+    budget: object
+    strategy: object = None
+    options: dict = dataclasses.field(default_factory=dict)
+    input_shapes: dict | None = None
+    optimizer: object = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+    """The largest batch that is predicted to fit by one way of training.
+
+    Attributes:
+        batch_size: 0 if not even one sample fits.
+        needed_bytes: What a step of that batch needs, its data included; of one sample where none fits.
+        sample_bytes: What one more sample needs.
+        node: The node that runs at the peak.
+        plan: The plan as JSON; None for plain training.
+    """
+
+    batch_size: int
+    needed_bytes: int
+    sample_bytes: float
+    node: str
+    plan: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched:
+    """What a `Search` found.
+
+    Attributes:
+        budget_bytes: The budget.
+        fixed_bytes: Weights and optimizer slots, in every step.
+        optimizer: The optimizer that was counted, serialized.
+        plain: A `Largest` without recomputation.
+        recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
+        refused: Name of an error's class and its message, in place of all else.
+    """
+
+    budget_bytes: int = 0
+    fixed_bytes: int = 0
+    optimizer: dict | None = None
+    plain: Largest | None = None
+    recomputed: Largest | None = None
+    refused: tuple | None = None

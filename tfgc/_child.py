@@ -1,11 +1,12 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, or a `Task` to foresee, on standard input.
+Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, `Task` or `Search` on standard input.
 It is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import pickle
 import platform
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 
-from tfgc._case import Task
+from tfgc._case import Case, Search, Searched, Task
 from tfgc._errors import TfgcError
 
 _SEED = 0
@@ -34,7 +35,7 @@ def main(answer):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     told = pickle.load(sys.stdin.buffer)
     try:
-        found = foresee(told) if isinstance(told, Task) else measure(told)
+        found = {Case: measure, Task: foresee, Search: search}[type(told)](told)
     except TfgcError as error:
         sys.exit(str(error))
     with open(answer, "wb") as file:
@@ -51,8 +52,25 @@ def foresee(task):
     return _foresee.foresee(_build(*task.cases[0].build), task)
 
 
+def search(task):
+    """Predict the largest batches that a `Search` asks for: its `Searched`."""
+    import keras
+
+    from tfgc import _reach
+
+    keras.utils.set_random_seed(_SEED)
+    try:
+        return _reach.searched(_build(*task.build), task)
+    except TfgcError as error:
+        return Searched(refused=(type(error).__name__, str(error)))
+
+
 def measure(case):
     """Run the case here and now; return the measured fields of a `Measurement`."""
+    if case.peer == "torch":
+        from tfgc import _torch_peer
+
+        return _torch_peer.measure(case)
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
     import keras
@@ -60,14 +78,10 @@ def measure(case):
 
     from tfgc import _synthetic
 
-    keras.utils.set_random_seed(_SEED)
-    model = _build(*case.build)
-    optimizer = keras.optimizers.SGD(0.01)
-    detail = _enable(model, case)
+    model, call, detail = _made(case)
     x, y = _synthetic.batch(model, case.batch_size, case.input_shapes)
-    step = _step(model, optimizer)
-    if case.mode == "graph":
-        step = tf.function(step)
+    step = _step(model, call, case)
+    before = _snapshot(model) if case.checked else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
     memory = lambda: tf.config.experimental.get_memory_info(device)
     started = time.time()
@@ -79,7 +93,11 @@ def measure(case):
         losses.append(float(step(x, y)))
         seconds.append(time.perf_counter() - begin)
         peaks.append(memory()["peak"] - resident)
+        if case.checked and len(losses) == 1:
+            update = {path: value - before[path] for path, value in _snapshot(model).items()}
+    timeline = _timeline(lambda: float(step(x, y)), lambda: memory()["current"])
     return {
+        "wrong": _wrong(case, update, x, y) if case.checked else (),
         "detail": detail,
         "started": started,
         "peak_bytes": int(statistics.median(peaks[1:])),
@@ -88,7 +106,7 @@ def measure(case):
         "step_seconds": statistics.median(seconds[1:]),
         "first_step_seconds": seconds[0],
         "losses": tuple(losses),
-        "timeline": _timeline(lambda: float(step(x, y)), lambda: memory()["current"]),
+        "timeline": timeline,
         "device": device,
         "machine": {
             "cpus": os.cpu_count(),
@@ -108,35 +126,66 @@ def _build(build, image_size):
     return build() if image_size is None else build(image_size=image_size)
 
 
-def _enable(model, case):
-    """Enable the case's plan on the model, if it has one, and say what it is."""
+def _made(case):
+    """The case's model, what its step calls, and a word on its plan."""
+    import keras
+
+    from tfgc import _peers
+
+    keras.utils.set_random_seed(_SEED)
+    with _peers.building(case.peer):
+        model = _build(*case.build)
     if case.plan is None:
-        return ""
+        return model, _peers.called(case.peer, model), ""
     import tfgc
 
     plan = tfgc.Plan.from_json(case.plan)
     tfgc.enable(model, plan)
-    return f"{len(plan.segments)} segments"
+    return model, model, f"{len(plan.segments)} segments"
 
 
-def _step(model, optimizer):
-    """One step of training, as a user without tfgc writes it."""
+def _step(model, call, case):
+    """One step of training, as a user without tfgc writes it; `call` runs the model."""
+    import keras
     import tensorflow as tf
 
     if not model.trainable_variables:
         raise TfgcError(f"{model.name!r} has no trainable weights")
+    optimizer = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
     def step(x, y):
         with tf.GradientTape() as tape:
-            predictions = tf.nest.flatten(model(x, training=True))
+            predictions = tf.nest.flatten(call(x, training=True))
             loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in zip(predictions, y)])
             loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in model.losses)])
         gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    return step
+    return tf.function(step) if case.mode == "graph" else step
+
+
+def _snapshot(model):
+    """Every variable's value, seeds included, by its path."""
+    return {v.path: v.numpy().astype("float64") for v in model.variables}
+
+
+def _wrong(case, update, x, y):
+    """What differs from a first plain step, in both modes; they run here, after all that was measured."""
+    import keras
+
+    from tfgc import _peers
+
+    references = []
+    for mode in ("graph", "eager"):
+        keras.utils.clear_session()
+        plain = dataclasses.replace(case, mode=mode, peer=None, plan=None)
+        model, call, _ = _made(plain)
+        before = _snapshot(model)
+        _step(model, call, plain)(x, y)
+        references.append({path: value - before[path] for path, value in _snapshot(model).items()})
+    return _peers.wrong(update, references, [v.path for v in model.trainable_variables])
 
 
 def _timeline(step, allocated):

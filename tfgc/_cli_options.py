@@ -1,7 +1,10 @@
 """What the shell commands share: options, the model that a name stands for, files to write."""
 
 import contextlib
+import dataclasses
+import json
 import os
+import shlex
 import sys
 import warnings
 
@@ -10,7 +13,7 @@ import click
 from tfgc._errors import OptionError, TfgcError, whole
 
 _MODEL = (
-    click.argument("name"),
+    click.argument("name", shell_complete=lambda context, option, text: networks(text)),
     click.option("--batch-size", type=int, required=True, help="Samples in a batch."),
     click.option("--image-size", type=int, help="Height and width of the images, for networks that take it."),
     click.option(
@@ -32,6 +35,22 @@ _PLAN = (
 )  # fmt: skip
 
 
+_JSON = (
+    click.option(
+        "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]",
+        callback=lambda context, option, path: _json_path(path),
+        help="Print JSON in place of tables; into FILE beside them, if one is named that ends in .json.",
+    ),
+)  # fmt: skip
+
+
+def networks(text):
+    """Names of networks that begin with `text`, for shell completion."""
+    from tfgc.zoo import catalogue
+
+    return [network.name for network in catalogue() if network.name.startswith(text)]
+
+
 def model_options(command):
     """Let a command take a network, its batch size and its input sizes."""
     return _with(_MODEL, command)
@@ -45,6 +64,40 @@ def cost_options(command):
 def plan_options(command):
     """Let a command take how to plan."""
     return _with(_PLAN, command)
+
+
+def json_option(command):
+    """Let a command take `--json`, alone or with a file."""
+    return _with(_JSON, command)
+
+
+def _json_path(path):
+    """Check the file that `--json` names, which else would swallow the word behind it."""
+    if path not in (None, "-"):
+        if not path.endswith(".json"):
+            raise click.BadParameter(f"{path!r} does not end in .json; to print, let --json be the last option")
+        check_writable(path)
+    return path
+
+
+def tell_json(told, path):
+    """Write `told` where `--json` says; whether that is in place of what the command prints else."""
+    if path is None:
+        return False
+    from tfgc import _results
+
+    text = _results.to_json(told) if isinstance(told, _results.Results) else json.dumps(told, indent=1) + "\n"
+    if path == "-":
+        click.echo(text, nl=False)
+        return True
+    with open(path, "w") as file:
+        file.write(text)
+    return False
+
+
+def this_command():
+    """The command as the user wrote it."""
+    return shlex.join(["tfgc", *sys.argv[1:]])
 
 
 def _with(options, command):
@@ -94,7 +147,7 @@ def _value(text):
 def open_model(name, image_size, inputs):
     """Build the model that `name` names; return it with its input shapes."""
     sizes = shapes(inputs)
-    _import_quietly()
+    import_quietly()
     from tfgc import _trace, zoo
 
     # As `python -m` does it: module:function may lie in the folder where the user is.
@@ -111,21 +164,25 @@ def open_model(name, image_size, inputs):
     return model, sizes or None
 
 
-def _import_quietly():
-    """Import TensorFlow; what it greets with comes before any of its log levels is read."""
+def import_quietly():
+    """Import TensorFlow and look for devices; what it greets with comes before any of its log levels is read."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     kept = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
-        import tensorflow  # noqa: F401 - for its effect
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
     finally:
         os.dup2(kept, 2)
         os.close(kept)
 
 
 def check_writable(path):
-    """Fail before an hour of work rather than after it."""
+    """Fail before an hour of work rather than after it, unless `path` is None."""
+    if path is None:
+        return
     new = not os.path.exists(path)
     try:
         with open(path, "a"):
@@ -136,11 +193,34 @@ def check_writable(path):
         os.remove(path)
 
 
-def progress_console():
-    """Progress goes to standard error, so that tables can be piped."""
-    import rich.console
+@dataclasses.dataclass
+class Progress:
+    """A bar on standard error, so that tables can be piped."""
 
-    return rich.console.Console(stderr=True)
+    bar: object
+    task: object
+
+    def start(self, what):
+        """Say what runs now."""
+        self.bar.update(self.task, description=what)
+
+    def done(self, count=1):
+        """So many more are done."""
+        self.bar.advance(self.task, count)
+
+
+@contextlib.contextmanager
+def progress(what, total, unit):
+    """Show a bar of `total` things named `unit`, with the time passed and left."""
+    import rich.console
+    import rich.progress
+
+    columns = (
+        "{task.description}", rich.progress.BarColumn(), "{task.completed}/{task.total} " + unit,
+        rich.progress.TimeElapsedColumn(), "left:", rich.progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
+        yield Progress(bar, bar.add_task(what, total=total))
 
 
 @contextlib.contextmanager
@@ -152,3 +232,26 @@ def warnings_in_a_line():
         warnings.simplefilter("always", NotReplayableWarning)
         warnings.showwarning = lambda message, *_, **__: click.echo(f"tfgc: {message}", err=True)
         yield
+
+
+def read_plan(path, budget, strategy, options):
+    """The plan in a file, None if none is named; options to make one are then a mistake."""
+    from tfgc import _plan
+
+    if path is None:
+        return None
+    for flag, given in (("--budget", budget), ("--strategy", strategy), ("--option", options)):
+        if given:
+            raise OptionError(f"give --plan, or {flag} to make one, not both")
+    return _plan.read(path)
+
+
+def make_plan(model, batch_size, budget, strategy, options, **common):
+    """Plan as the options say."""
+    from tfgc import _planner, strategies
+
+    chosen = settings(options)
+    if strategy is not None:
+        strategy, more = strategies.named(strategy)
+        chosen = {**more, **chosen}
+    return _planner.plan(model, batch_size, strategy=strategy, budget=budget, **common, **chosen)

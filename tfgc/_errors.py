@@ -37,10 +37,10 @@ class InfeasibleBudgetError(TfgcError):
         node: The node that runs at the peak of that plan.
     """
 
-    def __init__(self, budget, least, node, also=""):
+    def __init__(self, budget, least, node, also="", instead="a smaller batch or input"):
         super().__init__(
             f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
-            f"{node!r}. Use a smaller batch or input, or that budget"
+            f"{node!r}. Use {instead}, or that budget"
         )
         self.budget, self.least, self.node = budget, least, node
 

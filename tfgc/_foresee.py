@@ -45,7 +45,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
                 options = dict(case.options)
                 budget = options.pop("budget", None)
                 plans[case.case] = _planner.choose(graph, case.strategy, budget, fixed, options)
-            elif case.plan is None:
+            elif case.plan is None and case.peer is None:
                 plans[case.case] = front.plain
         except TfgcError as error:
             errors[case.case] = str(error)
@@ -125,4 +125,6 @@ class _Front:
             floor_bytes=self.floor,
             floor_node=self.floor_node,
             plain_bytes=self.plain_step.peak_bytes - self.fixed,
+            buffer_bytes=step.peak_bytes - self.fixed,
+            fixed_bytes=self.fixed,
         )

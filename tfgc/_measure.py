@@ -25,7 +25,7 @@ from tfgc._case import NOTHING, Case, Task
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
 from tfgc._plan import Plan
 from tfgc._plan import read as read_plan
-from tfgc._results import Measurement
+from tfgc._results import Measurement, Study
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _SAMPLE_SECONDS = 0.1
@@ -72,7 +72,18 @@ def compare(
         build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
         input_shapes=input_shapes,
     )  # fmt: skip
-    foresight = foresee(Task(tuple(cases)))
+    return list(study(cases, on_start=on_start, on_result=on_result).records)
+
+
+def study(cases, *, measure=False, front=False, marks=(), on_start=None, on_result=None):
+    """Foresee and run the cases of one network, the plain ones first; return its `Study`.
+
+    Args:
+        cases: What `plan_cases` returns.
+        measure, front, marks: As in `Task`.
+        on_start, on_result: As for `compare`.
+    """
+    foresight = foresee(Task(tuple(cases), measure, front, tuple(marks)))
     results = []
     for case in cases:
         if on_start is not None:
@@ -82,7 +93,7 @@ def compare(
             on_result(results[-1])
         if len(results) == len(BASELINES) and all(r.status == "failed" for r in results):
             raise TfgcError(f"nothing to compare with, plain training of {case.network!r} failed: {results[0].detail}")
-    return results
+    return Study(cases[0].network, cases[0].batch_size, tuple(results), foresight.front)
 
 
 def plan_cases(
@@ -104,19 +115,24 @@ def plan_cases(
     for mode in modes:
         if mode not in ("eager", "graph"):
             raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")
-    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
-        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
+    network = name_of(build)
     chosen = [_chosen(item, budget) for item in wanted]
     if budget is not None and not any("budget" in choice["options"] for choice in chosen):
         able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
         raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
-    network = build if isinstance(build, str) else getattr(build, "__name__", "model")
     common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit, "input_shapes": input_shapes}
     make = lambda mode, choice: Case(network, (build, image_size), mode=mode, **choice, **common)
     return [
         *(make(mode, {"case": case}) for case, mode in BASELINES),
         *(make(mode, choice) for choice in [*chosen, *plans] for mode in modes),
     ]
+
+
+def name_of(build):
+    """The name of a network that is given by its name or by a function that builds it."""
+    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
+        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
+    return build if isinstance(build, str) else getattr(build, "__name__", "model")
 
 
 def _chosen(item, budget):
@@ -155,12 +171,17 @@ def foresee(task):
         PlanMismatchError: If a given plan is for another model.
         TfgcError: If the model cannot be built or read.
     """
-    first = task.cases[0]
-    code, words, found, _ = _answer(task)
-    if code != 0:
-        raise TfgcError(f"{first.network!r} cannot be built and planned: {_said(words) or f'exit code {code}'}")
+    found = ask(task, task.cases[0].network)
     for name, why in found.mismatch.items():
         raise PlanMismatchError(f"{name}: {why}")
+    return found
+
+
+def ask(told, network):
+    """What a child process answers to a `Task` or `Search`; raise `TfgcError` if it dies."""
+    code, words, found, _ = _answer(told)
+    if code != 0:
+        raise TfgcError(f"{network!r} cannot be built and planned: {_said(words) or f'exit code {code}'}")
     return found
 
 
@@ -189,7 +210,7 @@ def run(case, foresight=NOTHING):
 
 
 def _answer(told):
-    """Run a child process on a `Case` or `Task`: exit code, last words, answer and samples of memory."""
+    """Run a child process on a `Case`, `Task` or `Search`: exit code, last words, answer and samples of memory."""
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer")
         with open(os.path.join(folder, "errors"), "w+b") as errors:

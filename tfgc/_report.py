@@ -37,6 +37,11 @@ def comparison(records):
     return Sheet(_title(records), HEADS, rows(records), _legend(records))
 
 
+def sheet(text):
+    """A benchmark's `Sheet` for a terminal."""
+    return Sheet(text.title, text.heads, list(text.rows), text.legend)
+
+
 def losses(records):
     """The table of the loss of each step for a terminal, a column a case."""
     ran = [r for r in records if r.losses]

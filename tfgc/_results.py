@@ -26,6 +26,8 @@ class Predicted:
         floor_bytes: Least peak of any plan, without the allocator's rounding up to chunks.
         floor_node: The node that sets it.
         plain_bytes: The peak if nothing is recomputed, without the allocator's rounding up.
+        buffer_bytes: The peak without the allocator's rounding up.
+        fixed_bytes: Weights and optimizer slots, there all the time and in none of the above.
     """
 
     peak_bytes: int
@@ -34,6 +36,8 @@ class Predicted:
     floor_bytes: int
     floor_node: str
     plain_bytes: int
+    buffer_bytes: int | None = None
+    fixed_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +139,7 @@ class Study:
         records: Its cases, a tuple of `Measurement`.
         front: The least work for each peak, a `Front`; None if it was not asked for.
         published: Figures of others about it, by name, as in the reference tables.
+        found: What a search for the largest batch found, by name.
     """
 
     network: str
@@ -142,6 +147,7 @@ class Study:
     records: tuple = ()
     front: Front | None = None
     published: dict = dataclasses.field(default_factory=dict)
+    found: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +231,10 @@ def _study(data):
             ),
         }
     )
-    return Study(data["network"], data["batch_size"], tuple(map(_record, data["records"])), front, data["published"])
+    return Study(
+        data["network"], data["batch_size"], tuple(map(_record, data["records"])), front, data["published"],
+        data["found"],
+    )  # fmt: skip
 
 
 def _record(data):

@@ -8,17 +8,19 @@ or as a saved `.keras` file. Weights are never downloaded.
 import importlib
 import inspect
 import os
-import pkgutil
 import re
 
 from tfgc._errors import OptionError, TfgcError, near
+from tfgc.zoo._catalogue import catalogue, families
+
+__all__ = ["available", "build", "catalogue"]
 
 
 def available():
     """Mapping from the name of each network of this folder to its builder."""
     networks = {}
-    for module in pkgutil.iter_modules(__path__):
-        family = importlib.import_module(f"{__name__}.{module.name}")
+    for module in families():
+        family = importlib.import_module(f"{__name__}.{module}")
         networks.update((name, getattr(family, name)) for name in family.__all__)
     return networks
 

@@ -2,7 +2,7 @@
 
 They are the networks of a 2020 TF2 study of gradient checkpointing
 (repository tf2_gradient_checkpointing), whose figures are in
-`scripts/reference/tf2_eager_2020.csv`.
+`tfgc/bench/reference/tf2_eager_2020.csv`.
 """
 
 import keras

@@ -1,0 +1,243 @@
+"""Benchmark suites: what they ask to run, how runs go on, and their tables, on hand-made records."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tfgc import _bench, _measure, _results, bench
+from tfgc._case import NOTHING, Case
+from tfgc._errors import OptionError, TfgcError
+from tfgc._results import Measurement, Part, Predicted, Results, Study
+
+SUITES = bench.available()
+
+
+def predicted(peak, overhead=0.0, floor=100, buffers=None):
+    return Predicted(peak, overhead, "flop", floor, "conv1", 1000, buffers or peak, 50)
+
+
+def measured(case, mode, peak, seconds, **more):
+    return Measurement(
+        "resnet50",
+        case,
+        mode,
+        16,
+        peak_bytes=peak,
+        peak_bytes_max=peak,
+        step_seconds=seconds,
+        resident_bytes=100,
+        **more,
+    )
+
+
+def ogc_study(*, optimal=(300, 1.2), nested=250, eager=(100, 0.9), network="resnet50"):
+    records = (
+        measured("plain", "eager", 2000, 1.0),
+        measured("plain", "graph", 1000, 1.0, predicted=predicted(1000)),
+        measured(
+            "optimal", "graph", *optimal, predicted=predicted(310, 0.3, buffers=110), parts=(Part("a", "b", 2, "keep"),)
+        ),
+        measured("nested", "graph", nested, 1.5, predicted=predicted(240, 0.5)),
+        measured("optimal", "eager", *eager),
+    )
+    return Study(network, 16, records, None, {"batch": 64, "cut_off_pct": 63, "overhead_pct": 31})
+
+
+def cells(study):
+    (sheet,) = bench.get("ogc").sheets(Results((study,)))
+    (row,) = sheet.rows
+    return dict(zip(sheet.heads, row))
+
+
+def test_suites_are_found_by_listing_the_folder():
+    assert SUITES == ["inception-v4", "max-batch", "ogc", "peers", "resnet-depth", "segments", "tf2-eager"]
+    with pytest.raises(OptionError, match="did you mean 'ogc'"):
+        bench.get("ogcc")
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_rows_start_with_a_plain_case_and_scale_the_published_batch(suite):
+    full, quarter = (_bench.chosen_rows(suite, scale) for scale in (1.0, 0.25))
+    assert len(full) == len(quarter)
+    for row in full:
+        names = [case.name for case in row.cases]
+        assert len(names) == len(set(names))
+        assert not names or names[0].startswith("plain")
+    for large, small in zip(full, quarter):
+        assert [case.batch_size // 4 for case in large.cases] == [case.batch_size for case in small.cases]
+    assert isinstance(bench.get(suite).sheets(Results(())), list)
+
+
+def test_ogc_has_the_rows_of_the_paper_and_its_figures():
+    rows = _bench.chosen_rows("ogc", 1.0)
+    assert len(rows) == 18
+    first, inception = rows[0], next(r for r in rows if r.network == "inception_v3")
+    assert (first.network, first.batch_size, first.published["cut_off_pct"]) == ("alexnet", 1024, 34)
+    assert inception.cases[0].build == ("inception_v3", 300)
+    assert next(c for c in first.cases if c.case == "published").share == 1 - 0.34
+
+
+def test_every_network_of_a_suite_can_be_built_by_name():
+    from tfgc import zoo
+
+    known = {network.name for network in zoo.catalogue()}
+    for suite in SUITES:
+        for row in _bench.chosen_rows(suite, 1.0):
+            assert row.network.partition("(")[0].replace("_", "") in {name.replace("_", "") for name in known}
+
+
+def test_ogc_judges_rows_by_what_was_measured():
+    found = cells(ogc_study())
+    assert found["published"] == "63 %, 31 %"
+    assert found["optimal, graph"] == "70.0 %, 20 % ~ 69.0 %, 30 %"
+    assert found["optimal, eager"] == "95.0 %, -10 %"
+    assert found["floor, set by"] == "90.0 %, conv1"
+    assert (found["one replay"], found["nested"], found["eager"]) == ("met", "met", "met")
+
+
+def test_ogc_says_what_is_missed_and_by_how_much():
+    found = cells(ogc_study(optimal=(400, 1.4), nested=350, eager=(600, 1.1)))
+    assert found["one replay"] == "missed: cut-off by 3.0 points, overhead by 9.0 points"
+    assert found["nested"] == "missed: cut-off by 3.0 points"
+    assert found["eager"] == "missed: cut-off by 3.0 points, time by 10.0 points"
+
+
+def test_ogc_holds_shallow_networks_against_their_floor():
+    assert cells(ogc_study(network="vgg16"))["one replay"] == "10.0 % above its floor"
+    assert cells(ogc_study(network="vgg16"))["eager"] == ""
+
+
+def test_a_nested_plan_does_not_count_as_one_replay():
+    study = ogc_study()
+    inner = Part("a", "b", 2, "recompute", inner=(Part("a", "a", 1, "keep"), Part("b", "b", 1, "keep")))
+    records = [dataclasses.replace(r, parts=(inner,)) if r.case == "optimal" else r for r in study.records]
+    assert cells(dataclasses.replace(study, records=tuple(records)))["one replay"] == ""
+
+
+def test_resnet_depth_compares_shares_and_lists_what_is_not_built():
+    published = {"recompute_share": 0.4, "recompute_times": 1.1, "swap_share": 0.95, "swap_times": 1.7}
+    records = (
+        measured("plain", "graph", 1000, 1.0, predicted=predicted(1000)),
+        measured("optimal", "graph", 300, 1.4, predicted=predicted(310, 0.33)),
+        measured("published", "graph", 390, 1.2, predicted=predicted(400, 0.1)),
+    )
+    (sheet,) = bench.get("resnet-depth").sheets(Results((Study("resnet50", 16, records, None, published),)))
+    found = dict(zip(sheet.heads, sheet.rows[0]))
+    assert found["study: recompute"] == "40.0 %, x 1.10"
+    assert found["study: hybrid"] == "oom"
+    assert found["optimal"] == "30.0 %, x 1.40 ~ 31.0 %, x 1.33"
+    assert found["target"] == "met"
+    assert "not built" in sheet.legend
+
+
+def test_segments_answer_the_report_in_words():
+    records = (
+        measured("plain", "eager", 900, 1.0),
+        measured("uniform(2)", "eager", 500, 1.2, parts=(None,) * 2),
+        measured("uniform(12)", "eager", 600, 1.2, parts=(None,) * 12),
+    )
+    (sheet,) = bench.get("segments").sheets(Results((Study("sample_cnn", 16, records),)))
+    assert "falls from 1 kB to 600 B with 2 segments, and 12 segments need more again" in sheet.legend
+    assert "10 % of the plain peak" in sheet.legend
+    assert [row[1] for row in sheet.rows] == ["plain", "2", "12"]
+
+
+def test_peers_show_failures_and_wrong_results_as_such():
+    records = (
+        measured("plain", "graph", 1000, 1.0),
+        measured("recompute_grad", "graph", 500, 1.3, wrong=("gradients", "states")),
+        Measurement("resnet50", "RematScope full", "graph", 16, "failed", "ValueError: no"),
+    )
+    (sheet,) = bench.get("peers").sheets(Results((Study("resnet50", 16, records),)))
+    assert sheet.rows[1][2:] == ("500 B", "50.0 %", "1.3 s", "x 1.30", "wrong gradients, states")
+    assert sheet.rows[2][2] == "failed"
+    assert sheet.rows[2][-1] == "ValueError: no"
+    assert "| resnet50, 16 | plain-graph | 1 kB | - |" in sheet.markdown()
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    """A suite of two rows whose cases are recorded when they run; one network dies."""
+    ran = []
+    make = lambda network: (
+        Case(network, (network, None), "plain", "graph", 8), Case(network, (network, None), "sqrt", "graph", 8)
+    )  # fmt: skip
+    module = type("module", (), {"rows": staticmethod(lambda scale: [bench.Row(make("one")), bench.Row(make("two"))])})
+
+    def run(case, foresight):
+        ran.append((case.network, case.name))
+        if (case.network, case.name) == ("two", "plain-graph") and ran.count(("two", "plain-graph")) == 1:
+            return Measurement("two", "plain", "graph", 8, "failed", "died")
+        return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1)
+
+    monkeypatch.setattr(bench, "get", lambda name: module)
+    monkeypatch.setattr(_measure, "foresee", lambda task: NOTHING)
+    monkeypatch.setattr(_measure, "run", run)
+    return ran
+
+
+def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(suite, tmp_path, monkeypatch):
+    path = tmp_path / "r.json"
+    real = _measure.run
+
+    def interrupted(case, foresight):
+        if case.network == "two":
+            raise KeyboardInterrupt
+        return real(case, foresight)
+
+    monkeypatch.setattr(_measure, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _bench.run("s", path)
+    assert [r.name for r in _results.read(path).studies[0].records] == ["plain-graph", "sqrt-graph"]
+    monkeypatch.setattr(_measure, "run", real)
+    done = []
+    results = _bench.run("s", path, on_done=done.append)
+    assert suite == [("one", "plain-graph"), ("one", "sqrt-graph"), ("two", "plain-graph"), ("two", "sqrt-graph")]
+    assert sum(done) == 4
+    assert [r.status for s in results.studies for r in s.records] == ["ok", "ok", "failed", "ok"]
+    results = _bench.run("s", path)
+    assert suite[4:] == [("two", "plain-graph")]
+    assert [r.name for s in results.studies for r in s.records] == ["plain-graph", "sqrt-graph"] * 2
+    assert _results.read(path) == results
+
+
+def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, monkeypatch):
+    def foresee(task):
+        if task.cases[0].network == "one":
+            raise TfgcError("no such layer")
+        return NOTHING
+
+    monkeypatch.setattr(_measure, "foresee", foresee)
+    one, two = _bench.run("s", tmp_path / "r.json").studies
+    assert {(r.status, r.detail) for r in one.records} == {("failed", "no such layer")}
+    assert two.records[1].status == "ok"
+
+
+def test_files_of_another_kind_are_not_written_over(suite, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(_results.to_json(Results((), suite="other")))
+    with pytest.raises(OptionError, match="holds results of 'other'"):
+        _bench.run("s", path)
+    path.write_text(
+        _results.to_json(Results((Study("one", 8, (Measurement("one", "a", "graph", 8, "predicted"),)),), suite="s"))
+    )
+    with pytest.raises(OptionError, match="holds predictions"):
+        _bench.run("s", path)
+    path.write_text(json.dumps({"format": "tfgc-measurements", "version": 9}))
+    with pytest.raises(TfgcError, match="of version 9"):
+        _bench.run("s", path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ogc", 0.0), "above 0"),
+        (("ogc", 2.0), "at most 1"),
+        (("ogc", 1.0, ["resnet51"]), "did you mean 'resnet50'"),
+        (("nothing", 1.0), "there is no suite"),
+    ],
+)
+def test_bad_arguments_are_told(arguments, message):
+    with pytest.raises(OptionError, match=message):
+        _bench.chosen_rows(*arguments)

@@ -1,0 +1,414 @@
+"""The largest batch that fits in a budget: predicted, and measured around the answer."""
+
+import json
+
+import keras
+import pytest
+from click.testing import CliRunner
+
+import tfgc
+from tfgc import InfeasibleBudgetError, Measurement, _child, _limit, _measure, _reach, _search, _simulate, _sizes
+from tfgc._case import Case, Largest, Search
+from tfgc._errors import OptionError, TfgcError
+from tfgc._plan import Plan
+from tfgc._units import format_bytes
+from tfgc.strategies import budget as budget_strategy
+
+
+def wide(units=4096):
+    """Eight layers whose only large tensor is the batch's: 4 * units bytes a sample and layer."""
+    x = inputs = keras.Input((8,))
+    for _ in range(8):
+        x = keras.layers.Dense(units, use_bias=False)(x)
+        x = keras.layers.Activation("tanh")(x)
+        x = keras.layers.Dense(8, use_bias=False)(x)
+    return keras.Model(inputs, x)
+
+
+def conv(image_size=32):
+    x = inputs = keras.Input((image_size, image_size, 3))
+    for _ in range(8):
+        x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x)
+    return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x)))
+
+
+def fixed_batch():
+    x = inputs = keras.Input(batch_shape=(4, 8))
+    return keras.Model(inputs, keras.layers.Dense(8)(x))
+
+
+def open_size():
+    x = inputs = keras.Input((None, 8))
+    return keras.Model(inputs, keras.layers.Dense(8)(x))
+
+
+def searched(build, budget, strategy=None, **options):
+    """What a child process would predict, here and now."""
+    return _reach.searched(build(), Search(build.__name__, (build, None), budget, strategy, options, optimizer="sgd"))
+
+
+# The search by itself
+
+
+@pytest.mark.parametrize("base", [0, 1000])
+@pytest.mark.parametrize("each", [1, 7, 90])
+@pytest.mark.parametrize("budget", [100, 1090, 1091, 99_999, 12_345_678])
+def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
+    looks = set()
+
+    def need(batch):
+        looks.add(batch)
+        return base + each * batch, base + each * batch
+
+    answer = max(0, min((budget - base) // each, 10**6))
+    assert _reach.farthest(need, budget, most=10**6) == answer
+    assert len(looks) <= 8
+
+
+@pytest.mark.parametrize("jump", [10, 60, 200])
+def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(jump):
+    """Chunks: what is asked for never falls, what is handed out does."""
+    need = lambda batch: (100 * batch + jump * (batch * 7 % 5), 100 * batch)
+    for budget in range(50, 9000, 130):
+        answer = max((b for b in range(1, 100) if need(b)[0] <= budget), default=0)
+        assert _reach.farthest(need, budget) == answer if need(1)[0] <= budget else answer <= 1
+
+
+def test_no_batch_beyond_the_most_is_looked_at():
+    assert _reach.farthest(lambda batch: (5, 5), 10) == 2**20
+    assert _reach.farthest(lambda batch: (batch, batch), 1000, most=100) == 100
+
+
+# The prediction
+
+
+def test_hand_arithmetic():
+    """Weights 8 * 2 * 8 * 4096 floats and one gradient of 8 * 4096; what a sample needs is counted below."""
+    weights = 8 * 2 * 8 * 4096 * 4
+    found = searched(wide, weights + 5_000_000)
+    assert found.fixed_bytes == weights
+    # tanh's output is kept and read by the next kernel's gradient; two small tensors a block and the batch itself.
+    sample = found.plain.sample_bytes
+    assert 8 * 4096 * 4 <= sample <= 11 * 4096 * 4
+    # Recomputed, two or three of these are alive at once.
+    assert 2 * 4096 * 4 <= found.recomputed.sample_bytes <= 4 * 4096 * 4
+    assert found.recomputed.batch_size > 2.5 * found.plain.batch_size
+    step = tfgc.estimate(wide(), found.plain.batch_size, optimizer="sgd", loss="mse")
+    data = found.plain.batch_size * 2 * 8 * 4
+    assert found.plain.needed_bytes == step.needed_bytes + data <= found.budget_bytes
+
+
+def brute(build, budget, strategy, most=64):
+    """The largest batch up to `most` that fits, by trying them all."""
+    model, best = build(), 0
+    fixed = _sizes.fixed_bytes(model, "sgd")
+    for batch in range(1, most + 1):
+        graph = _sizes.graph_of(model, batch, None, None, whole_step=True, loss="mse")
+        data = sum(spec.bytes() for spec in graph.inputs.values()) + sum(graph.bytes(ref) for ref in graph.outputs)
+        if strategy == "keep_all":
+            plans = [Plan.from_cuts(graph, [], strategy="keep_all")]
+        elif strategy is None:
+            plans = [plan for _, plan in budget_strategy.front(graph)[:8]]
+        else:
+            plans = [tfgc.plan(model, batch, strategy=strategy)]
+        if min(_simulate.estimate(graph, plan, fixed + data).needed_bytes for plan in plans) <= budget:
+            best = batch
+    return best
+
+
+@pytest.mark.parametrize("strategy", ["keep_all", None])
+def test_the_search_finds_what_trying_all_batches_finds(strategy):
+    found = searched(conv, 2_345_678, strategy)
+    assert (found.recomputed or found.plain).batch_size == brute(conv, 2_345_678, strategy, most=24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [700_000, 3_000_000, 5_555_555, 8_000_000])
+@pytest.mark.parametrize("strategy", ["keep_all", None, "sqrt"])
+def test_the_search_finds_what_trying_batches_up_to_64_finds(strategy, budget):
+    found = searched(conv, budget, strategy)
+    way = found.recomputed or found.plain
+    assert way.batch_size <= 64
+    assert way.batch_size == brute(conv, budget, strategy, most=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [30_000_000, 55_000_000, 90_000_000])
+@pytest.mark.parametrize("strategy", ["keep_all", None])
+def test_the_search_finds_it_where_the_allocator_jumps(strategy, budget):
+    """At 128 pixels a tensor of one sample is half a megabyte, which the allocator serves in larger chunks."""
+    big = lambda: conv(128)
+    big.__name__ = "big"
+    found = searched(big, budget, strategy)
+    way = found.recomputed or found.plain
+    assert way.batch_size == brute(big, budget, strategy, most=round(1.3 * way.batch_size) + 2)
+
+
+def test_a_larger_budget_never_gives_a_smaller_batch():
+    found = [searched(conv, budget) for budget in (700_000, 1_000_000, 1_400_000)]
+    for way in ("plain", "recomputed"):
+        batches = [getattr(each, way).batch_size for each in found]
+        assert batches == sorted(batches)
+        assert batches[0] < batches[-1]
+
+
+def test_the_plan_of_the_answer_fits_and_is_for_that_batch():
+    found = searched(conv, 5_000_000)
+    plan = Plan.from_json(found.recomputed.plan)
+    assert plan.batch_size == found.recomputed.batch_size
+    assert len(plan.segments) > 1
+    again = tfgc.plan(conv(), plan.batch_size, budget=5_000_000, optimizer="sgd", loss="mse")
+    assert again.outlook.peak_bytes <= 5_000_000
+
+
+@pytest.mark.slow
+def test_a_strategy_that_honours_a_budget_gets_what_is_left_of_it():
+    pytest.importorskip("scipy")
+    found = searched(conv, 4_000_000, "ilp")
+    assert found.plain.batch_size < found.recomputed.batch_size <= searched(conv, 4_000_000).recomputed.batch_size + 1
+
+
+def test_the_optimizer_is_the_one_of_the_compiled_model():
+    def compiled():
+        model = conv()
+        model.compile("adam", "mse")
+        return model
+
+    assert (
+        _reach.searched(compiled(), Search("c", (compiled, None), 10**6, "keep_all")).optimizer["class_name"] == "Adam"
+    )
+    sgd, adam = _sizes.fixed_bytes(compiled(), "sgd"), _sizes.fixed_bytes(compiled())
+    assert adam == 3 * sgd
+
+
+# The confirmation
+
+
+def way(batch, needed, sample):
+    return Largest(batch, needed, sample, "conv", None)
+
+
+@pytest.mark.parametrize("predicted", [1, 40, 95, 99, 100, 101, 105, 160, 400])
+@pytest.mark.parametrize("base", [0, 5000])
+def test_the_confirmation_moves_to_where_measurements_say(predicted, base):
+    """Measured: base + 100 a sample, so that 100 samples fit."""
+    runs = []
+
+    def measure(batch):
+        runs.append(batch)
+        return base + 100 * batch
+
+    budget = base + 100 * 100 + 50
+    batch, above, confirmed = _search.confirm(way(predicted, budget - 10, 90.0), budget, measure)
+    assert confirmed
+    assert batch <= 100 < above <= batch + 2
+    assert {batch, above} <= set(runs)
+    assert len(runs) == len(set(runs)) <= 5
+
+
+@pytest.mark.parametrize("most", [1, 30, 99, 100, 1000])
+def test_running_out_of_memory_counts_as_not_fitting(most):
+    """Batches above `most` die without a figure."""
+    runs = []
+
+    def measure(batch):
+        runs.append(batch)
+        return 100 * batch if batch <= most else None
+
+    batch, above, confirmed = _search.confirm(way(100, 10_000, 100.0), 10_000, measure)
+    assert len(runs) <= 8
+    assert batch <= min(most, 100) < above
+    assert batch >= 0.85 * min(most, 100)
+    assert confirmed == (above - batch <= max(1, batch // 50))
+
+
+def test_the_bound_on_runs_holds_where_measurements_make_no_sense():
+    runs = []
+
+    def measure(batch):
+        runs.append(batch)
+        return 9_000 if len(runs) % 2 else 11_000
+
+    batch, above, confirmed = _search.confirm(way(100_000, 10_000, 0.1), 10_000, measure)
+    assert len(runs) <= 8
+    assert batch < above
+    assert confirmed == (above - batch <= batch // 50)
+
+
+def test_not_even_one_sample_and_the_most():
+    assert _search.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
+    assert _search.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
+    assert _search.confirm(way(64, 100, 10.0), 50, lambda batch: 20, most=64) == (64, None, True)
+
+
+# All of it, with hand-made children
+
+
+def record(case, bytes_per_sample):
+    return Measurement(
+        case.network, case.case, case.mode, case.batch_size, peak_bytes=1, resident_bytes=100_000,
+        peak_bytes_max=bytes_per_sample * case.batch_size,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Predictions made here, and measurements by hand: 30 kB a sample recomputed, 120 kB plain."""
+    seen = []
+
+    def run(case):
+        seen.append(case)
+        return record(case, 120_000 if case.case == "plain" else 30_000)
+
+    monkeypatch.setattr(_measure, "ask", lambda told, network: _child.search(told))
+    monkeypatch.setattr(_measure, "run", run)
+    return seen
+
+
+def test_what_was_predicted_and_measured_is_told(children):
+    words, results = [], []
+    found = tfgc.max_batch(
+        conv, "5MB", optimizer=keras.optimizers.SGD(0.5), on_start=words.append, on_result=results.append
+    )
+    assert int(found) == found.batch_size == range(10**6)[found]
+    assert found.confirmed
+    assert found.best.batch_size * 30_000 <= 4_900_000 < found.best.above * 30_000
+    assert found.plain.above == found.plain.batch_size + 1 == 41
+    assert list(found.records) == results
+    assert words[0] == "prediction"
+    assert words[1].startswith("plain-graph at batch ")
+    assert words[-1].startswith("least-graph at batch ")
+    assert len(words) == 1 + len(results)
+    assert {case.optimizer["config"]["learning_rate"] for case in children} == {0.5}
+    assert all(case.plan is None or Plan.from_json(case.plan) == found.plan for case in children)
+    assert found.best.measured_bytes == 100_000 + 30_000 * found.batch_size
+    text = repr(found)
+    assert "\n" not in text
+    assert f"batch {found.batch_size} (measured; predicted {found.predicted_batch_size})" in text
+    assert "plain batch 40 (measured" in text
+    told = json.loads(json.dumps(_limit.facts(found)))
+    assert (told["batch_size"], told["plain_batch_size"]) == (found.batch_size, 40)
+    assert told["plain"]["measured_bytes"] == 100_000 + 40 * 120_000
+
+
+def test_the_prediction_alone_runs_nothing(children):
+    keras.utils.clear_session()
+    found = tfgc.max_batch(conv, 5_000_000, strategy="uniform:4", confirm=False)
+    assert children == []
+    assert not found.confirmed
+    assert found.batch_size == found.predicted_batch_size > found.plain_batch_size > 0
+    assert len(found.plan.segments) == 4
+    assert found.best.case == "uniform(4)"
+    assert "(predicted)" in repr(found)
+    keras.utils.clear_session()  # names of layers as in a process of its own
+    tfgc.enable(conv(), found.plan)
+
+
+def test_keep_all_answers_for_plain_training(children):
+    found = tfgc.max_batch(conv, "5MB", strategy="keep_all")
+    assert found.best is found.plain
+    assert found.plan is None
+    assert found.batch_size == 40
+    assert {case.case for case in children} == {"plain"}
+    assert len(found.records) == len(children)
+
+
+def test_a_run_that_fails_is_an_error(children, monkeypatch):
+    failed = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "failed", "no luck")
+    monkeypatch.setattr(_measure, "run", failed)
+    with pytest.raises(TfgcError, match=r"plain-graph of 'conv' cannot be run at batch .*: no luck"):
+        tfgc.max_batch(conv, "5MB")
+
+
+def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
+    monkeypatch.setattr(_measure, "run", lambda case: record(case, 10**9))
+    with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,000,100,000"):
+        tfgc.max_batch(conv, "5MB")
+    dead = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "oom", "killed")
+    monkeypatch.setattr(_measure, "run", dead)
+    with pytest.raises(TfgcError, match=r"no batch was measured to fit in 5,000,000 bytes.* 1, ran out of memory"):
+        tfgc.max_batch(conv, "5MB")
+
+
+def test_an_impossible_budget_names_the_least_and_the_node(children):
+    with pytest.raises(InfeasibleBudgetError, match=r"at a batch of one sample .*smaller input or network") as error:
+        tfgc.max_batch(conv, 20_000)
+    least = error.value.least
+    assert error.value.node.startswith("conv2d")
+    assert tfgc.max_batch(conv, least, confirm=False).batch_size >= 1
+    with pytest.raises(InfeasibleBudgetError):
+        tfgc.max_batch(conv, least - 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "message"),
+    [
+        (conv, {"budget": "60%"}, "budget='60%': a share of the plain step's peak says nothing here"),
+        (conv, {"budget": "much"}, "budget='much'"),
+        (conv, {"budget": 0}, "budget=0"),
+        (conv, {"budget": "1GB", "strategy": "sqrrt"}, "did you mean 'sqrt'"),
+        (conv, {"budget": "1GB", "strategy": "sqrt", "segment": 3}, "did you mean 'segments'"),
+        (conv, {"budget": "1GB", "segments": 3}, "takes no option 'segments'"),
+        (conv, {"budget": "1GB", "strategy": "manual"}, "needs the option keep"),
+        (conv, {"budget": "1GB", "steps": 0}, "steps=0"),
+        (conv, {"budget": "1GB", "image_size": 0}, "image_size=0"),
+        (conv, {"budget": "1GB", "optimizer": 3}, "optimizer=3"),
+        (conv, {"budget": "1GB", "optimizer": "adan"}, "there is no optimizer 'adan'"),
+        (fixed_batch, {"budget": "1GB"}, "declared for batches of 4"),
+        (open_size, {"budget": "1GB"}, "input_shapes"),
+    ],
+)
+def test_bad_input(children, build, arguments, message):
+    with pytest.raises(OptionError, match=message):
+        tfgc.max_batch(build, **arguments)
+
+
+def test_a_model_in_place_of_its_builder_is_refused():
+    with pytest.raises(OptionError, match="a function that builds"):
+        tfgc.max_batch(conv(), "1GB")
+
+
+def test_open_sizes_are_answered(children):
+    found = tfgc.max_batch(open_size, "10MB", input_shapes={"keras_tensor": (32, 8)}, confirm=False)
+    assert found.batch_size > 1
+
+
+def test_the_command_prints_a_table_and_json(children, tmp_path):
+    from tfgc.commands.max_batch import command
+
+    arguments = ["test_search:conv", "--budget", "5MB", "--optimizer", "sgd", "--image-size", "32"]
+    path = tmp_path / "m.json"
+    printed = CliRunner().invoke(command, [*arguments, "--json", str(path)], catch_exceptions=False).stdout
+    for word in ("largest batch in 5 MB", "plain", "least", "predicted", "measured", "times plain", "40", "41"):
+        assert word in printed
+    facts = json.loads(path.read_text())
+    assert facts["confirmed"] is True
+    assert facts["plain_batch_size"] == 40
+    assert format_bytes(facts["best"]["measured_bytes"]) in printed
+    out = CliRunner().invoke(command, [*arguments, "--no-confirm", "--strategy", "sqrt:3", "--json"]).stdout
+    facts = json.loads(out)
+    assert (facts["best"]["case"], facts["confirmed"], facts["best"]["runs"]) == ("sqrt(3)", False, 0)
+
+
+def test_a_real_child_measures_what_is_predicted():
+    """Larger tensors than those that the reported peak leaves out."""
+    keras.utils.clear_session()  # names of layers as in a process of its own
+    asked = _child.search(Search("conv", ("test_search:conv", 128), 60_000_000, optimizer="sgd"))
+    assert asked.plain.batch_size < asked.recomputed.batch_size
+    case = Case(
+        "conv", ("test_search:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,
+        steps=1, optimizer=asked.optimizer,
+    )  # fmt: skip
+    measured = _measure.run(case)
+    assert measured.status == "ok", measured.detail
+    assert _limit.taken(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [None, "sqrt"])
+def test_a_real_search_ends_confirmed(strategy):
+    found = tfgc.max_batch("sample_cnn", "400MB", image_size=64, strategy=strategy)
+    assert found.confirmed
+    assert found.plain.confirmed
+    assert found.best.measured_bytes <= 400_000_000
+    assert found.batch_size > 2 * found.plain_batch_size

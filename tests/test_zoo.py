@@ -1,0 +1,196 @@
+"""The zoo: counts against published ones, names, the catalogue without TensorFlow, and that all networks plan."""
+
+import inspect
+import math
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import assert_equal, fresh, noise, train
+
+import tfgc
+from tfgc import zoo
+from tfgc._errors import OptionError
+
+PUBLISHED = {
+    "alexnet": 61_100_840,  # torchvision's documentation, as the four below
+    "vgg11": 132_863_336,
+    "vgg13": 133_047_848,
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet200": 64_673_832,  # timm
+    "densenet161": 28_681_000,  # torchvision's documentation
+    "inception_v4": 42_679_816,  # timm
+}
+
+
+def shaped(name, image_size=None):
+    """Build with variables that have shapes and no values: drawing 600 million numbers takes long."""
+    with keras.StatelessScope(initialize_variables=False):
+        return zoo.build(name, image_size)
+
+
+def parameters(model):
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_trainable_parameters_are_the_published_ones(name):
+    model = shaped(name)
+    assert parameters(model) == PUBLISHED[name]
+    assert model.name == name
+    size = 299 if name == "inception_v4" else 224
+    assert model.input_shape == (None, size, size, 3)
+    assert model.output_shape == (None, 1000)
+
+
+def test_gpt_has_the_parameters_of_gpt2():
+    model = shaped("gpt")
+    assert parameters(model) == 124_439_808  # the checkpoint gpt2 of Hugging Face
+    assert model.output_shape == (None, 1024, 50257)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
+    if older:  # a Keras without the layer
+        monkeypatch.delattr(keras.layers, "ReversibleEmbedding", raising=False)
+    model = zoo.build("gpt(1, 16, 12, 50)")
+    assert len([v for v in model.trainable_variables if tuple(v.shape) == (50, 16)]) == 1
+    tokens = np.random.default_rng(0).integers(0, 50, (2, 12))
+    scores = np.array(model(tokens))
+    changed = tokens.copy()
+    changed[:, 8:] = 7
+    np.testing.assert_array_equal(scores[:, :8], np.array(model(changed))[:, :8])
+    assert np.abs(scores[:, 8:] - np.array(model(changed))[:, 8:]).max() > 1e-3
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
+        return  # cannot load a model that calls a layer again on what came of its first call
+    model.save(tmp_path / "gpt.keras")
+    np.testing.assert_array_equal(scores, keras.models.load_model(tmp_path / "gpt.keras")(tokens))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "millions"),
+    [
+        # Table 1 of arXiv:1806.09055 prints 3.3, and 3.1 for its own runs of the other two cells.
+        ("darts_cifar10", 3_349_342, "3.3"),  # 3.349342 million by the repository quark0/darts
+        ("amoebanet_cifar10", 3_145_078, "3.1"),
+        pytest.param("nasnet_cifar10", 3_830_950, None, marks=pytest.mark.slow),  # at 36 channels; nobody publishes it
+        ("nasnet_cifar10(20, 32)", 3_061_738, "3.1"),  # at the 32 channels of arXiv:1707.07012
+    ],
+)
+def test_trainable_parameters_of_the_searched_networks(name, count, millions):
+    model = shaped(name)
+    assert parameters(model) == count
+    if millions:
+        assert f"{count / 1e6:.1f}" == millions
+    assert model.input_shape == (None, 32, 32, 3)
+    assert model.output_shape == (None, 10)
+
+
+def test_searched_networks_halve_the_image_twice():
+    """By hand: a cell of 4 channels, then one of 8 and one of 16 that halve; DARTS joins four states."""
+    model = shaped("darts_cifar10(3, 4)", 16)
+    cells = [op.output.shape[1:] for op in model.operations if op.name.startswith("concatenate")]
+    assert cells[0] == (16, 16, 16)
+    assert cells[-1] == (4, 4, 64)
+
+
+def test_the_catalogue_tells_what_the_builders_are():
+    listed = zoo.catalogue()
+    own = {network.name: network for network in listed if network.source == "tfgc.zoo"}
+    builders = zoo.available()
+    assert own.keys() == builders.keys()
+    for name, builder in builders.items():
+        signature = {key: parameter.default for key, parameter in inspect.signature(builder).parameters.items()}
+        assert own[name].arguments == signature
+        assert list(own[name].arguments) == list(signature)
+        assert own[name].summary == inspect.getdoc(builder).partition("\n")[0]
+        assert own[name].summary.endswith(".")
+        assert builder.__module__ == f"tfgc.zoo.{own[name].family}"
+    names = [network.name for network in listed]
+    assert len(names) == len(set(names))
+
+
+def test_the_catalogue_imports_no_framework():
+    code = "import sys, tfgc; tfgc.zoo.catalogue(); print({'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "set()"
+
+
+def test_build_finds_every_listed_network_of_keras(monkeypatch):
+    """A newer Keras may have more networks than the list, an older one never fewer."""
+    functions = [name for name, f in vars(keras.applications).items() if inspect.isfunction(f)]
+    listed = [network.summary for network in zoo.catalogue() if network.source == "keras.applications"]
+    assert set(listed) <= {f"keras.applications.{name}." for name in functions}
+    for name in functions:
+        monkeypatch.setattr(keras.applications, name, lambda name=name, **settings: (name, settings))
+    for network in zoo.catalogue():
+        if network.source == "keras.applications":
+            name, settings = zoo.build(network.name, image_size=96)
+            assert network.summary == f"keras.applications.{name}."
+            assert settings == {"weights": None, "input_shape": (96, 96, 3)}
+
+
+def test_inception_v3_is_built_at_300_pixels():
+    assert shaped("inception_v3", 300).input_shape == (None, 300, 300, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("resnet19", "did you mean 'resnet18'"),
+        ("vgg_11", "did you mean 'vgg11'"),
+        ("alex_net", "did you mean 'alexnet'"),
+        ("nasnet_cifar", "did you mean 'nasnet_cifar10'"),
+        ("gpt2", "did you mean 'gpt'"),
+    ],
+)
+def test_unknown_names_are_told_near_ones(name, hint):
+    with pytest.raises(OptionError, match=hint):
+        zoo.build(name)
+
+
+def test_arguments_shrink_a_network_and_sizes_apply_where_there_are_images():
+    assert shaped("resnet18(64, 7)").output_shape == (None, 7)
+    assert shaped("resnet18", 64).input_shape == (None, 64, 64, 3)
+    with pytest.raises(OptionError, match="takes no image_size"):
+        zoo.build("gpt(1, 8, 4)", image_size=64)
+
+
+SMALL = {
+    "alexnet": 64,
+    "vgg11": 32,
+    "vgg13": 32,
+    "resnet18": 32,
+    "resnet34": 32,
+    "resnet200": 32,
+    "densenet161": 32,
+    "inception_v4": 75,
+    "nasnet_cifar10": 16,
+    "amoebanet_cifar10": 16,
+    "darts_cifar10": 16,
+    "gpt(2, 64, 32, 100)": None,
+}
+# A tensor with more than two uses, spread over segments, sums its gradients in another order.
+FANS_OUT = {"densenet161", "inception_v4", "nasnet_cifar10", "amoebanet_cifar10", "darts_cifar10"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_every_network_trains_by_the_optimal_plan_as_plainly(name):
+    build = lambda: zoo.build(name, SMALL[name])
+    model = fresh(build)
+    shape = (2, *model.input_shape[1:])
+    x = noise(*shape) if SMALL[name] else tf.range(64) % 100
+    x, y = tf.reshape(x, shape), noise(2, *model.output_shape[1:])
+    plain = train(model, x, [y], steps=1, lr=1e-6)
+    model = fresh(build)
+    plan = tfgc.plan(model, 2, strategy="optimal")
+    assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
+    tfgc.enable(model, plan, compile_segments=False)
+    ours = train(model, x, [y], steps=1, lr=1e-6)
+    assert ours[0].loss == plain[0].loss
+    assert_equal(plain, ours, exact=True, allowed=1e-4 if name in FANS_OUT else 0.0)

@@ -1,0 +1,224 @@
+"""Predict the largest batch whose step fits in a budget: a search over annotated graphs of one model.
+
+What a step needs is nearly linear in its batch, not quite: the allocator's chunks make it jump, by up to a
+few per cent down as well as up. So a straight line through two batches says where to look, and what is found
+is the batch that fits with `_ABOVE` after it that do not, or all that could.
+
+The plan of least peak hardly depends on the batch, and finding it costs most. So a front of plans is made
+at one batch, and again at the first batch that fits none of its plans; else these are estimated anew for each batch.
+"""
+
+import dataclasses
+
+import keras
+
+from tfgc import _judge, _simulate, _sizes, _trace, strategies
+from tfgc._case import Largest, Searched
+from tfgc._errors import InfeasibleBudgetError, OptionError
+from tfgc._limit import MOST
+from tfgc.strategies import budget as budget_strategy
+
+_FIRST = 16
+_ABOVE = 16
+# Plans of each front that are estimated: the allocator may serve the second least with less.
+_NEAR_LEAST = 8
+
+
+def searched(model, search, loss="mse"):
+    """Return what a `Search` for this model finds: its `Searched`.
+
+    Raises:
+        OptionError: If the model has one batch size only, or a size is open.
+    """
+    for tensor in _trace.functional_of(model).inputs:
+        if tensor.shape[0] is not None:
+            raise OptionError(
+                f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so there is no larger one to "
+                "look for: declare it without a batch, as keras.Input(shape) does"
+            )
+    optimizer = search.optimizer or getattr(model, "optimizer", None) or "adam"
+    fixed = _sizes.fixed_bytes(model, optimizer)
+    budget = _sizes.budget_bytes(search.budget, None, fixed)
+    graphs = _Graphs(lambda batch: _graph(model, batch, search.input_shapes, loss))
+    plain = _Chosen(graphs, fixed, budget, "keep_all", {})
+    recomputed = None
+    if search.strategy in (None, "budget"):
+        recomputed = _Least(graphs, fixed, search.options)
+    elif search.strategy != "keep_all":
+        recomputed = _Chosen(graphs, fixed, budget, search.strategy, search.options)
+    optimizer = keras.optimizers.get(optimizer)
+    return Searched(
+        budget_bytes=budget,
+        fixed_bytes=fixed,
+        optimizer=keras.optimizers.serialize(optimizer),
+        plain=dataclasses.replace(_largest(plain, budget), plan=None),
+        recomputed=None if recomputed is None else _largest(recomputed, budget),
+    )
+
+
+def farthest(need, budget, most=MOST, above=_ABOVE):
+    """The largest batch that fits, 0 if a single sample does not.
+
+    Args:
+        need: Function from a batch to a pair: what it needs, and a bound of that from below which never falls.
+        budget: What may be needed.
+        most: The largest batch to look at.
+        above: How many batches in a row must not fit above the one that is returned.
+    """
+    fits = lambda batch: need(batch)[0] <= budget
+    if not fits(1):
+        return 0
+    low, high = _bracket(need, fits, budget, most)
+    turn = 0
+    while high - low > 1:
+        turn += 1
+        guess = (low + high) // 2 if turn % 3 == 0 else _on_line(need, low, high, budget)
+        guess = min(max(guess, low + 1), high - 1)
+        low, high = (guess, high) if fits(guess) else (low, guess)
+    batch = low
+    while batch < min(low + above, most):
+        batch += 1
+        needed, bound = need(batch)
+        if bound > budget:
+            break
+        if needed <= budget:
+            low = batch
+    return low
+
+
+def _bracket(need, fits, budget, most):
+    """A batch that fits and a larger one that does not; the latter may be beyond `most`."""
+    low, high = 1, min(_FIRST, most)
+    before = low
+    while fits(high):
+        if high == most:
+            return most, most + 1
+        guess = _on_line(need, before, high, budget)
+        before, low = low, high
+        high = min(max(guess, low + 1 + low // 64), 64 * low, most)
+    return low, high
+
+
+def _on_line(need, first, second, budget):
+    """The batch whose need meets the budget, on a line through two others."""
+    (a, _), (b, _) = need(first), need(second)
+    return MOST if b <= a else int(first + (budget - a) * (second - first) / (b - a))
+
+
+def _graph(model, batch, input_shapes, loss):
+    return _sizes.graph_of(model, batch, input_shapes, None, whole_step=True, loss=loss)
+
+
+class _Graphs(dict):
+    """Annotated graphs by their batch, each made once."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def __missing__(self, batch):
+        self[batch] = self._make(batch)
+        return self[batch]
+
+    def data_bytes(self, batch):
+        """Bytes of a batch of inputs and targets, which are on the device as long as the step runs."""
+        graph = self[batch]
+        return sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
+
+
+def _largest(way, budget):
+    """The `Largest` of a way: a `_Chosen` or a `_Least`."""
+    batch = farthest(way.need, budget)
+    while batch < MOST and way.look_again(batch + 1) and way.need(batch + 1)[0] <= budget:
+        batch = farthest(way.need, budget)
+    at = max(batch, 1)
+    needed, plan, node = way.best(at)
+    other = max(1, at // 2) if at > 1 else 2
+    return Largest(
+        batch_size=batch,
+        needed_bytes=needed,
+        sample_bytes=(way.best(other)[0] - needed) / (other - at),
+        node=node,
+        plan=None
+        if plan is None
+        else _judge.judged(way.graphs[at], dataclasses.replace(plan, batch_size=at)).to_json(),
+    )
+
+
+class _Chosen:
+    """Training by one strategy, which plans for each batch."""
+
+    def __init__(self, graphs, fixed, budget, strategy, options):
+        self.graphs, self._fixed, self._strategy, self._options = graphs, fixed, strategy, options
+        self._limit = budget if strategies.honours_budget(strategy) else None
+        self._steps = {}
+
+    def need(self, batch):
+        """What a step of this batch needs, and what it asks for without the allocator's chunks."""
+        return self._step(batch)[:2]
+
+    def best(self, batch):
+        """What a step of this batch needs, its plan, and the node at its peak."""
+        needed, _, plan, node = self._step(batch)
+        return needed, plan, node
+
+    def look_again(self, batch):
+        """Whether another look at this batch may find a better plan."""
+        return False
+
+    def _step(self, batch):
+        if batch not in self._steps:
+            self._steps[batch] = self._planned(batch)
+        return self._steps[batch]
+
+    def _planned(self, batch):
+        graph = self.graphs[batch]
+        held = self._fixed + self.graphs.data_bytes(batch)
+        try:
+            if self._limit is None:
+                graph_of_plan = dataclasses.replace(graph, whole_step=False)
+                plan = strategies.apply(self._strategy, graph_of_plan, **self._options)
+            else:
+                room = max(self._limit - held, 1)
+                plan = strategies.apply(self._strategy, graph, budget=room, **self._options)
+        except InfeasibleBudgetError as error:
+            return error.least + held, error.least + held, None, error.node
+        step = _simulate.estimate(graph, plan, held)
+        return step.needed_bytes, step.peak_bytes, plan, step.node
+
+
+class _Least:
+    """Training by whichever plan needs least, nested replays among them."""
+
+    def __init__(self, graphs, fixed, options):
+        self.graphs, self._fixed, self._options = graphs, fixed, options
+        self._plans, self._looked, self._steps = [], set(), {}
+
+    def need(self, batch):
+        """What a step of this batch needs, and what it asks for without the allocator's chunks, each at least."""
+        steps = self._all(batch)
+        return min(step.needed_bytes for step in steps), min(step.peak_bytes for step in steps)
+
+    def best(self, batch):
+        """What a step of this batch needs at least, the plan of that, and the node at its peak."""
+        steps = self._all(batch)
+        i = min(range(len(steps)), key=lambda i: steps[i].needed_bytes)
+        return steps[i].needed_bytes, self._plans[i], steps[i].node
+
+    def look_again(self, batch):
+        """Look for plans at this batch, too; False if that was done before."""
+        if batch in self._looked:
+            return False
+        self._looked.add(batch)
+        for _, plan in budget_strategy.front(self.graphs[batch], **self._options)[:_NEAR_LEAST]:
+            if not any(plan.segments == known.segments for known in self._plans):
+                self._plans.append(plan)
+        return True
+
+    def _all(self, batch):
+        if not self._plans:
+            self.look_again(_FIRST)
+        steps = self._steps.setdefault(batch, [])
+        held = self._fixed + self.graphs.data_bytes(batch)
+        for plan in self._plans[len(steps) :]:
+            steps.append(_simulate.estimate(self.graphs[batch], plan, held))
+        return steps

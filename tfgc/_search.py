@@ -1,0 +1,245 @@
+"""The largest batch that fits in a budget: predicted, then measured around the answer."""
+
+import dataclasses
+
+from tfgc import _errors, _measure
+from tfgc import strategies as known_strategies
+from tfgc._case import Case, Search
+from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, whole
+from tfgc._limit import MOST, MaxBatch, Reach, taken
+from tfgc._plan import Plan
+from tfgc._units import parse_bytes
+
+# Runs to confirm one way of training, at most; two or three are enough where predictions are good.
+RUNS = 8
+# A batch that fits is confirmed by one that does not at most this part above, or one sample.
+_CLOSE = 0.02
+# What `on_start` is called with first.
+FIRST = "prediction"
+
+
+def max_batch(
+    build, budget, *, strategy=None, image_size=None, input_shapes=None, optimizer=None, confirm=True, steps=3,
+    memory_limit=None, on_start=None, on_result=None, **options,
+):  # fmt: skip
+    """Find the largest batch whose training step fits in a budget, with and without recomputation.
+
+    Predicted first, in a child process. Then child processes run real steps (in `tf.function`, squared error, seeded
+    noise) at the predicted batch and around it, until one batch is measured to fit and one at most 2 % or one sample
+    above it not to: two to four runs each for plain training and the strategy where the prediction is good, at most
+    eight.
+
+    What fits is the whole step as TensorFlow's allocator counts it: weights, gradients, optimizer slots and
+    activations, as in `tfgc.plan`, and besides the batch itself, inputs and targets, which lie on the device
+    meanwhile. So `tfgc.plan` meets the budget at a batch that is predicted.
+
+    Args:
+        build: Name of a network (see `tfgc.zoo`) or a function that builds a model.
+        budget: Bytes: a number, "8GB", or "auto": 90 % of what the device has free now.
+        strategy: A name from `tfgc.strategies.available()`, `name:n` for n segments, or a function. `keep_all` is
+            plain training. Default: at each batch the plan that needs least, nested replays allowed, which is
+            as far as recomputation goes.
+        image_size: Height and width of images, for networks that take it.
+        input_shapes: Mapping from input names to shapes without the batch, where the model leaves a dimension open.
+        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is compiled with, else Adam.
+        confirm: Whether to measure; otherwise the prediction alone is the answer.
+        steps: Counted steps of each run, after one that warms up; the largest of their peaks counts.
+        memory_limit: Bytes of data that a child process may allocate. Default: what the machine has.
+        on_start: Called with the name of each run, such as `plain-graph at batch 64`, before it starts;
+            first with `prediction`.
+        on_result: Called with each `Measurement`.
+        **options: Options of the strategy, such as `segments=8`.
+
+    Returns:
+        A `tfgc.MaxBatch`: `batch_size` (also its `int()`), `plain_batch_size`, the `plan` to enable, what was
+        predicted and measured. No batch above 2**20 is looked at.
+
+    Raises:
+        InfeasibleBudgetError: If not even one sample fits by the strategy.
+        OptionError: For arguments that cannot be, and models that are declared for one batch size.
+        TfgcError: If the model cannot be built, planned or run.
+
+    Example:
+        >>> import tfgc
+        >>> found = tfgc.max_batch("sample_cnn", "200MB", image_size=32, confirm=False)
+        >>> found.batch_size > 2 * found.plain_batch_size > 0, int(found) == found.predicted_batch_size
+        (True, True)
+    """
+    network = _measure.name_of(build)
+    steps = whole("steps", steps)
+    if image_size is not None:
+        image_size = whole("image_size", image_size)
+    search = Search(
+        network, (build, image_size), _checked(budget), *_chosen(strategy, options, budget), input_shapes,
+        _serialized(optimizer),
+    )  # fmt: skip
+    if on_start is not None:
+        on_start(FIRST)
+    found = _measure.ask(search, network)
+    if found.refused is not None:
+        name, message = found.refused
+        raise getattr(_errors, name)(message)
+    wanted = found.recomputed or found.plain
+    if wanted.batch_size == 0:
+        raise _infeasible(found.budget_bytes, wanted.needed_bytes, wanted.node, found.fixed_bytes)
+    make = lambda name, way: Case(
+        network, search.build, name, "graph", 0, plan=way.plan, input_shapes=input_shapes, steps=steps,
+        memory_limit=memory_limit, optimizer=found.optimizer,
+    )  # fmt: skip
+
+    def reached(name, way):
+        if not confirm:
+            return Reach(name, way.batch_size, way.needed_bytes, way.batch_size)
+        return _confirmed(way, found.budget_bytes, _runner(make(name, way), on_start, on_result), name)
+
+    plain = reached("plain", found.plain)
+    best = plain if found.recomputed is None else reached(_label(strategy, options), found.recomputed)
+    if best.batch_size == 0:
+        raise _measured_infeasible(best, wanted, found)
+    plan = None if found.recomputed is None else Plan.from_json(found.recomputed.plan)
+    return MaxBatch(network, found.budget_bytes, found.fixed_bytes, best, plain, plan)
+
+
+def confirm(way, budget, measure, most=MOST, runs=RUNS):
+    """Measure around a predicted batch until one fits and one just above it does not.
+
+    Args:
+        way: A `Largest`: where to begin, and what a sample needs.
+        budget: Bytes.
+        measure: Function from a batch to the bytes that it takes; None if it ran out of memory.
+        most: The largest batch to look at.
+        runs: Calls of `measure`, at most.
+
+    Returns:
+        The largest batch that was measured to fit (0: none), the least one measured not to (None: none), and
+        whether they are as close as they should be.
+    """
+    fits, fails, known, short = 0, most + 1, {}, 0
+    guess = max(1, way.batch_size)
+    for _ in range(runs):
+        known[guess] = count = measure(guess)
+        if count is not None and count <= budget:
+            fits = guess
+        else:
+            fails, short = guess, short + (count is None)
+        if fails - fits <= _step(fits):
+            break
+        guess = _next(way, budget, known, fits, fails, short)
+    return fits, None if fails > most else fails, fails - fits <= _step(fits)
+
+
+def _step(batch):
+    return max(1, int(batch * _CLOSE))
+
+
+def _next(way, budget, known, fits, fails, short):
+    """The batch to measure next, between one that fits and one that does not."""
+    told = sorted((batch, count) for batch, count in known.items() if count is not None)
+    step = _step(fits)
+    if not told:
+        # It ran out of memory without a figure: down by a tenth, a fifth, ...
+        guess = fails - max(1, int(fails * 0.1 * 2 ** (short - 1)))
+    else:
+        # From the batch that fits, else from the least that does not.
+        nearest, count = (fits, known[fits]) if fits in known else told[0]
+        # What a sample takes: as predicted, scaled by how wrong the prediction was, or as two runs say.
+        slope = way.sample_bytes * count / max(1, way.needed_bytes + (nearest - way.batch_size) * way.sample_bytes)
+        if len(told) > 1 and told[-1][1] > told[0][1]:
+            slope = (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])
+        guess = nearest + int((budget - count) // max(slope, 1))
+    if fits in known and guess <= fits:
+        guess = fits + step
+    if fails in known and guess >= fails:
+        guess = fails - step
+    if fits in known and fails in known and len(known) > 3:
+        guess = (fits + fails) // 2
+    return min(max(guess, fits + 1), fails - 1)
+
+
+def _confirmed(way, budget, run, name):
+    """The `Reach` of a way whose batches `run` measures."""
+    records = []
+
+    def measure(batch):
+        records.append(run(batch))
+        return taken(records[-1])
+
+    batch, above, confirmed = confirm(way, budget, measure)
+    return Reach(name, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))
+
+
+def _runner(case, on_start, on_result):
+    """Function from a batch to the `Measurement` of a case at that batch."""
+
+    def run(batch):
+        if on_start is not None:
+            on_start(f"{case.name} at batch {batch}")
+        record = _measure.run(dataclasses.replace(case, batch_size=batch))
+        if on_result is not None:
+            on_result(record)
+        if record.status == "failed":
+            raise TfgcError(f"{case.name} of {case.network!r} cannot be run at batch {batch}: {record.detail}")
+        return record
+
+    return run
+
+
+def _checked(budget):
+    """A budget as it is told to the child: bytes or `auto`."""
+    if budget == "auto":
+        return budget
+    if isinstance(budget, str) and budget.strip().endswith("%"):
+        raise OptionError(
+            f"budget={budget!r}: a share of the plain step's peak says nothing here, since that peak is one of a "
+            "batch, and the batch is what is looked for; give bytes such as '8GB', or 'auto'"
+        )
+    return parse_bytes(budget)
+
+
+def _chosen(strategy, options, budget):
+    """A strategy and its options, checked."""
+    if isinstance(strategy, str):
+        strategy, more = known_strategies.named(strategy)
+        options = {**more, **options}
+    checked = "budget" if strategy is None else strategy
+    known_strategies.check_options(checked, options, budget if known_strategies.honours_budget(checked) else None)
+    return strategy, options
+
+
+def _label(strategy, options):
+    """What the strategy is called, such as `sqrt(8)`."""
+    if strategy is None:
+        return "least"
+    if not isinstance(strategy, str):
+        return getattr(strategy, "__name__", "strategy")
+    name, more = known_strategies.named(strategy)
+    segments = {**more, **options}.get("segments")
+    return name if segments is None else f"{name}({segments})"
+
+
+def _serialized(optimizer):
+    """An optimizer as plain data; a name as it is."""
+    if optimizer is None or isinstance(optimizer, (str, dict)):
+        return optimizer
+    import keras
+
+    if not isinstance(optimizer, keras.Optimizer):
+        raise OptionError(f"optimizer={optimizer!r}: give a keras.Optimizer or its name")
+    return keras.optimizers.serialize(optimizer)
+
+
+def _measured_infeasible(reach, way, found):
+    """The error of a way that was predicted to fit, with no batch of it measured to."""
+    last = reach.records[-1]
+    if reach.above == 1 and taken(last) is not None:
+        return _infeasible(found.budget_bytes, taken(last), way.node, found.fixed_bytes)
+    return TfgcError(
+        f"no batch was measured to fit in {found.budget_bytes:,} bytes, though one of {way.batch_size} should: "
+        f"the least that was run, {reach.above}, "
+        + ("ran out of memory" if taken(last) is None else f"took {taken(last):,} bytes")
+    )
+
+
+def _infeasible(budget, least, node, fixed):
+    also = f" at a batch of one sample (weights and optimizer slots alone are {fixed:,})"
+    return InfeasibleBudgetError(budget, least, node, also, instead="a smaller input or network")

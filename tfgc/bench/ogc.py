@@ -1,0 +1,162 @@
+"""Cut-off and overhead beside Optimal Gradient Checkpoint search (Feng & Huang, CVPR 2021), 18 networks.
+
+Their figures are of PyTorch on a GPU, at one replay. `optimal` replays once; `nested` is the plan of least peak that
+may split a replay again; `published` is the plan of least work at the published cut-off.
+"""
+
+from tfgc import bench
+
+IMAGE_SIZES = {"inception_v3": 300}
+# Their peaks are set by one layer, and what plans can do is reach its floor.
+SHALLOW = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34")
+WITHOUT_NORMALIZATION = SHALLOW[:5]
+_HEADS = (
+    "network, batch", "published", "optimal, graph", "nested, graph", "at published, graph", "optimal, eager",
+    "floor, set by", "one replay", "nested", "eager",
+)  # fmt: skip
+_LEGEND = (
+    "Cells are cut-off, overhead: the part of the plain step's peak that is saved, weights left out, and the time that "
+    "comes on top; graph against plain-graph (the step in tf.function), eager against plain-eager (GradientTape). "
+    "Behind ~ what was predicted, its overhead counted in {unit}. 'at published' is the plan of least work whose "
+    "predicted cut-off is the published one. floor: the cut-off that no plan can pass, without the allocator's "
+    "chunks. 'one replay' asks for the published cut-off at no more than the published overhead, in shallow networks "
+    "for the floor; 'nested' for five points more, or half of the way to the floor; 'eager' for ten points more than "
+    "published in no more time than plain, of networks with BatchNormalization."
+)
+
+
+def rows(scale):
+    """The 18 rows of the paper's table."""
+    made = []
+    for row in bench.published("ogc_cvpr2021"):
+        cases = bench.cases(
+            row["network"],
+            bench.scaled(row["batch"], scale),
+            "plain-eager",
+            "plain-graph",
+            "optimal-graph",
+            "nested-graph",
+            "published-graph",
+            "optimal-eager",
+            image_size=IMAGE_SIZES.get(row["network"]),
+            shares={"nested": 0.0, "published": 1 - row["cut_off_pct"] / 100},
+        )
+        published = {key: row[key] for key in ("batch", "cut_off_pct", "overhead_pct")}
+        made.append(bench.Row(cases, published, front=True))
+    return made
+
+
+def sheets(results):
+    """The table with a verdict for each row and target."""
+    found = [(study, Row(study)) for study in results.studies]
+    unit = "seconds timed here" if any(row.unit == "s" for _, row in found) else "flops"
+    table = tuple(
+        (
+            f"{study.network}, {study.batch_size}",
+            f"{row.cut_off * 100:.0f} %, {row.overhead * 100:.0f} %",
+            *(row.told(name) for name in ("optimal-graph", "nested-graph", "published-graph", "optimal-eager")),
+            f"{bench.percent(row.floor, 1)}, {row.floor_node}" if row.floor is not None else "",
+            row.one_replay(),
+            row.nested(),
+            row.eager(),
+        )
+        for study, row in found
+    )
+    return [bench.Sheet("Beside Feng & Huang, CVPR 2021", _HEADS, table, _LEGEND.format(unit=unit))]
+
+
+class Row:
+    """The figures of one study, and what is asked of them."""
+
+    def __init__(self, study):
+        self.study = study
+        self.cut_off, self.overhead = (study.published[key] / 100 for key in ("cut_off_pct", "overhead_pct"))
+        self.shallow = study.network in SHALLOW
+        plain = bench.record(study, "plain-graph")
+        predicted = plain.predicted if plain is not None else None
+        self.floor = self.floor_node = self.unit = None
+        if predicted is not None:
+            self.floor = 1 - predicted.floor_bytes / predicted.plain_bytes
+            self.floor_node, self.unit = predicted.floor_node, predicted.unit
+
+    def measured(self, name):
+        """Cut-off and overhead of a case against the plain one of its mode; None, None if it was not run."""
+        record = bench.record(self.study, name)
+        if record is None or record.status != "ok":
+            return None, None
+        return record.against(bench.record(self.study, f"plain-{record.mode}"))
+
+    def predicted(self, name):
+        """The same by prediction, of the step in a graph."""
+        record, plain = (bench.record(self.study, which) for which in (name, "plain-graph"))
+        if record is None or record.predicted is None or record.mode != "graph":
+            return None, None
+        return 1 - record.predicted.peak_bytes / plain.predicted.peak_bytes, record.predicted.overhead
+
+    def told(self, name):
+        """A cell."""
+        cells = []
+        record = bench.record(self.study, name)
+        if record is not None and record.status not in ("ok", "predicted"):
+            return record.status
+        for sign, (cut_off, overhead) in (("", self.measured(name)), ("~ ", self.predicted(name))):
+            if cut_off is not None:
+                more = "" if overhead is None else f", {bench.percent(overhead)}"
+                cells.append(f"{sign}{bench.percent(cut_off, 1)}{more}")
+        return " ".join(cells)
+
+    def figures(self, name):
+        """What was measured, else what was predicted."""
+        cut_off, overhead = self.measured(name)
+        return (cut_off, overhead) if cut_off is not None else self.predicted(name)
+
+    def one_replay(self):
+        """Whether a plan without nesting does what the paper did, or reaches the floor in a shallow network."""
+        if self.shallow:
+            return self._at_floor()
+        reached = [
+            figures
+            for name in ("optimal-graph", "published-graph")
+            for figures in [self.figures(name)]
+            if figures[0] is not None and not self._is_nested(name)
+        ]
+        if not reached:
+            return ""
+        if any(cut_off >= self.cut_off and overhead <= self.overhead for cut_off, overhead in reached):
+            return "met"
+        cut_off, overhead = min(reached, key=lambda f: max(0, self.cut_off - f[0]) + max(0, f[1] - self.overhead))
+        return _missed((self.cut_off - cut_off, "cut-off"), (overhead - self.overhead, "overhead"))
+
+    def nested(self):
+        """Whether nested plans go five points further, or half of the way to the floor."""
+        if self.shallow or self.floor is None:
+            return ""
+        goal = min(self.cut_off + 0.05, (self.cut_off + self.floor) / 2)
+        best = max((self.figures(n)[0] or 0 for n in ("optimal-graph", "nested-graph", "published-graph")), default=0)
+        return "" if not best else "met" if best >= goal else _missed((goal - best, "cut-off"))
+
+    def eager(self):
+        """Whether eager calls save ten points more than published, in no more time than the plain loop."""
+        cut_off, overhead = self.measured("optimal-eager")
+        if cut_off is None or self.study.network in WITHOUT_NORMALIZATION:
+            return ""
+        goal = self.cut_off + 0.10
+        return "met" if cut_off >= goal and overhead <= 0 else _missed((goal - cut_off, "cut-off"), (overhead, "time"))
+
+    def _at_floor(self):
+        """How far the least peak is above the floor, both as the planner counts, without the allocator's chunks."""
+        records = [bench.record(self.study, name) for name in ("optimal-graph", "nested-graph", "published-graph")]
+        predicted = [record.predicted for record in records if record is not None and record.predicted is not None]
+        if not predicted:
+            return ""
+        gap = min(p.buffer_bytes for p in predicted) / predicted[0].floor_bytes - 1
+        return "at its floor" if gap < 0.005 else f"{bench.percent(gap, 1)} above its floor"
+
+    def _is_nested(self, name):
+        record = bench.record(self.study, name)
+        return any(part.inner for part in record.parts)
+
+
+def _missed(*excesses):
+    told = [f"{what} by {excess * 100:.1f} points" for excess, what in excesses if excess > 0]
+    return f"missed: {', '.join(told)}"

@@ -1,0 +1,61 @@
+"""tfgc beside other ways to recompute: `tf.recompute_grad`, `keras.RematScope`, PyTorch's checkpoint_sequential.
+
+Each trains the same network from the same seed; what its first step does to weights and states is compared with plain.
+"""
+
+from tfgc import bench
+from tfgc._case import Case
+from tfgc._units import format_bytes, format_seconds
+
+# Where nothing is random and no state moves; statistics; Dropout.
+_NETWORKS = (("sample_cnn", 8, 128), ("resnet50", 16, 112), ("transformer_encoder", 4, None))
+_PEERS = ("recompute_grad", "RematScope full", "RematScope activations", "RematScope larger_than")
+_TORCH = "sample_cnn"
+_HEADS = ("network, batch", "case", "peak", "cut-off", "step", "time of plain", "first step's update")
+_LEGEND = (
+    "cut-off and time against the plain step of the same mode, PyTorch's against plain PyTorch (allocated bytes as its "
+    "profiler counts them). recompute_grad: split by hand into eight parts, each but the last under "
+    "tf.recompute_grad. RematScope: built under keras.RematScope in that mode; larger_than at 2**20 elements. wrong: "
+    "what the first step adds to the weights (gradients), or to statistics and seeds (states), differs from plain by "
+    "more than 0.1 %."
+)
+
+
+def rows(scale):
+    """Three networks, each in every way."""
+    made = []
+    for network, batch, image_size in _NETWORKS:
+        batch_size = bench.scaled(batch, scale)
+        names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-eager")
+        cases = bench.cases(network, batch_size, *names, image_size=image_size, checked=True)
+        peers = [(peer, mode, {"checked": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")]
+        if network == _TORCH:
+            peers += [
+                ("torch plain", "eager", {"peer": "torch"}),
+                ("torch checkpoint_sequential", "eager", {"peer": "torch", "options": {"checkpoint": True}}),
+            ]
+        build = (network, image_size)
+        cases += tuple(Case(network, build, peer, mode, batch_size, **how) for peer, mode, how in peers)
+        made.append(bench.Row(cases))
+    return made
+
+
+def sheets(results):
+    """A row for each case; failures and wrong results are told as such."""
+    table = tuple(_row(study, record) for study in results.studies for record in study.records)
+    return [bench.Sheet("Beside the other ways to recompute", _HEADS, table, _LEGEND)]
+
+
+def _row(study, record):
+    network = f"{study.network}, {study.batch_size}"
+    if record.status != "ok":
+        return network, record.name, record.status, "", "", "", record.detail
+    torch = record.case.startswith("torch")
+    plain = bench.record(study, "torch plain-eager" if torch else f"plain-{record.mode}")
+    cut_off, overhead = (None, None) if record is plain else record.against(plain)
+    said = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if torch else "as plain"
+    times = "" if overhead is None else f"x {1 + overhead:.2f}"
+    return (
+        network, record.name, format_bytes(record.peak_bytes), bench.percent(cut_off, 1),
+        format_seconds(record.step_seconds), times, said,
+    )  # fmt: skip

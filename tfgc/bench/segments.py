@@ -1,0 +1,75 @@
+"""How the number of segments changes memory and time, where activations dominate and where weights do.
+
+A forum report asked why more segments saved nothing in PyTorch's `checkpoint_sequential`; its weights dominated.
+"""
+
+from tfgc import bench
+from tfgc._units import format_bytes
+
+COUNTS = (2, 3, 5, 8, 12)
+# At 32 pixels VGG16 has 33 million weights and little else.
+_NETWORKS = (("sample_cnn", 16, None), ("vgg16", 16, 32))
+_HEADS = ("network, batch", "segments", "whole step", "of it weights and optimizer", "cut-off", "time of plain")
+_LEGEND = (
+    "Equal numbers of nodes in each segment, in eager calls as in the report, against plain-eager. whole step: the "
+    "allocator's peak, what is resident between steps included. cut-off: of what comes on top of that, weights' "
+    "gradients included. "
+    "In the report (PyTorch) the peak was {reported}. {answer}"
+)
+
+
+def rows(scale):
+    """A network of large activations, and one of large weights."""
+    made = []
+    for network, batch_size, image_size in _NETWORKS:
+        names = ["plain-eager", *(f"uniform:{count}-eager" for count in COUNTS)]
+        cases = bench.cases(network, bench.scaled(batch_size, scale), *names, image_size=image_size)
+        made.append(bench.Row(cases))
+    return made
+
+
+def sheets(results):
+    """A row for each number of segments, and the answer to the report in words."""
+    table, answers = [], []
+    for study in results.studies:
+        plain = bench.record(study, "plain-eager")
+        ran = [r for r in study.records if r.status == "ok"]
+        for record in ran:
+            cut_off, overhead = record.against(plain)
+            whole = record.resident_bytes + record.peak_bytes
+            table.append(
+                (
+                    f"{study.network}, {study.batch_size}",
+                    "plain" if record is plain else str(len(record.parts)),
+                    format_bytes(whole),
+                    bench.percent(record.resident_bytes / whole),
+                    "" if record is plain else bench.percent(cut_off, 1),
+                    "" if record is plain or overhead is None else f"x {1 + overhead:.2f}",
+                )
+            )
+        if plain in ran and len(ran) > 1:
+            answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
+    reported = bench.published("torch_segments_sweep")
+    least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
+    told = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
+    return [
+        bench.Sheet(
+            "By number of segments", _HEADS, tuple(table), _LEGEND.format(reported=told, answer=" ".join(answers))
+        )
+    ]
+
+
+def _answer(study, plain, planned):
+    """What the figures say of one network."""
+    best = min(planned, key=lambda r: r.peak_bytes)
+    most = planned[-1]
+    before, after = (r.resident_bytes + r.peak_bytes for r in (plain, best))
+    verb = "falls" if after < 0.95 * before else "stays"
+    back = ""
+    if most is not best and most.peak_bytes > 1.02 * best.peak_bytes:
+        back = f", and {len(most.parts)} segments need more again, since every cut is stored"
+    return (
+        f"In {study.network} the whole step's peak {verb} from {format_bytes(before)} to {format_bytes(after)} with "
+        f"{len(best.parts)} segments{back}: weights and optimizer are "
+        f"{bench.percent(plain.resident_bytes / before)} of the plain peak, which no segment can change."
+    )

@@ -1,0 +1,52 @@
+"""`tfgc bench`: benchmark suites beside published figures."""
+
+import click
+
+from tfgc import _cli_options as shared
+from tfgc import bench
+
+
+@click.command("bench", epilog=f"Suites: {', '.join(bench.available())}.")
+@click.argument(
+    "suite", shell_complete=lambda context, option, text: [s for s in bench.available() if s.startswith(text)]
+)
+@click.argument("networks", nargs=-1)
+@click.option("--predict", is_flag=True, help="Plan and predict at the published batches; run nothing.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Part of each published batch to run.")
+@click.option("--steps", type=int, help="Counted steps of each case.  [default: the suite's]")
+@click.option("--measure", is_flag=True, help="Plan by times measured on this device, in place of flops.")
+@click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
+@click.option("--table", is_flag=True, help="Only print what the results file has.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False),
+    help="Results file, gone on with if it is there.  [default: bench-SUITE.json, -predicted with --predict]",
+)  # fmt: skip
+@shared.json_option
+def command(suite, networks, predict, scale, steps, measure, markdown, table, output, json_path):
+    """Measure networks of a SUITE beside published figures, all of them or those named.
+
+    Each case runs in a process of its own and is kept in the results file as soon as it is done: a run that
+    was interrupted goes on where it ended. `tfgc report` makes a page of the file.
+    """
+    from tfgc import _bench, _report, _results
+
+    path = output or f"bench-{suite}{'-predicted' if predict else ''}.json"
+    rows = _bench.chosen_rows(suite, scale, networks)
+    if table:
+        results = _results.read(path)
+    else:
+        shared.check_writable(path)
+        with shared.progress(suite, sum(map(_bench.size, rows)), "cases") as told:
+            results = _bench.run(
+                suite, path, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
+                command=shared.this_command(), on_start=told.start, on_done=told.done,
+            )  # fmt: skip
+    if shared.tell_json(results, json_path):
+        return
+    for sheet in bench.get(suite).sheets(results):
+        if markdown:
+            click.echo(sheet.markdown())
+        else:
+            _report.print_table(_report.sheet(sheet))
+    if not table:
+        click.echo(f"kept in {path}; tfgc report {path} -o report.html makes a page of it", err=True)

@@ -1,0 +1,41 @@
+"""`tfgc explain`: say what a plan does, segment by segment."""
+
+import dataclasses
+import json
+
+import click
+
+from tfgc import _cli_options as shared
+
+
+@click.command("explain")
+@shared.model_options
+@shared.plan_options
+@shared.cost_options
+@click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
+@shared.json_option
+def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, plan_path, json_path):
+    """Say segment by segment what a plan stores and runs again, why, and what that costs.
+
+    As JSON the plan itself is told, with these figures in it.
+    """
+    read = shared.read_plan(plan_path, budget, strategy, options)
+    with shared.warnings_in_a_line():
+        model, sizes = shared.open_model(name, image_size, inputs)
+        common = {"input_shapes": sizes, "measure": measure}
+        if read is None:
+            made = shared.make_plan(model, batch_size, budget, strategy, options, optimizer=optimizer, **common)
+        else:
+            made = _judged(model, batch_size, read, **common)
+    if not shared.tell_json(json.loads(made.to_json()), json_path):
+        click.echo(made.explain())
+
+
+def _judged(model, batch_size, plan, *, input_shapes, measure):
+    """A saved plan with its figures for this batch."""
+    from tfgc import _judge, _sizes, _trace
+
+    plan.check(_trace.read(model))
+    whole_step = plan.outlook is not None and plan.outlook.whole_step
+    graph = _sizes.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step)
+    return _judge.judged(graph, dataclasses.replace(plan, batch_size=graph.batch_size))

@@ -1,0 +1,73 @@
+"""`tfgc info`: versions, devices and free memory."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+
+import click
+
+from tfgc import _cli_options as shared
+
+_EXTRAS = {"matplotlib": "plot", "scipy": "ilp"}
+
+
+@click.command("info")
+@shared.json_option
+def command(json_path):
+    """Tell versions, devices and free memory, as a report of a problem needs them."""
+    facts = _facts()
+    if shared.tell_json(facts, json_path):
+        return
+    from tfgc._units import format_bytes
+
+    versions = {**facts["versions"], **dict.fromkeys(facts["missing"], "")}
+    for package, version in versions.items():
+        missing = f'not installed: pip install "tfgc[{_EXTRAS.get(package, "")}]"'
+        click.echo(f"{package:16} {version or missing}")
+    click.echo(f"{'machine':16} {facts['machine']}, {facts['cpus']} processors")
+    click.echo(f"{'memory':16} {format_bytes(facts['free_bytes'])} free of {format_bytes(facts['memory_bytes'])}")
+    for device in facts["devices"]:
+        free = "" if device["free_bytes"] is None else f", {format_bytes(device['free_bytes'])} free"
+        click.echo(f"{'device':16} {device['name']}{free}")
+
+
+def _facts():
+    import psutil
+
+    shared.import_quietly()
+    import tensorflow as tf
+
+    from tfgc import _sizes
+
+    packages = ("tfgc", "tensorflow", "keras", "numpy", *_EXTRAS)
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        versions[package] = _version(package)
+    memory = psutil.virtual_memory()
+    gpus = tf.config.list_physical_devices("GPU")
+    return {
+        "versions": {package: version for package, version in versions.items() if version},
+        "missing": [package for package, version in versions.items() if not version],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "memory_bytes": memory.total,
+        "free_bytes": memory.available,
+        "devices": [
+            {
+                "name": device.name.removeprefix("/physical_device:"),
+                "free_bytes": _sizes.free_bytes() if i == 0 else None,
+            }
+            for i, device in enumerate(gpus or tf.config.list_physical_devices("CPU"))
+        ],
+    }
+
+
+def _version(package):
+    """The installed version; that of a build of TensorFlow for the CPU alone counts as well."""
+    for name in (package, f"{package}-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None

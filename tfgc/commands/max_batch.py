@@ -1,0 +1,53 @@
+"""`tfgc max-batch`: the largest batch whose step fits in a budget."""
+
+import click
+
+from tfgc import _cli_options as shared
+
+
+@click.command("max-batch")
+@click.argument("name", shell_complete=lambda context, option, text: shared.networks(text))
+@click.option("--budget", required=True, help="Bytes of the whole step: 8GB, or auto (what is free).")
+@click.option("--image-size", type=int, help="Height and width of the images, for networks that take it.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=128,64",
+    help="Size, without the batch, of an input that the model leaves open; repeatable.",
+)  # fmt: skip
+@click.option("--strategy", help="How to plan.  [default: for each batch the plan that needs least]")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE",
+    help="Option of the strategy: a number, or names separated by commas; repeatable.",
+)  # fmt: skip
+@click.option("--optimizer", help="Whose slots count in the whole step.  [default: adam]")
+@click.option("--confirm/--no-confirm", default=True, help="Measure around the predicted batch.  [default: confirm]")
+@click.option("--steps", type=int, default=3, show_default=True, help="Counted steps of each run.")
+@shared.json_option
+def command(name, budget, image_size, inputs, strategy, options, optimizer, confirm, steps, json_path):
+    """Find the largest batch of NAME whose training step fits in a budget, with and without recomputation.
+
+    Predicted first, then measured in child processes, at most eight for each way, until a batch fits and one at
+    most 2 % or one sample above it does not. Weights, optimizer slots and the batch itself count.
+    """
+    from tfgc import _limit, _report, _search
+
+    with shared.progress(name, 1 + 2 * _search.RUNS * confirm, "runs at most") as told:
+
+        def start(what):
+            if what != _search.FIRST:
+                told.done()
+            told.start(f"{name}: {what}")
+
+        result = _search.max_batch(
+            name,
+            budget,
+            strategy=strategy,
+            image_size=image_size,
+            input_shapes=shared.shapes(inputs) or None,
+            optimizer=optimizer,
+            confirm=confirm,
+            steps=steps,
+            on_start=start,
+            **shared.settings(options),
+        )
+    if not shared.tell_json(_limit.facts(result), json_path):
+        _report.print_table(_limit.table(result))

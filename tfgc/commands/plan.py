@@ -1,0 +1,39 @@
+"""`tfgc plan`: choose what to keep and what to recompute."""
+
+import click
+
+from tfgc import _cli_options as shared
+
+
+@click.command("plan")
+@shared.model_options
+@shared.plan_options
+@shared.cost_options
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan into this file.")
+@shared.json_option
+def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, output, json_path):
+    """Choose what to keep and what to recompute when NAME trains.
+
+    With --budget the fastest plan that fits, else the plan of least peak. Memory and work
+    are predicted; nothing is trained.
+    """
+    from tfgc import _plan_report
+
+    shared.check_writable(output)
+    with shared.warnings_in_a_line():
+        model, sizes = shared.open_model(name, image_size, inputs)
+        from tfgc import _planner
+
+        common = {"input_shapes": sizes, "measure": measure, "optimizer": optimizer}
+        made = shared.make_plan(model, batch_size, budget, strategy, options, **common)
+        step, plain = (_planner.estimate(model, batch_size, which, **common) for which in (made, None))
+    facts = _plan_report.facts(name, made, step, plain)
+    if output:
+        with open(output, "w") as file:
+            file.write(made.to_json())
+    if shared.tell_json(facts, json_path):
+        return
+    for line in _plan_report.summary(facts):
+        click.echo(line)
+    if output:
+        click.echo(f"  written to  {output}")

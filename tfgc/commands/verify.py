@@ -1,0 +1,53 @@
+"""`tfgc verify`: prove that training by a plan is the same training."""
+
+import click
+
+from tfgc import _cli_options as shared
+from tfgc._errors import OptionError, TfgcError
+
+
+@click.command("verify")
+@shared.model_options
+@shared.plan_options
+@click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
+@click.option("--layers", help="Layers to recompute, separated by commas, in place of a plan.")
+@click.option(
+    "--mode",
+    "modes",
+    default="eager,compiled,graph",
+    show_default=True,
+    help="Of eager, compiled, graph and xla, with commas.",
+)
+@click.option("--steps", type=int, default=3, show_default=True, help="Steps in a row.")
+@shared.json_option
+def command(
+    name, batch_size, image_size, inputs, budget, strategy, options, plan_path, layers, modes, steps, json_path
+):  # fmt: skip
+    """Prove that training NAME by a plan gives what plain training gives.
+
+    Compares the loss, every gradient, state and seed of plain and planned steps on seeded noise, with the squared
+    error as the loss. Exit code 1 if anything differs.
+    """
+    read = shared.read_plan(plan_path, budget, strategy, options)
+    if layers is not None and (read is not None or budget or strategy or options):
+        raise OptionError("give --layers, or a plan or options to make one, not both")
+    with shared.warnings_in_a_line():
+        model, sizes = shared.open_model(name, image_size, inputs)
+        from tfgc import _synthetic, _verify
+
+        if read is None and layers is None:
+            read = shared.make_plan(model, batch_size, budget, strategy, options, input_shapes=sizes)
+        x, y = _synthetic.batch(model, batch_size, sizes)
+        verdict = _verify.verify(
+            model,
+            read,
+            (x, y if len(y) > 1 else y[0]),
+            layers=None if layers is None else [word.strip() for word in layers.split(",")],
+            loss="mse",
+            modes=[word.strip() for word in modes.split(",")],
+            steps=steps,
+        )
+    if not shared.tell_json(verdict.to_dict(), json_path):
+        click.echo(verdict)
+    if not verdict:
+        raise TfgcError(f"{name} trains differently by this plan: {verdict.worst}")
