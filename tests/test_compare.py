@@ -1,6 +1,7 @@
 """Measuring, rendering and the command line."""
 
 import dataclasses
+import io
 import re
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import time
 import keras
 import psutil
 import pytest
+import rich.console
 from PIL import Image
 
 import tfgc
-from tfgc import Measurement, _child, _measure, _report, _results, zoo
+from tfgc import Measurement, _child, _measure, _plan_report, _report, _results, zoo
 from tfgc._case import Task
 from tfgc._errors import OptionError
 from tfgc._front import Choice, Front, Point
@@ -157,6 +159,7 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
 
 
 POINT = Point("least", 10, 20, 30, 0.5, 0.25, 4, True)
+FRONT = Front("net", 8, "s", 10, 20, "conv", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9)))
 RECORDS = [
     Measurement("net", "plain", "eager", 8, peak_bytes=1000, process_peak_bytes=5, step_seconds=2.0, losses=(1.0, 0.5)),
     Measurement("net", "plain", "graph", 8, peak_bytes=800, process_peak_bytes=5, step_seconds=1.0, losses=(1.0, 0.5)),
@@ -175,13 +178,23 @@ def test_table_of_hand_made_records():
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_tables_fit_the_window(width, capsys):
-    import rich.console
-
-    console = rich.console.Console(width=width)
-    console.print(_report.comparison(RECORDS))
-    console.print(_report.losses(RECORDS))
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+def test_tables_fit_the_window_with_every_figure_whole(width):
+    long = dataclasses.replace(RECORDS[2], case="uniform(12)", peak_bytes=387, step_seconds=0.0123)
+    records = [*RECORDS, long]
+    tables = [
+        (_report.comparison(records), _report.rows(records)),
+        (_report.losses(records), [["1", "0.5"], ["plain-eager"]]),
+        (_plan_report.table(FRONT), _plan_report.rows(FRONT)),
+        (_plan_report.budgets(FRONT), _plan_report.choice_rows(FRONT)),
+    ]
+    for table, rows in tables:
+        out = io.StringIO()
+        rich.console.Console(file=out, width=width, force_terminal=True, color_system=None).print(table)
+        lines = out.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        for cell in (cell for row in rows for cell in row):
+            assert any(cell in line for line in lines), (cell, out.getvalue())
+        assert ("\u2500" in out.getvalue()) is (width > 40)  # a table's rule
 
 
 def test_plot_is_a_picture(measured, tmp_path):

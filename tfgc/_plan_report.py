@@ -2,14 +2,13 @@
 
 import dataclasses
 
-import rich.box
-import rich.table
-
 from tfgc import _report
 from tfgc._front import Point
+from tfgc._sheet import Sheet
 from tfgc._units import format_bytes
 
-_HEADS = ("plan", "peak", "allocated", "activations", "cut-off", "overhead", "segments", "nested")
+HEADS = ("plan", "peak", "allocated", "activations", "cut-off", "overhead", "segments", "nested")
+CHOICE_HEADS = ("budget", "bytes", *HEADS[1:])
 
 
 def facts(network, plan, step, plain):
@@ -90,34 +89,26 @@ def rows(front):
 
 
 def table(front):
-    """A `rich` table of the front, a row a plan."""
-    made = rich.table.Table(
-        box=rich.box.SIMPLE, title=_title(front), caption=_legend(front), caption_justify="left"
-    )  # fmt: skip
-    for i, head in enumerate(_HEADS):
-        made.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows(front):
-        made.add_row(*row)
-    return made
+    """The table of the front for a terminal, a row a plan."""
+    return Sheet(_title(front), HEADS, rows(front), _legend(front))
 
 
 def budgets(front):
-    """A `rich` table of what each budget buys."""
+    """The table of what each budget buys, for a terminal."""
     least = {choice.least_bytes for choice in front.choices} - {None}
-    made = rich.table.Table(
-        box=rich.box.SIMPLE,
-        title="The plan of least overhead in each budget",
-        caption=f"The least budget that works is {least.pop():,} bytes." if least else None,
-        caption_justify="left",
-    )
-    for i, head in enumerate(("budget", "bytes", *_HEADS[1:])):
-        made.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+    caption = f"The least budget that works is {least.pop():,} bytes." if least else ""
+    return Sheet("The plan of least overhead in each budget", CHOICE_HEADS, choice_rows(front), caption)
+
+
+def choice_rows(front):
+    """The cells of the table of budgets, as text: a list of rows."""
+    cells = []
     for choice in front.choices:
-        cells = ["infeasible"]
+        bought = ["infeasible", *[""] * (len(HEADS) - 2)]
         if choice.point is not None:
-            cells = rows(dataclasses.replace(front, points=(choice.point,), others=(), choices=()))[0][1:]
-        made.add_row(choice.budget, format_bytes(choice.budget_bytes), *cells)
-    return made
+            bought = rows(dataclasses.replace(front, points=(choice.point,), others=(), choices=()))[0][1:]
+        cells.append([choice.budget, format_bytes(choice.budget_bytes), *bought])
+    return cells
 
 
 def plot(front, path):

@@ -1,14 +1,13 @@
 """Render measurements: tables for a terminal or Markdown, and a picture. No TensorFlow."""
 
-import rich.box
 import rich.console
-import rich.table
 
 from tfgc import _units
 from tfgc._errors import TfgcError
 from tfgc._results import Measurement
+from tfgc._sheet import Sheet
 
-_HEADS = (
+HEADS = (
     "case", "peak", "cut-off eager", "cut-off graph", "process", "step", "overhead eager", "overhead graph",
 )  # fmt: skip
 
@@ -21,62 +20,52 @@ def rows(records):
         if record.status != "ok":
             table.append([record.name, record.status, *[""] * 6])
             continue
-        cells = [record.name, _units.format_bytes(record.peak_bytes)]
+        cells = [record.name, _told(_units.format_bytes, record.peak_bytes)]
         cut_offs, overheads = zip(*(_ratios(record, baseline) for baseline in (eager, graph)))
-        resident = _units.format_bytes(record.process_peak_bytes)
-        cells += [*cut_offs, resident, _units.format_seconds(record.step_seconds), *overheads]
+        resident = _told(_units.format_bytes, record.process_peak_bytes)
+        cells += [*cut_offs, resident, _told(_units.format_seconds, record.step_seconds), *overheads]
         table.append(cells)
     return table
 
 
+def _told(form, value):
+    return "" if value is None else form(value)
+
+
 def comparison(records):
-    """A `rich` table of memory and time, a row a case."""
-    table = rich.table.Table(
-        box=rich.box.SIMPLE, title=_title(records), caption=_legend(records), caption_justify="left"
-    )
-    for i, head in enumerate(_HEADS):
-        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i == 0, overflow="fold")
-    for row in rows(records):
-        table.add_row(*row)
-    return table
+    """The table of memory and time for a terminal, a row a case."""
+    return Sheet(_title(records), HEADS, rows(records), _legend(records))
 
 
 def sheet(text):
-    """A `rich` table of a benchmark's `Sheet`."""
-    table = rich.table.Table(box=rich.box.SIMPLE, title=text.title, caption=text.legend, caption_justify="left")
-    for i, head in enumerate(text.heads):
-        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
-    for row in text.rows:
-        table.add_row(*row)
-    return table
+    """A benchmark's `Sheet` for a terminal."""
+    return Sheet(text.title, text.heads, list(text.rows), text.legend)
 
 
 def losses(records):
-    """A `rich` table of the loss of each step, a column a case."""
+    """The table of the loss of each step for a terminal, a column a case."""
     ran = [r for r in records if r.losses]
+    steps = range(max((len(r.losses) for r in ran), default=0))
+    cells = [[str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran)] for i in steps]
     title = "Loss of each step: the same weights and data in every case"
-    table = rich.table.Table(box=rich.box.SIMPLE, title=title, caption=_agreement(ran), caption_justify="left")
-    table.add_column("step", justify="right")
-    for record in ran:
-        table.add_column(record.name, justify="right", overflow="fold")
-    for i in range(max((len(r.losses) for r in ran), default=0)):
-        table.add_row(str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran))
-    return table
+    return Sheet(title, ("step", *(r.name for r in ran)), cells, _agreement(ran))
 
 
 def _agreement(records):
     """How far the losses of the recomputed cases are from the plain ones in the same mode."""
-    worst = 0.0
-    for record in records:
-        plain = _baseline(records, record.mode)
-        for loss, expected in zip(record.losses, plain.losses if plain else ()):
-            worst = max(worst, abs(loss - expected) / max(abs(expected), 1e-30))
+    plain = {mode: _baseline(records, mode) for mode in {r.mode for r in records}}
+    worst = max((apart(r.losses, plain[r.mode].losses) for r in records if plain[r.mode]), default=0.0)
     return f"Largest relative difference to the plain step in the same mode: {worst:.2g}"
+
+
+def apart(losses, expected):
+    """The largest relative difference of two sequences of losses."""
+    return max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(losses, expected)), default=0.0)
 
 
 def markdown(records):
     """The comparison table in Markdown."""
-    lines = [_title(records), "", "| " + " | ".join(_HEADS) + " |", "| --- " + "| ---: " * (len(_HEADS) - 1) + "|"]
+    lines = [_title(records), "", "| " + " | ".join(HEADS) + " |", "| --- " + "| ---: " * (len(HEADS) - 1) + "|"]
     lines += ["| " + " | ".join(cell or "-" for cell in row) + " |" for row in rows(records)]
     return "\n".join([*lines, "", _legend(records)])
 
@@ -113,17 +102,17 @@ def save(figure, path):
         raise TfgcError(f"cannot write the plot {path!r}: {error.strerror}") from error
 
 
-def require_matplotlib():
+def require_matplotlib(what="a plot", extra="plot"):
     """Import matplotlib, or say how to install it."""
     try:
         import matplotlib.figure
     except ImportError as error:
-        raise TfgcError('a plot needs matplotlib: pip install "tfgc[plot]"') from error
+        raise TfgcError(f'{what} needs matplotlib: pip install "tfgc[{extra}]"') from error
     return matplotlib
 
 
 def print_table(table, file=None):
-    """Print a `rich` table, as wide as it must be where the output is no terminal."""
+    """Print a table, as wide as it must be where the output is no terminal."""
     console = rich.console.Console(file=file)
     if not console.is_terminal:
         console = rich.console.Console(file=file, width=140)

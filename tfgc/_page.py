@@ -1,0 +1,153 @@
+"""Reports of results: a page that needs nothing else, Markdown, or a picture. No TensorFlow, nothing is measured."""
+
+import pathlib
+import re
+
+from tfgc import _canvas, _pictures, _tables
+from tfgc._errors import OptionError, TfgcError
+
+ENDINGS = (".html", ".md", ".png")
+
+
+def ending(path):
+    """The format that a file's name asks for, one of `ENDINGS`; raise `OptionError` for others."""
+    found = pathlib.Path(path).suffix.lower()
+    if found not in ENDINGS:
+        raise OptionError(f"{str(path)!r}: a report is .html (a page), .md (Markdown) or .png (pictures)")
+    return found
+
+
+def require(kind):
+    """Import what a format needs, or say which extra brings it."""
+    if kind != ".md":
+        _canvas.require()
+    if kind == ".html":
+        _jinja2()
+
+
+def render(results, kind=".html"):
+    """The report of one `Results` or a list of them: bytes for `.png`, else text.
+
+    The same results give the same bytes.
+
+    Args:
+        results: `Results`, or several of them.
+        kind: One of `ENDINGS`.
+
+    Raises:
+        TfgcError: If a package is missing, or there is nothing to draw into a PNG.
+    """
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    studies = _tables.joined(listed)
+    if kind == ".png":
+        return _png(studies)
+    return (_html if kind == ".html" else _markdown)(listed, studies)
+
+
+def _png(studies):
+    drawn = [picture for study in studies for picture in _pictures.of_study(study)]
+    drawn += [picture for picture in [_pictures.foreseen(studies)] if picture is not None]
+    if not drawn:
+        raise TfgcError("there is nothing to draw in these results: write .html or .md, which hold the tables")
+    return _canvas.png(drawn)
+
+
+def _html(listed, studies):
+    drawn = [
+        {
+            "heading": _tables.heading(study),
+            "summary": _tables.summary(study),
+            "problems": _tables.problems(study),
+            "first": _tables.compared(study),
+            "tables": open_tables(study)[1:] if _tables.compared(study) else open_tables(study),
+            "pictures": [_drawn(p, f"p{i}-{j}") for j, p in enumerate(_pictures.of_study(study), start=1)],
+            "folded": folded_tables(study),
+        }
+        for i, study in enumerate(studies, start=1)
+    ]
+    return (
+        _jinja2()
+        .get_template("report.html.j2")
+        .render(
+            title=_title(studies),
+            studies=drawn,
+            overview=_tables.overview(studies) if len(studies) > 1 else None,
+            foreseen=_drawn(_pictures.foreseen(studies), "p0"),
+            words=_tables.WORDS,
+            commands=_commands(listed),
+            machines=_tables.machines(studies),
+        )
+    )
+
+
+def _drawn(picture, key):
+    return picture and {"title": picture.title, "told": picture.told, "svg": _canvas.svg(picture, key)}
+
+
+def _markdown(listed, studies):
+    lines = [f"# {_plain(_title(studies))}", ""]
+    if len(studies) > 1:
+        lines += _rows(_tables.overview(studies))
+    for study in studies:
+        lines += [f"## {_plain(_tables.heading(study))}", "", _plain(_tables.summary(study)), ""]
+        told = [f"- **{_plain(name)}**: {_plain(what)}" for name, what in _tables.problems(study)]
+        lines += [*told, ""] if told else []
+        for sheet in (*open_tables(study), *folded_tables(study)):
+            lines += [f"### {_plain(sheet.title)}", "", *_rows(sheet)]
+            lines += [_plain(sheet.caption), ""] if sheet.caption else []
+    lines += ["## Words", "", *(f"- **{word}**: {meaning}" for word, meaning in _tables.WORDS), ""]
+    lines += ["## Made by", ""]
+    lines += [f"- `{' '.join(command.replace('`', ' ').split())}`" for command in _commands(listed)]
+    lines += [f"- {_plain(told)}" for told in _tables.machines(studies)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rows(sheet):
+    heads = [_plain(head) for head in sheet.heads]
+    lines = ["| " + " | ".join(heads) + " |", "| --- " + "| ---: " * (len(heads) - 1) + "|"]
+    return [*lines, *("| " + " | ".join(_plain(cell) or "-" for cell in row) + " |" for row in sheet.rows), ""]
+
+
+def _plain(text):
+    """The text as Markdown shows it: in a line, and nothing in it is markup."""
+    for sign, instead in (("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("*", "\\*"), ("_", "\\_")):
+        text = text.replace(sign, instead)
+    return " ".join(text.split())
+
+
+def open_tables(study):
+    made = [_tables.compared(study), _tables.foreseen(study), _tables.choices(study), _tables.published(study)]
+    return [sheet for sheet in made if sheet is not None]
+
+
+def folded_tables(study):
+    made = [_tables.front(study), *(_tables.plan(name, parts) for name, parts in _tables.plans(study))]
+    return [sheet for sheet in (*made, _tables.losses(study)) if sheet is not None]
+
+
+def _title(studies):
+    if not studies:
+        return "No results"
+    names = list(dict.fromkeys(_tables.heading(study) for study in studies))
+    return f"Memory and time of training {names[0] if len(names) == 1 else f'{len(names)} networks'}"
+
+
+def _commands(listed):
+    return list(dict.fromkeys(one.command for one in listed if one.command))
+
+
+def _jinja2():
+    try:
+        import jinja2
+    except ImportError as error:
+        raise TfgcError('an HTML report needs Jinja2: pip install "tfgc[report]"') from error
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("tfgc"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # A figure and its unit stay on one line.
+    made.filters["whole"] = lambda text: re.sub(r"(\d) (%|[kMGT]?B\b|m?s\b)", "\\1\u00a0\\2", text)
+    return made

@@ -1,0 +1,59 @@
+"""A table for the terminal that stays whole in any window: a row becomes lines where it is too wide. No TensorFlow."""
+
+import dataclasses
+
+import rich.box
+import rich.table
+import rich.text
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+    """Something to print with `rich`: a table if the window has room for every cell, else a block of lines a row.
+
+    Attributes:
+        title, caption: What stands above and below; may be empty.
+        heads: Names of the columns; the first names a row and is flush left.
+        rows: Rows of cells, as text. Empty cells are left out of the lines.
+    """
+
+    title: str
+    heads: tuple
+    rows: list
+    caption: str = ""
+
+    def __rich_console__(self, console, options):
+        stacked = ["\n".join(head.split()) for head in self.heads]
+        for heads, padding in ((self.heads, (0, 1)), (stacked, (0, 1)), (stacked, 0)):
+            made = self._table(heads, padding)
+            if console.measure(made, options=options.update(width=10_000)).maximum <= options.max_width:
+                yield made
+                return
+        yield from self._lines()
+
+    def _table(self, heads, padding):
+        made = rich.table.Table(
+            box=rich.box.SIMPLE,
+            title=self.title,
+            caption=self.caption or None,
+            caption_justify="left",
+            padding=padding,
+            show_edge=bool(padding),
+        )
+        for i, head in enumerate(heads):
+            made.add_column(head, justify="right" if i else "left", no_wrap=True)
+        for row in self.rows:
+            made.add_row(*map(rich.text.Text, row))
+        return made
+
+    def _lines(self):
+        yield rich.text.Text(f"{self.title}\n", style="italic")
+        longest = max(map(len, self.heads[1:]), default=0)
+        for row in self.rows:
+            yield rich.text.Text(f"{self.heads[0]} {row[0]}".rstrip(), style="bold", overflow="fold")
+            for head, cell in zip(self.heads[1:], row[1:]):
+                if cell:
+                    yield rich.text.Text(f"  {head:<{longest}}  {cell}", overflow="fold")
+            yield rich.text.Text("")
+        if self.caption:
+            yield rich.text.Text(self.caption)
