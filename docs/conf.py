@@ -20,7 +20,9 @@ autodoc_preserve_defaults = True
 # A single backtick is code in the docstrings, as in Markdown.
 default_role = "code"
 napoleon_use_ivar = True
-nitpicky = False
+napoleon_use_rtype = False
+# Options are written with two hyphens.
+smartquotes = False
 
 
 def setup(app):

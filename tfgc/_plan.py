@@ -77,7 +77,8 @@ class Outlook:
 
     Attributes:
         peak_bytes: Most bytes at once in a step.
-        node, phase: What runs at that moment, and the phase as in `Prediction`.
+        node: What runs at that moment.
+        phase: Its phase, as in `Prediction`.
         plain_bytes: The peak if nothing is recomputed.
         floor_bytes: Least peak of any plan at this granularity: what one node alone needs.
         floor_node: That node.
