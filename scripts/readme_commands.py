@@ -56,7 +56,7 @@ def run(page, command, folder):
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=ROOT if command.startswith("scripts/") else folder,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
