@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -70,6 +71,13 @@ def test_pages_name_files_that_exist(page):
 def test_guide_tells_of_every_strategy():
     rows = re.findall(r"^\| `(\w+)` \|", PAGES["docs/guide.md"], flags=re.MULTILINE)
     assert sorted(rows) == tfgc.strategies.available()
+
+
+def test_every_public_function_has_an_example():
+    """Doctests run them; `compare` starts processes, and the commands that are tested call it."""
+    functions = {name: getattr(tfgc, name) for name in tfgc.__all__ if inspect.isfunction(getattr(tfgc, name))}
+    functions |= {f"strategies.{name}": tfgc.strategies.get(name) for name in tfgc.strategies.available()}
+    assert {name for name, function in functions.items() if ">>>" not in function.__doc__} <= {"compare"}
 
 
 def test_pages_build_and_the_reference_has_every_public_name(tmp_path):
