@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tfgc
+from tfgc.zoo._catalogue import families
 
 project = "tfgc"
 author = "the tfgc contributors"
@@ -26,13 +27,17 @@ smartquotes = False
 
 
 def setup(app):
-    app.connect("source-read", list_strategies)
+    app.connect("source-read", list_folders)
 
 
-def list_strategies(app, name, source):
-    """Put a section for each strategy where `api.md` says so: a new one is one file and no other edit."""
-    sections = []
-    for strategy in tfgc.strategies.available():
-        module = f"tfgc.strategies.{strategy}"
-        sections.append(f"### {strategy}\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members: plan\n```")
-    source[0] = source[0].replace("<!-- strategies -->", "\n\n".join(sections))
+def list_folders(app, name, source):
+    """Write a section for each strategy and family of networks into `api.md`: a new file there needs no edit here."""
+    for mark, package, modules, members in (
+        ("<!-- strategies -->", "strategies", tfgc.strategies.available(), " plan"),
+        ("<!-- networks -->", "zoo", families(), ""),
+    ):
+        sections = (
+            f"### {module}\n\n```{{eval-rst}}\n.. automodule:: tfgc.{package}.{module}\n   :members:{members}\n```"
+            for module in modules
+        )
+        source[0] = source[0].replace(mark, "\n\n".join(sections))
