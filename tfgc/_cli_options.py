@@ -13,7 +13,7 @@ import click
 from tfgc._errors import OptionError, TfgcError, whole
 
 _MODEL = (
-    click.argument("name"),
+    click.argument("name", shell_complete=lambda context, option, text: networks(text)),
     click.option("--batch-size", type=int, required=True, help="Samples in a batch."),
     click.option("--image-size", type=int, help="Height and width of the images, for networks that take it."),
     click.option(
@@ -42,6 +42,13 @@ _JSON = (
         help="Print JSON in place of tables; into FILE beside them, if one is named that ends in .json.",
     ),
 )  # fmt: skip
+
+
+def networks(text):
+    """Names of networks that begin with `text`, for shell completion."""
+    from tfgc.zoo import catalogue
+
+    return [network.name for network in catalogue() if network.name.startswith(text)]
 
 
 def model_options(command):

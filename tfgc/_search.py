@@ -140,7 +140,8 @@ def _next(way, budget, known, fits, fails, short):
         # It ran out of memory without a figure: down by a tenth, a fifth, ...
         guess = fails - max(1, int(fails * 0.1 * 2 ** (short - 1)))
     else:
-        nearest, count = min(told, key=lambda pair: abs(pair[1] - budget))
+        # From the batch that fits, else from the least that does not.
+        nearest, count = (fits, known[fits]) if fits in known else told[0]
         # What a sample takes: as predicted, scaled by how wrong the prediction was, or as two runs say.
         slope = way.sample_bytes * count / max(1, way.needed_bytes + (nearest - way.batch_size) * way.sample_bytes)
         if len(told) > 1 and told[-1][1] > told[0][1]:

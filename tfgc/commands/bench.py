@@ -7,7 +7,9 @@ from tfgc import bench
 
 
 @click.command("bench", epilog=f"Suites: {', '.join(bench.available())}.")
-@click.argument("suite", shell_complete=lambda *_: bench.available())
+@click.argument(
+    "suite", shell_complete=lambda context, option, text: [s for s in bench.available() if s.startswith(text)]
+)
 @click.argument("networks", nargs=-1)
 @click.option("--predict", is_flag=True, help="Plan and predict at the published batches; run nothing.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Part of each published batch to run.")

@@ -6,7 +6,7 @@ from tfgc import _cli_options as shared
 
 
 @click.command("max-batch")
-@click.argument("name")
+@click.argument("name", shell_complete=lambda context, option, text: shared.networks(text))
 @click.option("--budget", required=True, help="Bytes of the whole step: 8GB, or auto (what is free).")
 @click.option("--image-size", type=int, help="Height and width of the images, for networks that take it.")
 @click.option(

@@ -1,0 +1,124 @@
+"""The shell: what all commands share, exit codes, completion, and that nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from tfgc import _cli_options, _results, commands
+from tfgc._cli import cli
+from tfgc._results import Results, Study
+
+COMMANDS = ["bench", "compare", "explain", "info", "max-batch", "plan", "report", "sweep", "verify", "zoo"]
+
+
+def tfgc(*arguments, **environment):
+    """Run the command as a user does: in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tfgc", *map(str, arguments)],
+        capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=120,
+    )  # fmt: skip
+
+
+def test_every_command_is_there_and_takes_json():
+    assert sorted(commands.available()) == COMMANDS
+    for name, command in commands.available().items():
+        assert any(option.name == "json_path" for option in command.params), name
+        assert command.help, name
+
+
+def test_help_starts_at_once_without_any_framework():
+    code = (
+        "import sys; from tfgc._cli import cli; from click.testing import CliRunner; "
+        "assert all(CliRunner().invoke(cli, [name, '--help']).exit_code == 0 for name in cli.commands); "
+        "sys.exit(' '.join({'tensorflow', 'keras', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules)) or 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_zoo_lists_networks_as_a_table_and_as_json():
+    told = CliRunner().invoke(cli, ["zoo", "darts"])
+    assert "darts_cifar10" in told.output
+    assert "resnet50" not in told.output
+    listed = json.loads(CliRunner().invoke(cli, ["zoo", "--json"]).output)
+    assert {"gpt", "unet", "resnet50", "vgg11"} <= {network["name"] for network in listed}
+
+
+def test_info_tells_versions_devices_and_memory_without_noise():
+    done = tfgc("info", "--json")
+    facts = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert {"tfgc", "tensorflow", "keras", "python"} <= set(facts["versions"])
+    assert facts["devices"][0]["free_bytes"] > 0
+    assert 0 < facts["free_bytes"] <= facts["memory_bytes"]
+
+
+def test_json_goes_to_the_output_or_beside_it(tmp_path):
+    path = tmp_path / "facts.json"
+    told = Results((Study("net", 8),), "tfgc")
+    assert not _cli_options.tell_json(told, None)
+    assert not _cli_options.tell_json(told, str(path))
+    assert _results.read(path) == told
+    result = CliRunner().invoke(cli, ["zoo", "gpt", "--json", str(path)])
+    assert "GPT" in result.output
+    assert json.loads(path.read_text())[0]["name"] == "gpt"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["zoo", "--json", "gpt"], 2, "does not end in .json"),
+        (["zoo", "--json", "/no/such/folder/x.json"], 1, "tfgc: cannot write '/no/such/folder/x.json'"),
+        (["bench", "ogcc"], 1, "tfgc: there is no suite 'ogcc'; did you mean 'ogc'"),
+        (["bench", "ogc", "resnet51"], 1, "did you mean 'resnet50'"),
+        (["bench", "ogc", "--table", "-o", "none.json"], 1, "cannot read 'none.json'"),
+        (["bench", "ogc", "-o", "/no/such/folder/x.json"], 1, "cannot write '/no/such/folder/x.json'"),
+        (["plan"], 2, "Missing argument 'NAME'"),
+        (["nothing"], 2, "No such command 'nothing'"),
+    ],
+)
+def test_mistakes_are_told_in_a_line_and_by_the_exit_code(arguments, code, words):
+    done = tfgc(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [("tfgc pl", {"plan"}), ("tfgc plan dens", {"densenet161", "densenet121"}), ("tfgc bench in", {"inception-v4"})],
+)
+def test_shells_complete_commands_networks_and_suites(line, offers):
+    words = line.split()
+    done = tfgc(_TFGC_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
+    found = {entry.partition(",")[2] for entry in done.stdout.split()}
+    assert offers <= found
+    assert all(word.startswith(words[-1]) for word in found)
+
+
+def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tfgc", "bench", "segments", "sample_cnn", "-o", str(tmp_path / "r.json")],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    children = []
+    for _ in range(200):
+        time.sleep(0.1)
+        children = psutil.Process(parent.pid).children()
+        if children:
+            break
+    time.sleep(1)
+    os.kill(parent.pid, signal.SIGINT)
+    _, said = parent.communicate(timeout=30)
+    assert children
+    assert parent.returncode == 130
+    assert "tfgc: interrupted" in said
+    assert "Traceback" not in said
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
