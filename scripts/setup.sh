@@ -1,4 +1,4 @@
-# Sourced by demo.sh and test.sh: makes .venv beside setup.cfg and installs tfgc with the given extra.
+# Sourced by demo.sh, docs.sh and test.sh: makes .venv beside setup.cfg and installs tfgc with the given extra.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}

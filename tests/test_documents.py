@@ -1,24 +1,40 @@
-"""The README's Python runs, its tables are what the scripts print, and what it names exists."""
+"""The Python of the README and of the pages runs; the pages build, and name what there is."""
 
+import doctest
 import importlib.util
+import inspect
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
+import pytest
+
+import tfgc
+from tfgc._cli import cli
+
 ROOT = pathlib.Path(__file__).parent.parent
+PAGES = {str(p.relative_to(ROOT)): p.read_text() for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+EXAMPLES = {name: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for name, text in PAGES.items()}
+# No page is fetched: a proxy that is not there answers.
+OFFLINE = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https")}
 
 
-def test_readme_examples_run_one_after_the_other(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [name for name, blocks in EXAMPLES.items() if blocks])
+def test_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(examples) == 4
     names = {}
-    for example in examples:
-        exec(compile(example, "README.md", "exec"), names)
+    for example in EXAMPLES[page]:
+        exec(compile(example, page, "exec"), names)
 
 
-def test_readme_tables_are_what_the_scripts_print():
+def test_pages_that_teach_have_examples():
+    teaching = ("README", "docs/start", "docs/guide", "docs/budgets", "docs/layers", "docs/fit", "docs/devices")
+    assert {f"{name}.md" for name in teaching} <= {name for name, blocks in EXAMPLES.items() if blocks}
+
+
+def test_tables_are_what_the_scripts_print():
     printed = [
         line
         for script in ("benchmark.py", "best_plans.py", "fit_speed.py")
@@ -26,19 +42,70 @@ def test_readme_tables_are_what_the_scripts_print():
             [sys.executable, ROOT / "scripts" / script, "--table"], capture_output=True, text=True, check=True
         ).stdout.splitlines()
     ]
-    rows = [
-        line for line in (ROOT / "README.md").read_text().splitlines() if re.match(r"\| \w+(\(.*?\))?(, \d+)? \|", line)
-    ]
-    figures = [row for row in rows if not row.startswith("| network")]
-    assert len(figures) >= 21
-    for row in figures:
-        # The README may leave the last columns out.
-        assert any(line.startswith(row) for line in printed), row
+    for page, least in (("README.md", 6), ("docs/benchmarks.md", 21)):
+        rows = [line for line in PAGES[page].splitlines() if re.match(r"\| \w+(\(.*?\))?(, \d+)? \|.*\d", line)]
+        figures = [row for row in rows if not row.startswith("| network")]
+        assert len(figures) >= least
+        for row in figures:
+            # A page may leave the last columns out.
+            assert any(line.startswith(row) for line in printed), row
 
 
-def test_readme_names_scripts_that_exist():
-    for name in re.findall(r"scripts/[\w./]+", (ROOT / "README.md").read_text()):
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_name_files_that_exist(page):
+    text = PAGES[page]
+    for name in re.findall(r"\b(?:scripts|tests)/[\w./]+", text):
         assert (ROOT / name.rstrip(".")).exists(), name
+    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_guide_tells_of_every_strategy():
+    rows = re.findall(r"^\| `(\w+)` \|", PAGES["docs/guide.md"], flags=re.MULTILINE)
+    assert sorted(rows) == tfgc.strategies.available()
+
+
+def test_every_public_function_has_an_example():
+    """Doctests run them; `compare` starts processes, and the commands that are tested call it."""
+    functions = {name: getattr(tfgc, name) for name in tfgc.__all__ if inspect.isfunction(getattr(tfgc, name))}
+    functions |= {f"strategies.{name}": tfgc.strategies.get(name) for name in tfgc.strategies.available()}
+    assert {name for name, function in functions.items() if ">>>" not in function.__doc__} <= {"compare"}
+
+
+def test_pages_build_and_the_reference_has_every_public_name(tmp_path):
+    """Without network; a warning, such as a broken reference, fails."""
+    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning", "--keep-going", "--quiet"]
+    done = subprocess.run(
+        [*command, "docs", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **OFFLINE},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "index.html").exists()
+    reference = (tmp_path / "api.html").read_text()
+    wanted = [f"tfgc.{name}" for name in tfgc.__all__ if name not in ("strategies", "zoo")]
+    wanted += [f"tfgc.strategies.{name}.plan" for name in tfgc.strategies.available()]
+    wanted += ["module-tfgc.strategies", "module-tfgc.zoo", "tfgc.strategies.available"]
+    wanted += [f"tfgc.zoo.{name}" for name in tfgc.zoo.__all__]
+    missing = [name for name in wanted if f'id="{name}"' not in reference]
+    assert not missing, f"put {missing} into docs/api.md"
+    assert all(f'.{name}">' in reference for name in tfgc.zoo.available())
+    commands = (tmp_path / "commands.html").read_text()
+    assert all(f'id="tfgc-{name}"' in commands for name in cli.commands)
+
+
+def test_commands_of_a_page_are_found():
+    spec = importlib.util.spec_from_file_location("readme_commands", ROOT / "scripts" / "readme_commands.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert doctest.testmod(script) == (0, 1)
+    found = [command for page in script.PAGES for command in script.commands(PAGES[page])]
+    assert "scripts/demo.sh" in found
+    # Each is one of the group's: the whole is run by .ci/run.
+    assert {command.split()[1] for command in found if command.startswith("tfgc ")} <= set(cli.commands)
 
 
 def test_page_of_what_works_is_what_the_tables_say():

@@ -97,7 +97,16 @@ def enable(
 
 
 def disable(model):
-    """Undo `enable`: the model and its layers run their own code again. Returns the model."""
+    """Undo `enable`: the model and its layers run their own code again. Returns the model.
+
+    Example:
+        >>> import keras, numpy as np, tfgc
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        >>> before = model(np.ones((2, 8)))
+        >>> model = tfgc.disable(tfgc.enable(model, strategy="uniform"))
+        >>> bool(np.array_equal(before, model(np.ones((2, 8)))))
+        True
+    """
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
     if _layers.restore_calls(model):

@@ -35,6 +35,15 @@ class InfeasibleBudgetError(TfgcError):
         budget: The bytes that were asked for.
         least: The bytes of the least budget that works.
         node: The node that runs at the peak of that plan.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, name="dense")])
+        >>> try:
+        ...     plan = tfgc.plan(model, batch_size=32, budget=1000)
+        ... except tfgc.InfeasibleBudgetError as error:
+        ...     print(error.budget, error.least > 1000, error.node)
+        1000 True dense
     """
 
     def __init__(self, budget, least, node, also="", instead="a smaller batch or input"):

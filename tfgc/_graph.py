@@ -138,7 +138,7 @@ class Graph:
     Attributes:
         nodes: Tuple of `Node`.
         inputs: Mapping from the name of each graph input to its `Spec`.
-        outputs: `Ref`s of the tensors that the graph returns.
+        outputs: The `Ref` of each tensor that the graph returns.
         batch_size: Samples in a batch, where bytes are compared; or None, and
             bytes are those of one sample.
         whole_step: Whether the gradient of a node's weights counts while its backward

@@ -36,6 +36,10 @@ class Segment:
         input_bytes: What it would add if it were recomputed; None likewise.
         work: Seconds or flops to run it again; None likewise.
         obstacle: Why it cannot be run twice, or None.
+
+    Example:
+        >>> print(Segment(("conv", "normalization", "relu")))
+        conv ... relu (3 nodes)
     """
 
     nodes: tuple
@@ -77,7 +81,8 @@ class Outlook:
 
     Attributes:
         peak_bytes: Most bytes at once in a step.
-        node, phase: What runs at that moment, and the phase as in `Prediction`.
+        node: What runs at that moment.
+        phase: Its phase, as in `Prediction`.
         plain_bytes: The peak if nothing is recomputed.
         floor_bytes: Least peak of any plan at this granularity: what one node alone needs.
         floor_node: That node.
@@ -123,6 +128,13 @@ class Plan:
         model: A line for each node of the model it was made for.
         batch_size: The batch that its bytes are for; None: for one sample.
         outlook: Its `Outlook`; None where sizes are unknown.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+        >>> plan = tfgc.plan(model)
+        >>> tfgc.Plan.from_json(plan.to_json()) == plan
+        True
     """
 
     segments: tuple

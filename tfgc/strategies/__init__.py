@@ -27,6 +27,10 @@ def get(strategy):
 
     Raises:
         OptionError: For an unknown name, with near ones.
+
+    >>> get("sqr")
+    Traceback (most recent call last):
+    tfgc._errors.OptionError: there is no strategy 'sqr'; did you mean 'sqrt'? (there are: articulation, budget, ...)
     """
     if callable(strategy):
         return strategy

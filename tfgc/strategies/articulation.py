@@ -13,7 +13,19 @@ from tfgc._plan import Plan
 
 
 def plan(graph, *, segments=None):
-    """Cut into at most `segments` parts (default: about the square root of the nodes)."""
+    """Cut into at most `segments` parts (default: about the square root of the nodes).
+
+    Example:
+        >>> import keras, tfgc
+        >>> inputs = keras.Input((8,))
+        >>> a = keras.layers.Dense(8, name="before")(inputs)
+        >>> b = keras.layers.Dense(8, name="branch")(a)
+        >>> c = keras.layers.Dense(8)(keras.layers.Add(name="joined")([a, b]))
+        >>> model = keras.Model(inputs, keras.layers.Dense(8)(c))
+        >>> plan = tfgc.plan(model, strategy="articulation", segments=2)
+        >>> plan.segments[0].nodes  # behind "branch" two tensors would lead on
+        ('before', 'branch', 'joined')
+    """
     n = strategies.segment_count(graph, segments)
     separators = [p for p in range(1, len(graph)) if sum(ref.node not in graph.inputs for ref in graph.cut(p)) == 1]
     before = [0, *itertools.accumulate(graph.node_bytes)]

@@ -24,7 +24,16 @@ _SMALL = 1000
 
 
 def plan(graph, *, budget, positions=100):
-    """Return the plan of least work whose predicted peak, weights left out, is at most `budget` bytes."""
+    """Return the plan of least work whose predicted peak, weights left out, is at most `budget` bytes.
+
+    Example:
+        >>> import keras, tfgc
+        >>> layers = [keras.layers.Dense(8, activation="gelu") for _ in range(9)]
+        >>> model = keras.Sequential([keras.Input((8,)), *layers])
+        >>> plans = [tfgc.plan(model, batch_size=512, budget=share) for share in ("75%", "90%")]
+        >>> plans[0].outlook.overhead > plans[1].outlook.overhead > 0
+        True
+    """
     plans = front(graph, positions=positions)
     fitting = [(peak, plan) for peak, plan in plans if peak <= budget]
     if not fitting:

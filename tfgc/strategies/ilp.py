@@ -13,7 +13,16 @@ from tfgc._errors import InfeasibleBudgetError, TfgcError
 
 
 def plan(graph, *, budget, time_limit=60):
-    """Return the plan of least work under `budget` bytes, weights left out, found in `time_limit` seconds."""
+    """Return the plan of least work under `budget` bytes, weights left out, found in `time_limit` seconds.
+
+    Example:
+        >>> import keras, tfgc
+        >>> layers = [keras.layers.Dense(8, activation="gelu") for _ in range(9)]
+        >>> model = keras.Sequential([keras.Input((8,)), *layers])
+        >>> plan = tfgc.plan(model, batch_size=512, strategy="ilp", budget="75%")
+        >>> plan.options["gap"]
+        0.0
+    """
     optimize, sparse = _scipy()
     paths = _paths.Paths(graph, budget)
     least = paths.least_peak()

@@ -13,6 +13,14 @@ def plan(graph, *, keep):
 
     A layer that is called more than once is cut behind at every call; name one call as
     `layer:1`. Layers of a nested model are named `model/layer`.
+
+    Example:
+        >>> import keras, tfgc
+        >>> layers = [keras.layers.Dense(8, name=f"dense_{i}") for i in range(6)]
+        >>> model = keras.Sequential([keras.Input((8,)), *layers])
+        >>> plan = tfgc.plan(model, strategy="manual", keep=["dense_3"])
+        >>> [len(segment.nodes) for segment in plan.segments]
+        [4, 2]
     """
     if isinstance(keep, str) or not keep:
         raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")

@@ -21,7 +21,16 @@ from tfgc._plan import Plan
 
 
 def plan(graph):
-    """Return the plan of least predicted peak."""
+    """Return the plan of least predicted peak.
+
+    Example:
+        >>> import keras, tfgc
+        >>> layers = [keras.layers.Dense(8, activation="gelu") for _ in range(9)]
+        >>> model = keras.Sequential([keras.Input((8,)), *layers])
+        >>> best, simple = tfgc.plan(model, strategy="optimal"), tfgc.plan(model, strategy="sqrt")
+        >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
+        True
+    """
     joints = Buffers(graph).takes
     simple = []
     for n in _counts(len(graph)):

@@ -16,7 +16,15 @@ _MUCH = 12
 
 
 def plan(graph):
-    """Cut behind every node that does much arithmetic."""
+    """Cut behind every node that does much arithmetic.
+
+    Example:
+        >>> import keras, tfgc
+        >>> layers = [keras.layers.Dense(8, name="matrix"), keras.layers.LayerNormalization(name="cheap")]
+        >>> model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(8, name="next")])
+        >>> [(segment.nodes, segment.mode) for segment in tfgc.plan(model, strategy="speed").segments]
+        [(('matrix',), 'recompute'), (('cheap', 'next'), 'keep')]
+    """
     buffers = Buffers(graph)
     pieces, start = [], 0
     for i, node in enumerate(graph.nodes):

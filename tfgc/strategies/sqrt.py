@@ -15,7 +15,15 @@ from tfgc._plan import Plan
 
 
 def plan(graph, *, segments=None):
-    """Cut into `segments` parts (default: about the square root of the nodes)."""
+    """Cut into `segments` parts (default: about the square root of the nodes).
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(9)])
+        >>> plan = tfgc.plan(model, strategy="sqrt")
+        >>> [(len(segment.nodes), segment.mode) for segment in plan.segments]
+        [(3, 'recompute'), (3, 'recompute'), (3, 'keep')]
+    """
     n = strategies.segment_count(graph, segments)
     before = [0, *itertools.accumulate(graph.node_bytes)]
     share = before[-1] / n

@@ -9,7 +9,15 @@ from tfgc._plan import Plan
 
 
 def plan(graph, *, segments=None):
-    """Cut into `segments` parts (default: about the square root of the nodes)."""
+    """Cut into `segments` parts (default: about the square root of the nodes).
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(9)])
+        >>> plan = tfgc.plan(model, strategy="uniform", segments=4)
+        >>> [len(segment.nodes) for segment in plan.segments]
+        [2, 2, 3, 2]
+    """
     n = strategies.segment_count(graph, segments)
     cuts = [round(i * len(graph) / n) for i in range(1, n)]
     return Plan.from_cuts(graph, cuts, strategy="uniform", options={"segments": n})

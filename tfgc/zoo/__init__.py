@@ -17,7 +17,11 @@ __all__ = ["available", "build", "catalogue"]
 
 
 def available():
-    """Mapping from the name of each network of this folder to its builder."""
+    """Mapping from the name of each network of this folder to its builder.
+
+    >>> "unet" in available()
+    True
+    """
     networks = {}
     for module in families():
         family = importlib.import_module(f"{__name__}.{module}")
@@ -36,6 +40,11 @@ def build(name, image_size=None):
     Raises:
         OptionError: For an unknown name, with near ones.
         TfgcError: If what it names cannot be built or loaded.
+
+    Example:
+        >>> import tfgc
+        >>> tfgc.zoo.build("sample_cnn", image_size=16).input_shape
+        (None, 16, 16)
     """
     if name.endswith(".keras"):
         import keras
