@@ -140,7 +140,12 @@ def _put(results, study, path, scale, command):
     studies = [study if key(s) == key(study) else s for s in results.studies]
     if key(study) not in map(key, results.studies):
         studies.append(study)
-    results = dataclasses.replace(results, studies=tuple(studies), scale=scale, command=command or results.command)
+    order = [row.network for row in bench.get(results.suite).rows(scale)]
+    studies.sort(key=lambda s: order.index(s.network))
+    commands = dict.fromkeys([*results.command.splitlines(), command])
+    results = dataclasses.replace(
+        results, studies=tuple(studies), scale=scale, command="\n".join(filter(None, commands))
+    )
     with open(f"{path}.new", "w") as file:
         file.write(_results.to_json(results))
     os.replace(f"{path}.new", path)

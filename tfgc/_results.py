@@ -156,7 +156,7 @@ class Results:
 
     Attributes:
         studies: A tuple of `Study`.
-        command: The command that made them.
+        command: The command that made them; a line each, where there were several.
         suite: The benchmark suite that they belong to, or empty.
         scale: The part of each published batch that was run; 1 but for a suite.
     """
