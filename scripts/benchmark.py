@@ -3,7 +3,7 @@
 For each network the plain baselines and every strategy at several numbers of segments,
 in eager calls and in tf.function, one process a case, all in one run. Finished
 networks are kept in scripts/results and not measured again (delete the file to do so).
-Prints Markdown: the least peaks (the README's table), every case, the targets. Nothing else may run meanwhile.
+Prints Markdown: the least peaks, every case, the targets. Nothing else may run meanwhile.
 
     python scripts/benchmark.py                  # everything, about half an hour on 2 cores
     python scripts/benchmark.py resnet50         # one network
@@ -11,7 +11,6 @@ Prints Markdown: the least peaks (the README's table), every case, the targets. 
 """
 
 import argparse
-import csv
 import pathlib
 import sys
 from typing import NamedTuple
@@ -20,8 +19,6 @@ import tfgc
 from tfgc import _report, _results, _units
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-REFERENCE = pathlib.Path(__file__).parent.parent / "tfgc" / "bench" / "reference" / "tf2_eager_2020.csv"
-PUBLISHED_AS = {"sample_cnn": "sample_cnn", "big_cnn(3, 3)": "big_cnn_3x3"}
 
 
 class Network(NamedTuple):
@@ -91,15 +88,6 @@ def main():
         for mode in ("eager", "graph"):
             if target.network in records:
                 print(row(target, mode, records[target.network]))
-    print("\n### Beside a 2020 TF2 eager implementation\n")
-    print("| network | theirs: peak, time | ours: peak, time, case |\n| --- | --- | --- |")
-    for network in ("sample_cnn", "big_cnn(3, 3)"):
-        if network in records:
-            print(beside(network, records[network]))
-    print(
-        "\nShares of the plain eager step. Theirs are on another machine, their peaks sampled by memory_profiler at "
-        "line ends (what happens inside the backward pass does not show); ours are the allocator's, at the least peak."
-    )
 
 
 def recomputed(records, mode):
@@ -119,23 +107,6 @@ def summary(network, records):
         return figures if record.case == "plain" else f"{figures}, {record.case}"
 
     return f"| {network}, {records[0].batch_size} | {' | '.join(cell(r) for r in (*plain, *best))} |"
-
-
-def beside(network, records):
-    """The published figures of one network and ours, each against its own plain step."""
-    with open(REFERENCE, newline="") as file:
-        rows = {r["mode"]: r for r in csv.DictReader(file) if r["network"] == PUBLISHED_AS[network]}
-    plain = rows.pop("plain")
-    (theirs,) = rows.values()
-    base = float(plain["base_mib"])
-    share = (float(theirs["peak_mib"]) - float(theirs["base_mib"] or base)) / (float(plain["peak_mib"]) - base)
-    slower = float(theirs["step_s"]) / float(plain["step_s"])
-    eager = next(r for r in records if r.name == "plain-eager")
-    ours = min(recomputed(records, "eager") + recomputed(records, "graph"), key=lambda r: r.peak_bytes)
-    return (
-        f"| {network} | {share:.1%}, x {slower:.2f} | {ours.peak_bytes / eager.peak_bytes:.1%}, "
-        f"x {ours.step_seconds / eager.step_seconds:.2f}, {ours.name} |"
-    )
 
 
 def measure(network):

@@ -1,11 +1,11 @@
 """The main job, end to end: measure a network, then train one on real images both ways.
 
-1. `tfgc compare` on the sample CNN: memory and time of plain and recomputed steps.
+1. `tfgc compare` on the sample CNN: memory and time of plain and recomputed steps; `tfgc report` makes a page of it.
 2. A small residual network with Dropout and BatchNormalization, trained with `model.fit`
    for some epochs on scikit-learn's digits, plain and recomputed, from the same seed: the
    same loss curve and test accuracy, in less memory.
 
-Tables and pictures go to the folder given (default: demo_output).
+Tables, pictures and the page go to the folder given (default: demo_output).
 """
 
 import argparse
@@ -35,6 +35,8 @@ def main():
     table = subprocess.run([*command, *files], check=True, stdout=subprocess.PIPE, text=True).stdout
     print(table)
     (arguments.output / "sample_cnn.txt").write_text(table)
+    page = [arguments.output / "sample_cnn.json", "-o", arguments.output / "report.html"]
+    subprocess.run([sys.executable, "-m", "tfgc", "report", *page], check=True, stdout=subprocess.DEVNULL)
     runs = {}
     for mode in ("plain", "recomputed"):
         print(f"training on digits, {mode} ...", file=sys.stderr, flush=True)
@@ -138,7 +140,7 @@ def show(runs, output):
     memory.bar_label(bars, fmt="%.0f MB")
     memory.set(ylabel="peak above weights (MB)", title="in less memory")
     figure.savefig(output / "digits.png", dpi=120)
-    print(f"Tables and pictures are in {output.resolve()}")
+    print(f"Tables and pictures are in {output.resolve()}; open {output.resolve() / 'report.html'} in a browser.")
 
 
 if __name__ == "__main__":

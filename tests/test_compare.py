@@ -149,7 +149,7 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
         "small", 32, "flop", 10, 20, "conv2d", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9))
     )
     study = _results.Study("small", 32, tuple(measured[0]), front, {"cut_off": 0.5})
-    written = _results.Results((study,), "tfgc compare", "ogc", 0.25)
+    written = _results.Results((study,), "tfgc compare", "ogc", True)
     text = _results.to_json(written)
     assert _results.from_json(text) == written
     assert any(record.parts and record.predicted for record in measured[0])

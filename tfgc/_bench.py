@@ -1,7 +1,7 @@
 """Run a benchmark suite: case by case, each kept in the results file as soon as it is there.
 
 A run that was interrupted goes on where it ended. Cases that failed are tried again; those that ran out of memory
-are results.
+are results. A file holds measurements or predictions, never both; rows that a suite only predicts may stand in either.
 """
 
 import dataclasses
@@ -9,10 +9,10 @@ import os
 
 from tfgc import _measure, _results, _search, bench
 from tfgc._case import Task
-from tfgc._errors import OptionError, TfgcError, near
+from tfgc._errors import OptionError, TfgcError, near, whole
 from tfgc._results import Measurement, Results, Study
 
-_FINISHED = ("ok", "oom")
+_FINISHED = ("ok", "oom", "predicted")
 
 
 def chosen_rows(suite, scale, networks=()):
@@ -31,8 +31,21 @@ def chosen_rows(suite, scale, networks=()):
     return [row for row in rows if not networks or row.network in networks]
 
 
+def read(suite, path, networks=()):
+    """The results in a suite's file, of those networks alone, if some are named.
+
+    Raises:
+        OptionError: If the file is of something else.
+    """
+    found = _results.read(path)
+    if found.suite != suite:
+        raise OptionError(f"{str(path)!r} holds results of {found.suite or 'no suite'}, not of {suite}")
+    studies = tuple(study for study in found.studies if not networks or study.network in networks)
+    return dataclasses.replace(found, studies=studies)
+
+
 def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, steps=None, command="",
-        on_start=None, on_done=None):  # fmt: skip
+        on_start=None, on_done=None, on_kept=None):  # fmt: skip
     """Run the cases of a suite that its results file does not have yet; return all `Results` in it.
 
     Args:
@@ -45,45 +58,45 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
         steps: Counted steps of each case, in place of the suite's.
         command: What the file says of how it was made.
         on_start: Called with what is being done.
-        on_done: Called with the number of cases that are finished.
+        on_done: Called for each case that ends.
+        on_kept: Called for each case that an earlier run left.
     """
-    rows = chosen_rows(suite, scale, networks)
-    kept = _kept(path, suite, predict)
-    for row in rows:
+    if steps is not None:
+        steps = whole("steps", steps)
+    started, done, left = ((call or (lambda *_: None)) for call in (on_start, on_done, on_kept))
+    file = _File(suite, path, predict, command)
+    for row in chosen_rows(suite, scale, networks):
         if isinstance(row, bench.Search):
-            kept = _search_for(row, kept, path, scale, command, predict, steps, on_start)
-            if on_done is not None:
-                on_done(1)
+            if file.has_search(row):
+                left()
+                continue
+            file.put(_searched(row, predict, steps, lambda what, row=row: started(f"{row.network}: {what}")))
+            done()
             continue
-        study = _study(kept, row)
-        done = {r.name for r in study.records if r.status in (("ok", "oom", "predicted") if predict else _FINISHED)}
-        missing = tuple(case for case in row.cases if case.name not in done)
-        if on_done is not None:
-            on_done(len(row.cases) - len(missing))
+        study = file.study(row)
+        finished = {record.name for record in study.records if record.status in _FINISHED}
+        missing = tuple(case for case in row.cases if case.name not in finished)
+        for _ in range(len(row.cases) - len(missing)):
+            left()
         if not missing:
             continue
-        if steps is not None:
-            missing = tuple(dataclasses.replace(case, steps=steps) for case in missing)
-        if on_start is not None:
-            on_start(f"{row.network}: planning")
+        missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
+        started(f"{row.network}: planning")
         try:
             foresight = _measure.foresee(Task(missing, measure, row.front))
         except TfgcError as error:
-            study = _with(study, [_failed(case, str(error)) for case in missing], row)
-            kept = _put(kept, study, path, scale, command)
-            if on_done is not None:
-                on_done(len(missing))
+            file.put(_with(study, [_failed(case, str(error)) for case in missing], row))
+            for _ in missing:
+                done()
             continue
         study = dataclasses.replace(study, front=foresight.front or study.front)
         for case in missing:
-            if on_start is not None:
-                on_start(f"{row.network}: {case.name}")
-            record = _predicted(case, foresight) if predict else _measure.run(case, foresight)
+            started(f"{row.network}: {case.name}")
+            record = _predicted(case, foresight) if predict or row.predicted else _measure.run(case, foresight)
             study = _with(study, [record], row)
-            kept = _put(kept, study, path, scale, command)
-            if on_done is not None:
-                on_done(1)
-    return kept
+            file.put(study)
+            done()
+    return file.results
 
 
 def size(row):
@@ -91,13 +104,56 @@ def size(row):
     return len(row.cases) or 1
 
 
-def _search_for(row, kept, path, scale, command, predict, steps, on_start):
-    """The results with the largest batch in a budget, searched for unless it is there."""
-    if any((s.network, s.found.get("budget_bytes")) == (row.network, row.budget_bytes) for s in kept.studies):
-        return kept
-    told = None if on_start is None else lambda what: on_start(f"{row.network}: {what}")
+class _File:
+    """A results file that a run goes on with."""
+
+    def __init__(self, suite, path, predict, command):
+        self.path, self.command = path, command
+        self.results = Results((), suite=suite, predicted=predict)
+        if os.path.exists(path):
+            self.results = read(suite, path)
+            if self.results.predicted != predict:
+                kind = "predictions" if self.results.predicted else "measurements"
+                raise OptionError(f"{str(path)!r} holds {kind}: name another file with -o")
+
+    def study(self, row):
+        """The study of a row, as an earlier run left it."""
+        same = lambda study: _key(study) == (row.network, row.batch_size, None)
+        empty = Study(row.network, row.batch_size, published=row.published)
+        return next(filter(same, self.results.studies), empty)
+
+    def has_search(self, row):
+        """Whether a search for the largest batch is there."""
+        found = ((study.network, study.found.get("budget_bytes")) for study in self.results.studies)
+        return (row.network, row.budget_bytes) in found
+
+    def put(self, study):
+        """Put a study in its place; the file is whole even if the process is killed here."""
+        others = [one for one in self.results.studies if _key(one) != _key(study)]
+        order = [row.network for row in bench.get(self.results.suite).rows(1.0)]
+        place = lambda one: order.index(one.network) if one.network in order else len(order)
+        commands = dict.fromkeys([*self.results.command.splitlines(), self.command])
+        self.results = dataclasses.replace(
+            self.results,
+            studies=tuple(sorted([*others, study], key=lambda one: (place(one), one.batch_size))),
+            command="\n".join(filter(None, commands)),
+        )
+        try:
+            with open(f"{self.path}.new", "w") as file:
+                file.write(_results.to_json(self.results))
+            os.replace(f"{self.path}.new", self.path)
+        except OSError as error:
+            raise TfgcError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
+
+
+def _key(study):
+    return study.network, study.batch_size, study.found.get("budget_bytes")
+
+
+def _searched(row, predict, steps, on_start):
+    """The study of a search for the largest batch; each run is a case of its own batch."""
     found = _search.max_batch(
-        row.network, row.budget_bytes, optimizer="sgd", confirm=not predict, steps=steps or 1, on_start=told
+        row.network, row.budget_bytes, optimizer="sgd", confirm=not predict, steps=steps or 3, on_start=on_start
     )
     figures = {"budget_bytes": row.budget_bytes}
     for key, reach in (("plain_", found.plain), ("", found.best)):
@@ -105,25 +161,8 @@ def _search_for(row, kept, path, scale, command, predict, steps, on_start):
             figures[f"{key}{name}"] = getattr(reach, name)
         if predict:
             figures[f"{key}batch_size"] = None
-    study = Study(row.network, found.batch_size, found.records, None, row.published, figures)
-    return _put(kept, study, path, scale, command)
-
-
-def _kept(path, suite, predict):
-    """What an earlier run left, or nothing."""
-    if not os.path.exists(path):
-        return Results((), suite=suite)
-    found = _results.read(path)
-    if found.suite != suite:
-        raise OptionError(f"{str(path)!r} holds results of {found.suite or 'no suite'!r}: name another file with -o")
-    if not predict and any(record.status == "predicted" for study in found.studies for record in study.records):
-        raise OptionError(f"{str(path)!r} holds predictions: name another file with -o")
-    return found
-
-
-def _study(results, row):
-    same = lambda study: (study.network, study.batch_size) == (row.network, row.batch_size)
-    return next(filter(same, results.studies), Study(row.network, row.batch_size, published=row.published))
+    records = tuple(dataclasses.replace(r, case=f"{r.case} at batch {r.batch_size}") for r in found.records)
+    return Study(row.network, found.batch_size, records, None, row.published, figures)
 
 
 def _with(study, records, row):
@@ -132,24 +171,6 @@ def _with(study, records, row):
     order = [case.name for case in row.cases]
     ranked = sorted(found.values(), key=lambda r: order.index(r.name) if r.name in order else len(order))
     return dataclasses.replace(study, records=tuple(ranked), published=row.published)
-
-
-def _put(results, study, path, scale, command):
-    """The results with this study; the file has them, whole, even if the process is killed here."""
-    key = lambda s: (s.network, s.batch_size)
-    studies = [study if key(s) == key(study) else s for s in results.studies]
-    if key(study) not in map(key, results.studies):
-        studies.append(study)
-    order = [row.network for row in bench.get(results.suite).rows(scale)]
-    studies.sort(key=lambda s: order.index(s.network))
-    commands = dict.fromkeys([*results.command.splitlines(), command])
-    results = dataclasses.replace(
-        results, studies=tuple(studies), scale=scale, command="\n".join(filter(None, commands))
-    )
-    with open(f"{path}.new", "w") as file:
-        file.write(_results.to_json(results))
-    os.replace(f"{path}.new", path)
-    return results
 
 
 def _predicted(case, foresight):

@@ -76,6 +76,7 @@ def measure(case):
     import keras
     import tensorflow as tf
 
+    import tfgc
     from tfgc import _synthetic
 
     model, call, detail = _made(case)
@@ -96,13 +97,15 @@ def measure(case):
         if case.checked and len(losses) == 1:
             update = {path: value - before[path] for path, value in _snapshot(model).items()}
     timeline = _timeline(lambda: float(step(x, y)), lambda: memory()["current"])
+    resident, ended = memory()["current"], time.time()
     return {
         "wrong": _wrong(case, update, x, y) if case.checked else (),
         "detail": detail,
         "started": started,
+        "ended": ended,
         "peak_bytes": int(statistics.median(peaks[1:])),
         "peak_bytes_max": max(peaks[1:]),
-        "resident_bytes": memory()["current"],
+        "resident_bytes": resident,
         "step_seconds": statistics.median(seconds[1:]),
         "first_step_seconds": seconds[0],
         "losses": tuple(losses),
@@ -112,6 +115,7 @@ def measure(case):
             "cpus": os.cpu_count(),
             "processor": platform.machine(),
             "python": platform.python_version(),
+            "tfgc": tfgc.__version__,
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
         },
@@ -133,7 +137,7 @@ def _made(case):
     from tfgc import _peers
 
     keras.utils.set_random_seed(_SEED)
-    with _peers.building(case.peer):
+    with _peers.building(case.peer, lambda: _build(*case.build)):
         model = _build(*case.build)
     if case.plan is None:
         return model, _peers.called(case.peer, model), ""

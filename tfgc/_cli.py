@@ -14,7 +14,7 @@ def cli():
     keras.applications ("resnet50"), as module:function that builds a model, or as a
     saved .keras file; `tfgc zoo` lists them.
 
-    Exit codes: 0 done; 1 a mistake or a failed case, told in one line; 2 wrong usage; 130 interrupted.
+    Exit codes: 0 done; 1 a mistake, told in one line; 2 wrong usage; 130 interrupted.
     """
 
 

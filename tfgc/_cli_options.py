@@ -204,9 +204,13 @@ class Progress:
         """Say what runs now."""
         self.bar.update(self.task, description=what)
 
-    def done(self, count=1):
-        """So many more are done."""
-        self.bar.advance(self.task, count)
+    def done(self):
+        """One more is done."""
+        self.bar.advance(self.task)
+
+    def skip(self):
+        """One less is to be done, and it tells nothing of the time that is left."""
+        self.bar.update(self.task, total=self.bar.tasks[self.task].total - 1)
 
 
 @contextlib.contextmanager
@@ -219,7 +223,9 @@ def progress(what, total, unit):
         "{task.description}", rich.progress.BarColumn(), "{task.completed}/{task.total} " + unit,
         rich.progress.TimeElapsedColumn(), "left:", rich.progress.TimeRemainingColumn(),
     )  # fmt: skip
-    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
+    # Cases take minutes: all of them are looked at to tell the time that is left, not the last half minute.
+    console = rich.console.Console(stderr=True)
+    with rich.progress.Progress(*columns, console=console, speed_estimate_period=10**6) as bar:
         yield Progress(bar, bar.add_task(what, total=total))
 
 

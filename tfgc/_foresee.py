@@ -45,7 +45,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
                 options = dict(case.options)
                 budget = options.pop("budget", None)
                 plans[case.case] = _planner.choose(graph, case.strategy, budget, fixed, options)
-            elif case.plan is None and case.peer is None:
+            elif case.plan is None and case.peer is None and case.case == "plain":
                 plans[case.case] = front.plain
         except TfgcError as error:
             errors[case.case] = str(error)
@@ -56,9 +56,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
         mismatch={},
         predicted={c.name: front.predicted(plans[c.case], c.mode) for c in task.cases if c.case in plans and _known(c)},
         parts={c.case: parts(plans[c.case]) for c in task.cases if c.case in plans and _planned(c)},
-        front=_sweep.front_of(graph, fixed, first.network, budgets=task.marks, front=front.made())
-        if task.front
-        else None,
+        front=front.told(task, plans) if task.front else None,
     )
 
 
@@ -111,9 +109,19 @@ class _Front:
     def at(self, share):
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
         most = share * (self.plain_step.allocated_bytes - self.fixed)
-        told = [(_simulate.estimate(self.graph, plan, 0).allocated_bytes, plan) for _, plan in self.made()]
-        fitting = [plan for count, plan in told if count <= most]
-        return fitting[-1] if fitting else min(told, key=lambda pair: pair[0])[1]
+        optimal = _planner.choose(self.graph, "optimal", None, self.fixed, {})
+        told = [(_simulate.estimate(self.graph, plan, 0), plan) for plan in (*(p for _, p in self.made()), optimal)]
+        fitting = [pair for pair in told if pair[0].allocated_bytes <= most]
+        if fitting:
+            return min(fitting, key=lambda pair: pair[0].work)[1]
+        return min(told, key=lambda pair: (pair[0].allocated_bytes, pair[0].work))[1]
+
+    def told(self, task, plans):
+        """The `Front`, with the plans of the task's cases beside it."""
+        planned = [c.case for c in _distinct(task.cases) if c.case in plans and _planned(c)]
+        others = [(name, plans[name]) for name in planned if name != "optimal"]
+        network = task.cases[0].network
+        return _sweep.front_of(self.graph, self.fixed, network, budgets=task.marks, plans=others, front=self.made())
 
     def predicted(self, plan, mode):
         """The `Predicted` of a plan in a mode."""

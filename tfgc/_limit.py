@@ -2,9 +2,7 @@
 
 import dataclasses
 
-import rich.box
-import rich.table
-
+from tfgc._sheet import Sheet
 from tfgc._units import format_bytes
 
 # No batch beyond is looked at: with so many samples it is not memory that limits training.
@@ -135,27 +133,23 @@ def facts(result):
 
 
 def table(result):
-    """A `rich` table of a `MaxBatch`: a row for plain training and one for the strategy."""
-    made = rich.table.Table(
-        box=rich.box.SIMPLE,
-        title=f"{result.network}: the largest batch in {format_bytes(result.budget_bytes)}",
-        caption=_legend(result),
-        caption_justify="left",
+    """The table of a `MaxBatch`: a row for plain training and one for the strategy."""
+    heads = ("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")
+    title = f"{result.network}: the largest batch in {format_bytes(result.budget_bytes)}"
+    return Sheet(title, heads, tuple(_row(result, reach) for reach in result.reaches), _legend(result))
+
+
+def _row(result, reach):
+    taken = reach.measured_bytes
+    return (
+        reach.case,
+        _count(reach.predicted_batch_size),
+        format_bytes(reach.predicted_bytes),
+        _count(reach.batch_size) if reach.records else "",
+        "" if taken is None else format_bytes(taken),
+        "" if reach.above is None else str(reach.above),
+        f"{reach.batch_size / result.plain_batch_size:.2f}" if result.plain_batch_size else "",
     )
-    for i, head in enumerate(("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")):
-        made.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
-    for reach in result.reaches:
-        bytes_ = reach.measured_bytes
-        made.add_row(
-            reach.case,
-            _count(reach.predicted_batch_size),
-            format_bytes(reach.predicted_bytes),
-            _count(reach.batch_size) if reach.records else "",
-            "" if bytes_ is None else format_bytes(bytes_),
-            "" if reach.above is None else str(reach.above),
-            f"{reach.batch_size / result.plain_batch_size:.2f}" if result.plain_batch_size else "",
-        )
-    return made
 
 
 def _reached(reach):

@@ -196,8 +196,8 @@ def run(case, foresight=NOTHING):
     case = dataclasses.replace(case, strategy=None, share=None, plan=foresight.plans.get(case.case, case.plan))
     code, words, found, samples = _answer(case)
     if code == 0:
-        started = found.pop("started")
-        return Measurement(**result, **found, **_resident(samples, started))
+        span = found.pop("started"), found.pop("ended")
+        return Measurement(**result, **found, **_resident(samples, *span))
     if any(word in words for word in ("bad_alloc", "MemoryError", "ResourceExhausted")):
         return Measurement(**result, status="oom", detail="ran out of memory")
     if code == -signal.SIGKILL:
@@ -243,9 +243,10 @@ def _said(words):
     return (errors or lines or [""])[-1]
 
 
-def _resident(samples, started):
-    """Resident set before the first step and at its largest, from outside."""
+def _resident(samples, started, ended):
+    """Resident set before the first step and at its largest until the last one ended, from outside."""
     mib = 2**20
+    samples = [(count, when) for count, when in samples if when <= ended]
     before = [bytes_ for bytes_, when in samples if when <= started]
     return {
         "process_base_bytes": math.floor(before[-1] * mib) if before else None,

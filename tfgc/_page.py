@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from tfgc import _canvas, _pictures, _tables
+from tfgc import _canvas, _pictures, _tables, bench
 from tfgc._errors import OptionError, TfgcError
 
 ENDINGS = (".html", ".md", ".png")
@@ -71,6 +71,7 @@ def _html(listed, studies):
         .render(
             title=_title(studies),
             studies=drawn,
+            suites=suites(listed),
             overview=_tables.overview(studies) if len(studies) > 1 else None,
             foreseen=_drawn(_pictures.foreseen(studies), "p0"),
             words=_tables.WORDS,
@@ -86,6 +87,8 @@ def _drawn(picture, key):
 
 def _markdown(listed, studies):
     lines = [f"# {_plain(_title(studies))}", ""]
+    for sheet in suites(listed):
+        lines += [f"## {_plain(sheet.title)}", "", *_rows(sheet), _plain(sheet.caption), ""]
     if len(studies) > 1:
         lines += _rows(_tables.overview(studies))
     for study in studies:
@@ -115,6 +118,12 @@ def _plain(text):
     return " ".join(text.split())
 
 
+def suites(listed):
+    """The tables of the benchmark suites among the `Results`, beside published figures."""
+    known = [one for one in listed if one.suite in bench.available()]
+    return [sheet for one in known for sheet in bench.get(one.suite).sheets(one)]
+
+
 def open_tables(study):
     made = [_tables.compared(study), _tables.foreseen(study), _tables.choices(study), _tables.published(study)]
     return [sheet for sheet in made if sheet is not None]
@@ -133,7 +142,7 @@ def _title(studies):
 
 
 def _commands(listed):
-    return list(dict.fromkeys(one.command for one in listed if one.command))
+    return list(dict.fromkeys(line for one in listed for line in one.command.splitlines()))
 
 
 def _jinja2():

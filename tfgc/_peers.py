@@ -18,12 +18,20 @@ REMAT = {
     "RematScope full": {"mode": "full"},
     "RematScope activations": {"mode": "activations"},
     "RematScope larger_than": {"mode": "larger_than", "output_size_threshold": _LARGE},
+    "RematScope list_of_layers": {"mode": "list_of_layers"},
 }
 
 
-def building(peer):
-    """The scope to build a model under."""
-    return keras.RematScope(**REMAT[peer]) if peer in REMAT else contextlib.nullcontext()
+def building(peer, build):
+    """The scope to build a model under; where it wants layers named, those with weights of what `build()` gives."""
+    if peer not in REMAT:
+        return contextlib.nullcontext()
+    settings = dict(REMAT[peer])
+    if settings["mode"] == "list_of_layers":
+        settings["layer_names"] = [layer.name for layer in build().layers if layer.weights]
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(0)
+    return keras.RematScope(**settings)
 
 
 def called(peer, model):

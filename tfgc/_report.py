@@ -1,5 +1,7 @@
 """Render measurements: tables for a terminal or Markdown, and a picture. No TensorFlow."""
 
+import math
+
 import rich.console
 
 from tfgc import _units
@@ -37,11 +39,6 @@ def comparison(records):
     return Sheet(_title(records), HEADS, rows(records), _legend(records))
 
 
-def sheet(text):
-    """A benchmark's `Sheet` for a terminal."""
-    return Sheet(text.title, text.heads, list(text.rows), text.legend)
-
-
 def losses(records):
     """The table of the loss of each step for a terminal, a column a case."""
     ran = [r for r in records if r.losses]
@@ -60,7 +57,10 @@ def _agreement(records):
 
 def apart(losses, expected):
     """The largest relative difference of two sequences of losses."""
-    return max((abs(a - b) / max(abs(b), 1e-30) for a, b in zip(losses, expected)), default=0.0)
+    pairs = [(a, b) for a, b in zip(losses, expected) if not (math.isnan(a) and math.isnan(b))]
+    if any(not (math.isfinite(a) and math.isfinite(b)) and a != b for a, b in pairs):
+        return math.inf
+    return max((abs(a - b) / max(abs(b), 1e-30) for a, b in pairs if a != b), default=0.0)
 
 
 def markdown(records):

@@ -69,7 +69,7 @@ class Measurement:
     Attributes:
         network: What was trained.
         case: `plain` or the strategy, with its number of segments.
-        mode: `eager` (calls in Python) or `graph` (the step in `tf.function`).
+        mode: `eager` (calls in Python), `graph` (the step in `tf.function`), or `torch` (PyTorch, as a peer).
         batch_size: Samples in a batch.
         status: `ok`, `oom` (it ran out of memory or was killed for it), `failed`, or `predicted` (it was not run).
         detail: Why it failed; for a plan, how many segments it has.
@@ -158,19 +158,19 @@ class Results:
         studies: A tuple of `Study`.
         command: The command that made them; a line each, where there were several.
         suite: The benchmark suite that they belong to, or empty.
-        scale: The part of each published batch that was run; 1 but for a suite.
+        predicted: Whether they are predictions alone.
     """
 
     studies: tuple
     command: str = ""
     suite: str = ""
-    scale: float = 1.0
+    predicted: bool = False
 
 
 def to_json(results):
     """Write `Results` as a JSON text, a record a line."""
     head = {"format": _FORMAT, "version": _VERSION, "command": results.command}
-    head |= {"suite": results.suite, "scale": results.scale}
+    head |= {"suite": results.suite, "predicted": results.predicted}
     studies = ",\n".join(_study_text(study) for study in results.studies)
     return f'{json.dumps(head)[:-1]}, "studies": [\n{studies}\n]}}\n'
 
@@ -195,7 +195,7 @@ def from_json(text):
         if data["version"] == 1:
             return _first_version(data)
         studies = tuple(_study(study) for study in data["studies"])
-        return Results(studies, data["command"], data["suite"], data["scale"])
+        return Results(studies, data["command"], data["suite"], data["predicted"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TfgcError(f"not a results file, or a damaged one: {error}") from error
 

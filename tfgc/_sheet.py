@@ -19,8 +19,14 @@ class Sheet:
 
     title: str
     heads: tuple
-    rows: list
+    rows: tuple
     caption: str = ""
+
+    def markdown(self):
+        """The table in Markdown."""
+        lines = [f"### {self.title}", "", f"| {' | '.join(self.heads)} |", "| --- " * len(self.heads) + "|"]
+        lines += [f"| {' | '.join(cell.replace('|', '/') or '-' for cell in row)} |" for row in self.rows]
+        return "\n".join([*lines, "", self.caption, ""])
 
     def __rich_console__(self, console, options):
         stacked = ["\n".join(head.split()) for head in self.heads]
@@ -34,14 +40,14 @@ class Sheet:
     def _table(self, heads, padding):
         made = rich.table.Table(
             box=rich.box.SIMPLE,
-            title=self.title,
-            caption=self.caption or None,
+            title=rich.text.Text(self.title),
+            caption=rich.text.Text(self.caption) if self.caption else None,
             caption_justify="left",
             padding=padding,
             show_edge=bool(padding),
         )
         for i, head in enumerate(heads):
-            made.add_column(head, justify="right" if i else "left", no_wrap=True)
+            made.add_column(rich.text.Text(head), justify="right" if i else "left", no_wrap=True)
         for row in self.rows:
             made.add_row(*map(rich.text.Text, row))
         return made

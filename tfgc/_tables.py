@@ -23,7 +23,7 @@ WORDS = (
      "operations (flop)."),
     ("plain-eager", "The baseline without recomputation, in eager calls under a GradientTape."),
     ("plain-graph", "The baseline without recomputation, the step in a tf.function."),
-    ("floor", "The least peak that any plan can reach, and the node that sets it."),
+    ("floor", "What one node needs by itself, as the planner counts: no plan is predicted below it. And that node."),
     ("stored, inside", "What a segment keeps in memory from its forward to its backward pass, and what it would keep "
      "if none of it were recomputed."),
     ("result", "ok; oom: it ran out of memory; failed; wrong, with what is not as in plain training."),
@@ -46,6 +46,7 @@ def joined(results):
                     records=other.records or study.records,
                     front=other.front or study.front,
                     published={**other.published, **study.published},
+                    found={**other.found, **study.found},
                 )
                 break
         else:
@@ -60,8 +61,9 @@ def heading(study):
 
 def best(study):
     """The recomputed case of least peak that trains rightly; None if there is none."""
-    right = [r for r in study.records if r.status == "ok" and r.case != "plain" and not r.wrong]
-    return min((r for r in right if r.peak_bytes is not None), key=lambda r: r.peak_bytes, default=None)
+    right = [r for r in study.records if r.status == "ok" and not r.wrong and r.peak_bytes is not None]
+    own = [r for r in right if r.case != "plain" and r.mode != "torch"]
+    return min(own, key=lambda r: r.peak_bytes, default=None)
 
 
 def summary(study):
@@ -160,7 +162,9 @@ def losses(study):
         if baseline is not None and record is not baseline:
             apart = f"{_report.apart(record.losses, baseline.losses):.2g}"
         cells.append([record.name, *figures, apart])
-    note = "The same weights and data in every case. The difference is to the plain case of the same mode; no units."
+    note = (
+        "The same weights and data in all cases but PyTorch's. The difference is to plain in the same mode; no units."
+    )
     return Sheet("Loss of each step", heads, cells, note)
 
 

@@ -13,6 +13,7 @@ import time
 
 import keras
 
+import tfgc
 from tfgc import zoo
 from tfgc._errors import TfgcError
 
@@ -41,7 +42,7 @@ def measure(case):
         loss = torch.nn.functional.mse_loss(predictions, y)
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return loss.item()
 
     started = time.time()
     seconds, losses = [], []
@@ -54,6 +55,7 @@ def measure(case):
     return {
         "detail": f"{_SEGMENTS} segments" if case.options.get("checkpoint") else "",
         "started": started,
+        "ended": time.time(),
         "peak_bytes": peak,
         "peak_bytes_max": peak,
         "step_seconds": statistics.median(seconds[1:]),
@@ -64,6 +66,7 @@ def measure(case):
             "cpus": os.cpu_count(),
             "processor": platform.machine(),
             "python": platform.python_version(),
+            "tfgc": tfgc.__version__,
             "torch": torch.__version__,
         },
     }

@@ -8,7 +8,7 @@ import numpy as np
 
 # Of max(norm of the plain gradient, 1e-3 of the step's largest), by the coarsest dtype computed in.
 _TOLERANCE = {"bfloat16": 5e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
-_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,20 +108,24 @@ class Judge:
 
     def __init__(self, dtype, uses):
         self._tolerance = _TOLERANCE[dtype]
-        self._rounding = min(4 * uses * _EPSILON[dtype], self._tolerance)
+        self._rounding = min(4 * uses * EPSILON[dtype], self._tolerance)
         self._all = []
         self._excused = []
         self._compared = {}
 
-    def compare(self, mode, plain, planned, other=None):
+    def compare(self, mode, plain, planned, others=tuple):
         """Judge the steps of a mode.
 
-        Each step is a mapping from (kind, name) to an array, None, or a pair of indices and values. `other()`
-        gives the plain steps in another mode: how much plain TensorFlow itself moves.
+        Each step is a mapping from (kind, name) to an array, None, or a pair of indices and values. `others()`
+        yields the plain steps again, each time rounded otherwise: how much plain TensorFlow itself moves.
         """
         found = self._differences(mode, plain, planned)
-        if other is not None and not all(d.passes for d in found):
-            spreads = {(d.step, d.kind, d.name): d.relative for d in self._differences(mode, plain, other())}
+        if not all(d.passes for d in found):
+            spreads = collections.Counter()
+            for steps in others():
+                for d in self._differences(mode, plain, steps):
+                    key = (d.step, d.kind, d.name)
+                    spreads[key] = max(spreads[key], d.relative)
             found = [self._judged(d, spreads.get((d.step, d.kind, d.name), 0.0)) for d in found]
         self._all += found
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfgc import _effects, _enable, _functional, _layers, _repeat, _trace, _train
 from tfgc._errors import OptionError, UnsupportedModelError, near, whole
-from tfgc._verdict import Judge
+from tfgc._verdict import EPSILON, Judge
 
 _MODES = ("eager", "compiled", "graph", "xla")
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
@@ -46,7 +46,8 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compi
         A `Verdict`: true if all is equal; printed, it tells the worst relative difference and
         its layer. Allowed are, of a gradient's norm, 1e-5 in float32, 5e-3 in float16, 5e-2 in
         bfloat16 and 1e-12 in float64, op by op some roundings; where plain TensorFlow
-        differs more from itself between its own modes, twice that is allowed, and told.
+        differs more from itself between its own modes, or where each weight is one rounding off, twice that
+        is allowed, and told.
 
     Raises:
         OptionError: For an unknown mode.
@@ -80,11 +81,17 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compi
             _enable.enable(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
             _enable.disable(model)
-            other = lambda mode=mode, befores=befores: step.run(_OTHER[mode], steps, befores)[1]
-            judge.compare(mode, plain, planned, other if mode in _OTHER else None)
+            judge.compare(mode, plain, planned, functools.partial(_others, step, mode, befores))
         with _repeat.probed(_parts(model, chosen)) as (unrepeatable, kept):
             model(data[0], training=True)
     return judge.verdict(modes, steps, tuple(sorted(unrepeatable)), kept)
+
+
+def _others(step, mode, befores):
+    """Plain steps that differ by rounding alone: in another mode, and from weights that are one rounding off."""
+    if mode in _OTHER:
+        yield step.run(_OTHER[mode], len(befores), befores)[1]
+        yield step.run(_BASELINE[mode], len(befores), [step.nudged(before) for before in befores])[1]
 
 
 class _Step:
@@ -119,7 +126,7 @@ class _Step:
         given, outcomes = befores or [self.read()], []
         for number in range(steps):
             if number == len(given):
-                given.append(self._nudged())
+                given.append(self.nudged(self.read(), 0.01))
             self.write(given[number])
             loss, added, gradients, metrics = function(*self._data)
             found = {("loss", "loss"): loss}
@@ -158,12 +165,14 @@ class _Step:
         for name, value in values.items():
             self._states[name].assign(value)
 
-    def _nudged(self):
-        """The states now, with every weight moved by up to a per cent, as an update would."""
-        values = self.read()
+    def nudged(self, values, share=None):
+        """The states, with every weight moved by up to this share of it, as an update would; by its eps if None."""
+        values = dict(values)
         for name in self._watched:
-            wave = np.cos(np.arange(values[name].size)).reshape(values[name].shape)
-            values[name] = (values[name] * (1 + 0.01 * wave)).astype(values[name].dtype)
+            value = values[name]
+            wave = np.cos(np.arange(value.size)).reshape(value.shape)
+            moved = wave * (EPSILON.get(value.dtype.name, EPSILON["float32"]) if share is None else share)
+            values[name] = (value * (1 + moved)).astype(value.dtype)
         return values
 
 

@@ -17,6 +17,22 @@ import pkgutil
 
 from tfgc._case import Case
 from tfgc._errors import OptionError, near
+from tfgc._sheet import Sheet
+
+__all__ = [
+    "Row",
+    "Search",
+    "Sheet",
+    "available",
+    "cases",
+    "get",
+    "percent",
+    "published",
+    "record",
+    "scaled",
+    "shares",
+    "told",
+]
 
 REFERENCE = pathlib.Path(__file__).parent / "reference"
 
@@ -29,11 +45,13 @@ class Row:
         cases: A tuple of `Case`, the plain ones first.
         published: What others published about it, by name.
         front: Whether the least work for each peak is wanted, too.
+        predicted: Whether the cases are only predicted, even where others are run.
     """
 
     cases: tuple
     published: dict = dataclasses.field(default_factory=dict)
     front: bool = False
+    predicted: bool = False
 
     @property
     def network(self):
@@ -60,22 +78,6 @@ class Search:
     budget_bytes: int
     published: dict = dataclasses.field(default_factory=dict)
     cases: tuple = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Sheet:
-    """A table as text: a title, the heads of its columns, rows of cells, and what to know about it."""
-
-    title: str
-    heads: tuple
-    rows: tuple
-    legend: str = ""
-
-    def markdown(self):
-        """The table in Markdown."""
-        lines = [f"### {self.title}", "", f"| {' | '.join(self.heads)} |", "| --- " * len(self.heads) + "|"]
-        lines += [f"| {' | '.join(cell or '-' for cell in row)} |" for row in self.rows]
-        return "\n".join([*lines, "", self.legend, ""])
 
 
 def available():
@@ -152,17 +154,17 @@ def record(study, name):
 def shares(study, name, kind=None, plain="plain-graph"):
     """Peak and time of a case as shares of the plain step's; None if it was not run.
 
-    `kind` is `ok` for what was measured, `predicted` for what was foreseen of the step in a graph, None for the
-    first of them that is there.
+    `kind` is `ok` for what was measured, `predicted` for what was foreseen, always against plain-graph, since plain
+    eager calls cannot be predicted; None for what the case is.
     """
-    ours, baseline = record(study, name), record(study, plain)
-    if ours is None or baseline is None:
-        return None
-    if kind != "predicted" and ours.status == baseline.status == "ok":
+    ours, baseline, graph = (record(study, which) for which in (name, plain, "plain-graph"))
+    statuses = {r and r.status for r in (ours, baseline)}
+    if kind != "predicted" and statuses == {"ok"}:
         cut_off, overhead = ours.against(baseline)
         return 1 - cut_off, 1 + overhead
-    if kind != "ok" and ours.predicted is not None and baseline.predicted is not None:
-        return ours.predicted.peak_bytes / baseline.predicted.peak_bytes, 1 + ours.predicted.overhead
+    foreseen = kind == "predicted" or (kind is None and ours is not None and ours.status == "predicted")
+    if foreseen and ours and graph and ours.predicted and graph.predicted:
+        return ours.predicted.peak_bytes / graph.predicted.peak_bytes, 1 + ours.predicted.overhead
     return None
 
 

@@ -16,14 +16,15 @@ def rows(scale):
     table = {row["system"]: row for row in bench.published("tf1_max_batch_resnet50")}
     published = {system: row["max_batch"] for system, row in table.items()}
     most = max(row["peak_mb"] for row in table.values())
-    return [bench.Search("resnet50", int(most * 1e6 * scale), published)]
+    return [bench.Search("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
 
 
 def sheets(results):
     """A row for each system of the study, then tfgc's."""
     made = []
     for study in results.studies:
-        theirs, ours = study.published, study.found
+        theirs, ours = dict(study.published), study.found
+        whole = theirs.pop("budget_bytes")
         rows = [
             (f"study: {system}", str(batch), f"{batch / theirs['plain']:.2f}", "", "")
             for system, batch in theirs.items()
@@ -35,7 +36,7 @@ def sheets(results):
             rows.append(
                 (label, told, times, str(ours[f"{key}predicted_batch_size"]), "" if above is None else str(above))
             )
-        part = "" if results.scale == 1 else f", times {results.scale:g}"
+        part = "" if ours["budget_bytes"] == whole else f", times {ours['budget_bytes'] / whole:.3g}"
         legend = _LEGEND.format(budget=format_bytes(ours["budget_bytes"]), part=part)
         made.append(bench.Sheet(f"Largest batch of {study.network}", _HEADS, tuple(rows), legend))
     return made

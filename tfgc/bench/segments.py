@@ -33,30 +33,29 @@ def sheets(results):
     table, answers = [], []
     for study in results.studies:
         plain = bench.record(study, "plain-eager")
+        table += [_row(study, record, plain) for record in study.records]
         ran = [r for r in study.records if r.status == "ok"]
-        for record in ran:
-            cut_off, overhead = record.against(plain)
-            whole = record.resident_bytes + record.peak_bytes
-            table.append(
-                (
-                    f"{study.network}, {study.batch_size}",
-                    "plain" if record is plain else str(len(record.parts)),
-                    format_bytes(whole),
-                    bench.percent(record.resident_bytes / whole),
-                    "" if record is plain else bench.percent(cut_off, 1),
-                    "" if record is plain or overhead is None else f"x {1 + overhead:.2f}",
-                )
-            )
         if plain in ran and len(ran) > 1:
             answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
     reported = bench.published("torch_segments_sweep")
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
     told = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
-    return [
-        bench.Sheet(
-            "By number of segments", _HEADS, tuple(table), _LEGEND.format(reported=told, answer=" ".join(answers))
-        )
-    ]
+    legend = _LEGEND.format(reported=told, answer=" ".join(answers))
+    return [bench.Sheet("By number of segments", _HEADS, tuple(table), legend)]
+
+
+def _row(study, record, plain):
+    head = f"{study.network}, {study.batch_size}", "plain" if record is plain else str(len(record.parts))
+    if record.status == "predicted" and record.predicted is not None:
+        whole = record.predicted.fixed_bytes + record.predicted.peak_bytes
+        return *head, f"~ {format_bytes(whole)}", bench.percent(record.predicted.fixed_bytes / whole), "", ""
+    if record.status != "ok":
+        return *head, record.status, "", "", ""
+    cut_off, overhead = record.against(plain)
+    whole = record.resident_bytes + record.peak_bytes
+    times = "" if record is plain or overhead is None else f"x {1 + overhead:.2f}"
+    share = bench.percent(record.resident_bytes / whole)
+    return *head, format_bytes(whole), share, "" if record is plain else bench.percent(cut_off, 1), times
 
 
 def _answer(study, plain, planned):

@@ -10,7 +10,8 @@ _CASES = ("plain-eager", "plain-graph", "optimal-eager", "optimal-graph", "neste
 _HEADS = ("network, batch", "published", "optimal, eager", "optimal, graph", "nested, graph")
 _LEGEND = (
     "Cells are the peak as a share of the plain eager step's and the time as a multiple of it, weights and what was "
-    "there before the step left out. Theirs is of the process, sampled at line ends; here it is the allocator's own."
+    "there before the step left out. Theirs is of the process, sampled at line ends; here it is the allocator's own. "
+    "Behind ~ predictions, against plain-graph."
 )
 
 

@@ -4,6 +4,7 @@ import click
 
 from tfgc import _cli_options as shared
 from tfgc import bench
+from tfgc._errors import OptionError
 
 
 @click.command("bench", epilog=f"Suites: {', '.join(bench.available())}.")
@@ -28,18 +29,20 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
     Each case runs in a process of its own and is kept in the results file as soon as it is done: a run that
     was interrupted goes on where it ended. `tfgc report` makes a page of the file.
     """
-    from tfgc import _bench, _report, _results
+    from tfgc import _bench, _report
 
     path = output or f"bench-{suite}{'-predicted' if predict else ''}.json"
     rows = _bench.chosen_rows(suite, scale, networks)
+    if predict and steps is not None:
+        raise OptionError("--steps: with --predict no step is run")
     if table:
-        results = _results.read(path)
+        results = _bench.read(suite, path, networks)
     else:
         shared.check_writable(path)
         with shared.progress(suite, sum(map(_bench.size, rows)), "cases") as told:
             results = _bench.run(
                 suite, path, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
-                command=shared.this_command(), on_start=told.start, on_done=told.done,
+                command=shared.this_command(), on_start=told.start, on_kept=told.skip, on_done=told.done,
             )  # fmt: skip
     if shared.tell_json(results, json_path):
         return
@@ -47,6 +50,6 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
         if markdown:
             click.echo(sheet.markdown())
         else:
-            _report.print_table(_report.sheet(sheet))
+            _report.print_table(sheet)
     if not table:
         click.echo(f"kept in {path}; tfgc report {path} -o report.html makes a page of it", err=True)

@@ -8,8 +8,9 @@ import platform
 import click
 
 from tfgc import _cli_options as shared
+from tfgc._errors import OptionError
 
-_EXTRAS = {"matplotlib": "plot", "scipy": "ilp"}
+_EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
 
 
 @click.command("info")
@@ -38,8 +39,6 @@ def _facts():
     shared.import_quietly()
     import tensorflow as tf
 
-    from tfgc import _sizes
-
     packages = ("tfgc", "tensorflow", "keras", "numpy", *_EXTRAS)
     versions = {"python": platform.python_version()}
     for package in packages:
@@ -54,13 +53,20 @@ def _facts():
         "memory_bytes": memory.total,
         "free_bytes": memory.available,
         "devices": [
-            {
-                "name": device.name.removeprefix("/physical_device:"),
-                "free_bytes": _sizes.free_bytes() if i == 0 else None,
-            }
+            {"name": device.name.removeprefix("/physical_device:"), "free_bytes": _free() if i == 0 else None}
             for i, device in enumerate(gpus or tf.config.list_physical_devices("CPU"))
         ],
     }
+
+
+def _free():
+    """Bytes that the first device has free; None if they cannot be read."""
+    from tfgc import _sizes
+
+    try:
+        return _sizes.free_bytes()
+    except OptionError:
+        return None
 
 
 def _version(package):

@@ -3,6 +3,7 @@
 import click
 
 from tfgc import _cli_options as shared
+from tfgc._errors import OptionError
 
 
 @click.command("max-batch")
@@ -21,8 +22,9 @@ from tfgc import _cli_options as shared
 @click.option("--optimizer", help="Whose slots count in the whole step.  [default: adam]")
 @click.option("--confirm/--no-confirm", default=True, help="Measure around the predicted batch.  [default: confirm]")
 @click.option("--steps", type=int, default=3, show_default=True, help="Counted steps of each run.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan that was found into this file.")
 @shared.json_option
-def command(name, budget, image_size, inputs, strategy, options, optimizer, confirm, steps, json_path):
+def command(name, budget, image_size, inputs, strategy, options, optimizer, confirm, steps, output, json_path):
     """Find the largest batch of NAME whose training step fits in a budget, with and without recomputation.
 
     Predicted first, then measured in child processes, at most eight for each way, until a batch fits and one at
@@ -30,6 +32,7 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
     """
     from tfgc import _limit, _report, _search
 
+    shared.check_writable(output)
     with shared.progress(name, 1 + 2 * _search.RUNS * confirm, "runs at most") as told:
 
         def start(what):
@@ -49,5 +52,10 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
             on_start=start,
             **shared.settings(options),
         )
+    if output:
+        if result.plan is None:
+            raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
+        with open(output, "w") as file:
+            file.write(result.plan.to_json())
     if not shared.tell_json(_limit.facts(result), json_path):
         _report.print_table(_limit.table(result))

@@ -3,8 +3,6 @@
 import dataclasses
 
 import click
-import rich.box
-import rich.table
 
 from tfgc import _cli_options as shared
 
@@ -18,15 +16,13 @@ def command(words, json_path):
     Besides these any module:function that builds a model, and any saved .keras file.
     """
     from tfgc import _report
+    from tfgc._sheet import Sheet
     from tfgc.zoo import catalogue
 
     found = [n for n in catalogue() if not words or any(w.lower() in f"{n.name} {n.family}" for w in words)]
     if shared.tell_json([dataclasses.asdict(network) for network in found], json_path):
         return
-    table = rich.table.Table(box=rich.box.SIMPLE, title=f"{len(found)} networks, none with weights to download")
-    for head in ("name", "arguments", "what it is"):
-        table.add_column(head, overflow="fold")
-    for network in found:
-        arguments = ", ".join(f"{name}={value}" for name, value in network.arguments.items() if value is not None)
-        table.add_row(network.name, arguments, network.summary)
-    _report.print_table(table)
+    told = lambda n: ", ".join(f"{name}={value}" for name, value in n.arguments.items() if value is not None)
+    rows = tuple((network.name, told(network), network.summary) for network in found)
+    title = f"{len(found)} networks, none with weights to download"
+    _report.print_table(Sheet(title, ("name", "arguments", "what it is"), rows))

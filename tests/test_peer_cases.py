@@ -1,0 +1,52 @@
+"""Other ways to recompute, as `tfgc bench peers` runs them: what is wrong with them is told, and only that."""
+
+import itertools
+import sys
+
+import keras
+import pytest
+
+from tfgc import _child
+from tfgc._case import Case
+from tfgc._errors import TfgcError
+
+
+def dropping():
+    layers = [[keras.layers.Dense(16), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)] for _ in range(4)]
+    return keras.Sequential([keras.Input((16,)), *itertools.chain(*layers), keras.layers.Dense(2)])
+
+
+def pure():
+    return keras.Sequential([keras.Input((16,)), *(keras.layers.Dense(16, activation="gelu") for _ in range(9))])
+
+
+@pytest.mark.parametrize(
+    ("build", "peer", "mode", "wrong"),
+    [
+        (dropping, None, "graph", ()),
+        (dropping, None, "eager", ()),
+        (dropping, "recompute_grad", "graph", ("gradients", "states")),
+        (pure, "recompute_grad", "eager", ()),
+        (pure, "RematScope activations", "eager", ()),
+    ],
+)
+def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
+    case = Case("net", (build, None), peer or "plain", mode, 8, steps=1, peer=peer, checked=True)
+    assert _child.measure(case)["wrong"] == wrong
+
+
+def test_a_case_without_pytorch_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    case = Case("net", ("sample_cnn", 32), "torch plain", "eager", 2, steps=1, peer="torch")
+    with pytest.raises(TfgcError, match="pip install torch"):
+        _child.measure(case)
+
+
+def test_pytorch_is_measured_by_its_own_allocator():
+    pytest.importorskip("torch")
+    plain, parts = (
+        _child.measure(Case("net", ("sample_cnn", 32), name, "eager", 8, steps=1, peer="torch", options=options))
+        for name, options in (("torch plain", {}), ("torch checkpoint_sequential", {"checkpoint": True}))
+    )
+    assert parts["peak_bytes"] < plain["peak_bytes"]
+    assert plain["losses"][0] == pytest.approx(parts["losses"][0], rel=1e-4)
