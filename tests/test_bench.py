@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from tfgc import _bench, _measure, _results, bench
+from tfgc import _bench, _measure, _results, _search, bench
 from tfgc._case import NOTHING, Case
 from tfgc._errors import OptionError, TfgcError
+from tfgc._limit import MaxBatch, Reach
 from tfgc._results import Measurement, Part, Predicted, Results, Study
 
 SUITES = bench.available()
@@ -110,6 +111,13 @@ def test_ogc_holds_shallow_networks_against_their_floor():
     assert cells(ogc_study(network="vgg16"))["one replay"] == "~ 10.0 % above its floor"
     assert cells(ogc_study(network="vgg16", nested_buffers=100))["nested"] == "~ at its floor"
     assert cells(ogc_study(network="vgg16"))["eager"] == ""
+
+
+def test_ogc_does_not_take_a_prediction_for_a_case_that_died():
+    study = ogc_study()
+    records = [dataclasses.replace(r, status="oom") if r.case == "optimal" else r for r in study.records]
+    found = cells(dataclasses.replace(study, records=tuple(records)))
+    assert (found["optimal, graph"], found["one replay"], found["eager"]) == ("oom", "missed: oom", "missed: oom")
 
 
 def test_a_nested_plan_does_not_count_as_one_replay():
@@ -234,6 +242,51 @@ def test_files_of_another_kind_are_not_written_over(suite, tmp_path):
     path.write_text(json.dumps({"format": "tfgc-measurements", "version": 9}))
     with pytest.raises(TfgcError, match="of version 9"):
         _bench.run("s", path)
+
+
+def test_predictions_and_measurements_are_kept_apart(suite, tmp_path):
+    _bench.run("s", tmp_path / "m.json")
+    with pytest.raises(OptionError, match="holds measurements"):
+        _bench.run("s", tmp_path / "m.json", predict=True)
+    (one, two) = _bench.run("s", tmp_path / "p.json", predict=True).studies
+    assert {r.status for r in (*one.records, *two.records)} == {"predicted"}
+    with pytest.raises(OptionError, match="holds predictions"):
+        _bench.run("s", tmp_path / "p.json")
+
+
+def test_a_file_of_another_suite_is_not_printed(suite, tmp_path):
+    _bench.run("s", tmp_path / "r.json")
+    assert [s.network for s in _bench.read("s", tmp_path / "r.json", ["two"]).studies] == ["two"]
+    with pytest.raises(OptionError, match="not of peers"):
+        _bench.read("peers", tmp_path / "r.json")
+
+
+def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_path):
+    module = bench.get("max-batch")
+    (row,) = module.rows(0.5)
+    assert row.budget_bytes == 7_282_410_000 // 2
+    calls = []
+
+    def search(network, budget, **options):
+        calls.append(options["confirm"])
+        runs = [Measurement(network, "least", "graph", b, peak_bytes=b) for b in (200, 210)]
+        best = Reach("least", 205, budget, 200, 210, True, tuple(runs))
+        return MaxBatch(network, budget, 1, best, Reach("plain", 80, budget, 81, 82, True), None)
+
+    monkeypatch.setattr(_search, "max_batch", search)
+    path = tmp_path / "r.json"
+    (study,) = _bench.run("max-batch", path, scale=0.5).studies
+    assert _bench.run("max-batch", path, scale=0.5).studies == (study,)
+    assert calls == [True]
+    assert [r.name for r in study.records] == ["least at batch 200-graph", "least at batch 210-graph"]
+    (sheet,) = module.sheets(_results.read(path))
+    rows = {row[0]: row[1:] for row in sheet.rows}
+    assert rows["study: recompute"][:2] == ("212", "2.44")
+    assert rows["tfgc: plain"] == ("81", "1.00", "80", "82")
+    assert rows["tfgc: recomputed"] == ("200", "2.47", "205", "210")
+    assert "times 0.5" in sheet.caption
+    (study,) = _bench.run("max-batch", tmp_path / "p.json", predict=True).studies
+    assert (calls, study.found["batch_size"]) == ([True, False], None)
 
 
 @pytest.mark.parametrize(

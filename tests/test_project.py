@@ -90,6 +90,7 @@ def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
         entry = next(n for n in names if n.endswith("entry_points.txt"))
         assert "tfgc = tfgc.__main__:main" in archive.read(entry).decode()
     assert {str(m.relative_to(ROOT)) for m in MODULES} | {"tfgc/templates/report.html.j2"} <= names
+    assert {str(p.relative_to(ROOT)) for p in (ROOT / "tfgc" / "bench" / "reference").iterdir()} <= names
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     declared = setup["options"]["install_requires"].lower()

@@ -85,7 +85,7 @@ def test_trainable_parameters_of_the_searched_networks(name, count, millions):
     model = shaped(name)
     assert parameters(model) == count
     if millions:
-        assert f"{count / 1e6:.1f}" == millions
+        assert f"{parameters(model) / 1e6:.1f}" == millions
     assert model.input_shape == (None, 32, 32, 3)
     assert model.output_shape == (None, 10)
 

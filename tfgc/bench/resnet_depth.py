@@ -1,7 +1,7 @@
 """ResNets of 18 to 200 layers beside a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both.
 
 Its memory is of a GPU at 224x224 and batch 32, and at a larger batch for recompute and the hybrid. `optimal` is the
-plan of least peak at one replay, `published` the one of least work at the study's share of the plain activations.
+plan of least peak at one replay; at the study's share is the one of least work whose predicted peak is 5 % below.
 """
 
 from tfgc import bench
@@ -9,6 +9,8 @@ from tfgc import bench
 DEPTHS = (18, 34, 50, 101, 152, 200)
 LARGE_BATCH = 128
 _BATCH = 32
+# Predictions are off by 5 % in the median.
+_MARGIN = 0.95
 _HEADS = (
     "network, batch", "study: recompute", "study: swap", "study: hybrid", "optimal", "at the study's share",
     "floor, set by", "target",
@@ -46,7 +48,7 @@ def rows(scale):
         published["goal"] = share
         cases = bench.cases(
             f"resnet{depth}", bench.scaled(_BATCH, scale), "plain-graph", "optimal-graph", "published-graph",
-            shares={"published": share},
+            shares={"published": _MARGIN * share},
         )  # fmt: skip
         made.append(bench.Row(cases, published, front=True))
     for depth in DEPTHS:
@@ -96,8 +98,10 @@ def _target(study):
         return "" if optimal is None else f"missed: {optimal.status}"
     sign = "~ " if optimal.status == "predicted" else ""
     if study.network in ("resnet18", "resnet34"):
-        gap = optimal.predicted.buffer_bytes / optimal.predicted.floor_bytes - 1
-        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", found[0][1] - 1.25))
+        records = [bench.record(study, name) for name in ("optimal-graph", "published-graph")]
+        least = min((r for r in records if r is not None and r.predicted), key=lambda r: r.predicted.buffer_bytes)
+        gap = least.predicted.buffer_bytes / least.predicted.floor_bytes - 1
+        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", bench.shares(study, least.name)[1] - 1.25))
     else:
         goal = study.published["goal"]
         share, times = min(found, key=lambda f: max(0, f[0] - goal) + max(0, f[1] - 1.25))
