@@ -4,9 +4,10 @@ import itertools
 import sys
 
 import keras
+import numpy as np
 import pytest
 
-from tfgc import _child
+from tfgc import _child, _peers
 from tfgc._case import Case
 from tfgc._errors import TfgcError
 
@@ -33,6 +34,14 @@ def pure():
 def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
     case = Case("net", (build, None), peer or "plain", mode, 8, steps=1, peer=peer, checked=True)
     assert _child.measure(case)["wrong"] == wrong
+
+
+def test_what_rounding_does_to_plain_steps_is_allowed_twice():
+    update = lambda weight, state: {"w": np.array([weight, 0.0]), "s": np.array([state])}
+    plain = [update(1.0, 1.0), update(1.1, 1.0)]
+    assert _peers.wrong(update(1.25, 1.0), plain, ["w"]) == ()
+    assert _peers.wrong(update(1.4, 1.0), plain, ["w"]) == ("gradients",)
+    assert _peers.wrong(update(1.0, 1.01), plain, ["w"]) == ("states",)
 
 
 def test_a_case_without_pytorch_says_what_to_install(monkeypatch):

@@ -23,7 +23,8 @@ _LEGEND = (
     "torch against plain PyTorch (allocated bytes as its profiler counts them). recompute_grad: split by hand into "
     "eight parts, each but the last under tf.recompute_grad. RematScope: built under keras.RematScope in that mode; "
     "larger_than at 2**20 elements, list_of_layers with all that have weights. wrong: what the first step adds to the "
-    "weights (gradients), or to statistics and seeds (states), differs from plain by more than 0.1 %."
+    "weights (gradients), or to statistics and seeds (states), differs from plain by more than 0.1 % and twice "
+    "what plain steps differ by between eager and graph, or with weights that are one rounding off."
 )
 
 
