@@ -25,10 +25,10 @@ def pure():
     ("build", "peer", "mode", "wrong"),
     [
         (dropping, None, "graph", ()),
-        (dropping, None, "eager", ()),
+        pytest.param(dropping, None, "eager", (), marks=pytest.mark.slow),
         (dropping, "recompute_grad", "graph", ("gradients", "states")),
-        (pure, "recompute_grad", "eager", ()),
-        (pure, "RematScope activations", "eager", ()),
+        pytest.param(pure, "recompute_grad", "eager", (), marks=pytest.mark.slow),
+        pytest.param(pure, "RematScope list_of_layers", "eager", (), marks=pytest.mark.slow),
     ],
 )
 def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
