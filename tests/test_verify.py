@@ -9,7 +9,7 @@ from test_check_replay import TOKENS, everything
 from test_layers import Subclassed, built
 
 import tfgc
-from tfgc import _verdict
+from tfgc import _verdict, _verify
 from tfgc._segments import Runner
 
 L = keras.layers
@@ -192,6 +192,34 @@ def test_what_passes(plain, planned, passes):
     if not passes:
         assert verdict.worst.name == "b/bias"
         assert verdict.worst.layer == "b"
+
+
+def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
+    name = ("gradient", "b/bias")
+    plain, planned = (_with(name, np.full(4, value)) for value in (1.0, 1.03))
+    spread = lambda *values: lambda: iter([_with(name, np.full(4, value)) for value in values])
+    for others, passes in (
+        (spread(), False),
+        (spread(1.01), False),
+        (spread(1.0, 1.02), True),
+        (spread(1.02, 1.0), True),
+    ):
+        judge = _verdict.Judge("float32", 2)
+        judge.compare("graph", plain, planned, others)
+        assert bool(judge.verdict(("graph",), 1, (), {})) is passes
+
+
+def test_plain_steps_are_tried_in_another_mode_and_with_weights_one_rounding_off():
+    model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
+    step = _verify._Step(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
+    before = step.read()
+    moved = step.nudged(before)
+    for v in model.trainable_variables:
+        np.testing.assert_allclose(moved[v.path], before[v.path], rtol=3e-7)
+    assert any((moved[v.path] != before[v.path]).any() for v in model.trainable_variables)
+    assert all((moved[v.path] == before[v.path]).all() for v in model.non_trainable_variables)
+    assert len(list(_verify._others(step, "graph", [before]))) == 2
+    assert list(_verify._others(step, "eager", [before])) == []
 
 
 def _with(name, value):
