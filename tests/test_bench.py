@@ -151,9 +151,12 @@ def test_segments_answer_the_report_in_words():
         measured("uniform(12)", "eager", 600, 1.2, parts=(None,) * 12),
     )
     (sheet,) = bench.get("segments").sheets(Results((Study("sample_cnn", 16, records),)))
-    assert "falls from 1 kB to 600 B with 2 segments, and 12 segments need more again" in sheet.caption
+    assert "falls from 1 kB to 600 B with 2 segments; 12 segments need more again" in sheet.caption
     assert "10 % of the plain peak" in sheet.caption
     assert [row[1] for row in sheet.rows] == ["plain", "2", "12"]
+    heavy = (measured("plain", "eager", 900, 1.0), measured("uniform(2)", "eager", 890, 1.0, parts=(None,) * 2))
+    (sheet,) = bench.get("segments").sheets(Results((Study("vgg16", 16, heavy),)))
+    assert "stays at about 1 kB, whatever the number of segments: weights and optimizer are 10 % of it" in sheet.caption
 
 
 def test_peers_show_failures_and_wrong_results_as_such():

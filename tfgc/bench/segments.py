@@ -63,12 +63,17 @@ def _answer(study, plain, planned):
     best = min(planned, key=lambda r: r.peak_bytes)
     most = planned[-1]
     before, after = (r.resident_bytes + r.peak_bytes for r in (plain, best))
-    verb = "falls" if after < 0.95 * before else "stays"
+    share = bench.percent(plain.resident_bytes / before)
+    if after > 0.95 * before:
+        return (
+            f"In {study.network} the whole step's peak stays at about {format_bytes(before)}, whatever the number of "
+            f"segments: weights and optimizer are {share} of it and the weights' gradients come on top, and of both "
+            "no segment saves anything."
+        )
     back = ""
     if most is not best and most.peak_bytes > 1.02 * best.peak_bytes:
-        back = f", and {len(most.parts)} segments need more again, since every cut is stored"
+        back = f"; {len(most.parts)} segments need more again, since every cut is stored"
     return (
-        f"In {study.network} the whole step's peak {verb} from {format_bytes(before)} to {format_bytes(after)} with "
-        f"{len(best.parts)} segments{back}: weights and optimizer are "
-        f"{bench.percent(plain.resident_bytes / before)} of the plain peak, which no segment can change."
+        f"In {study.network} the whole step's peak falls from {format_bytes(before)} to {format_bytes(after)} with "
+        f"{len(best.parts)} segments{back}. Weights and optimizer are {share} of the plain peak there."
     )
