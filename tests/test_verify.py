@@ -209,13 +209,13 @@ def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
         assert bool(judge.verdict(("graph",), 1, (), {})) is passes
 
 
-def test_plain_steps_are_tried_in_another_mode_and_with_weights_one_rounding_off():
+def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_off():
     model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
     step = _verify._Step(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
     before = step.read()
     moved = step.nudged(before)
     for v in model.trainable_variables:
-        np.testing.assert_allclose(moved[v.path], before[v.path], rtol=3e-7)
+        np.testing.assert_allclose(moved[v.path], before[v.path], rtol=6e-7)
     assert any((moved[v.path] != before[v.path]).any() for v in model.trainable_variables)
     assert all((moved[v.path] == before[v.path]).all() for v in model.non_trainable_variables)
     assert len(list(_verify._others(step, "graph", [before]))) == 2
