@@ -38,7 +38,7 @@ CAUSES = {
 }
 HEAD = """# Beside published figures
 
-Each table is printed by `tfgc bench SUITE --table --markdown -o scripts/results/FILE` from committed results. Published
+Each table is printed by `tfgc bench SUITE --table --markdown -o FILE` from the results in `scripts/results`. Published
 figures are other people's on other machines, mostly GPUs: compare ratios, never times. What was measured here ran on a
 CPU of two cores, one process a case, against the plain step in the same run, at a part of the published batch; that
 machine moves times by 10 % and more. What was predicted is of the published batch. Misses stand in the tables as such.

@@ -54,7 +54,7 @@ def test_tables_are_what_the_scripts_print():
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_name_files_that_exist(page):
     text = PAGES[page]
-    for name in re.findall(r"\b(?:scripts|tests)/[\w./]+", text):
+    for name in re.findall(r"\b(?:scripts|tests)/[\w./-]+", text):
         assert (ROOT / name.rstrip(".")).exists(), name
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
         assert ((ROOT / page).parent / link).exists(), link
