@@ -106,16 +106,21 @@ def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
     parent = subprocess.Popen(
         [sys.executable, "-m", "tfgc", "bench", "segments", "sample_cnn", "-o", str(tmp_path / "r.json")],
         stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # What a shell starts in the background ignores interrupts, and so would what the tests start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    children = []
-    for _ in range(200):
-        time.sleep(0.1)
-        children = psutil.Process(parent.pid).children()
-        if children:
-            break
-    time.sleep(1)
-    os.kill(parent.pid, signal.SIGINT)
-    _, said = parent.communicate(timeout=30)
+    try:
+        children = []
+        for _ in range(200):
+            time.sleep(0.1)
+            children = psutil.Process(parent.pid).children()
+            if children:
+                break
+        time.sleep(1)
+        os.kill(parent.pid, signal.SIGINT)
+        _, said = parent.communicate(timeout=30)
+    finally:
+        parent.kill()
     assert children
     assert parent.returncode == 130
     assert "tfgc: interrupted" in said
