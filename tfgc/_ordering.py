@@ -16,40 +16,65 @@ import tensorflow as tf
 
 from tfgc import _context
 
-_TURNS = contextvars.ContextVar("turns", default=None)
+_OPEN = contextvars.ContextVar("open", default=None)
 
 
 @contextlib.contextmanager
 def one_after_another():
-    """Order the backward passes of the nodes that run, and are differentiated, in here."""
+    """Order the backward passes of the nodes and segments that run, and are differentiated, in here."""
     if tf.executing_eagerly():
         yield
         return
-    turns = _Turns()
-    token = _TURNS.set(turns)
+    opened = []
+    token = _OPEN.set(opened)
     try:
         yield
     finally:
-        _TURNS.reset(token)
-    turns.settle()
+        _OPEN.reset(token)
+    for turns in opened:
+        turns.settle()
 
 
-def turns_of(graph, names):
-    """The turns that nodes run in a row have to take; None where there are none, or each reads only the one before."""
-    chain = all(
+@contextlib.contextmanager
+def in_no_order():
+    """Leave what runs in here out: its gradients come from elsewhere."""
+    token = _OPEN.set(None)
+    try:
+        yield
+    finally:
+        _OPEN.reset(token)
+
+
+def turns():
+    """New turns for what runs in a row; None outside of `one_after_another`."""
+    opened = _OPEN.get()
+    if opened is None:
+        return None
+    opened.append(Turns())
+    return opened[-1]
+
+
+def is_chain(graph, names):
+    """Whether each of the nodes reads only the one before, so that they take turns anyway."""
+    return all(
         ref.node == before
         for before, name in itertools.pairwise(names)
         for ref in graph.nodes[graph.position[name]].inputs
     )
-    return None if chain else _TURNS.get()
 
 
-class _Turns:
+class Turns:
+    """What runs in a row, each to be differentiated after what follows it."""
+
     def __init__(self):
-        self._starts, self._ends = [], []  # of each node: operations
+        self._starts, self._ends = [], []  # of each: tensors of its backward pass
+        self._made = []  # by the last one
 
-    def take(self, step, function, table):
-        """Call the next node, noting where its backward pass will start and end."""
+    def take(self, run, refs, table):
+        """Run what is next, noting where its backward pass will start and end.
+
+        `run` makes a list of tensors from a table of those that it reads, which are `refs` of `table`.
+        """
         starts, ends = [], []
         self._starts.append(starts)
         self._ends.append(ends)
@@ -63,11 +88,13 @@ class _Turns:
             starts.append(upstream)
             return upstream
 
-        given = {ref: _passed(table[ref], end) for _, ref in step.sources}
-        return [_passed(tensor, start) for tensor in step.call(function, given)]
+        with tf.control_dependencies(self._made):
+            given = {ref: _passed(table[ref], end) for ref in refs}
+        self._made = run(given)
+        return [_passed(tensor, start) for tensor in self._made]
 
     def settle(self):
-        """Let every start wait for the ends of the next node that has any."""
+        """Let every start wait for the ends of the next one that has any."""
         ends = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
@@ -76,15 +103,14 @@ class _Turns:
 
 
 def _passed(tensor, backward):
-    """`tensor`, with a function that its gradient goes through."""
-    if not (tensor.dtype.is_floating and _context.is_recorded([tensor])):
-        return tensor
+    """A copy of `tensor`, with a function that its gradient goes through."""
 
     @tf.custom_gradient
     def identity(x):
         return tf.identity(x), backward
 
-    passed = identity(tensor)
+    flows = tensor.dtype.is_floating and _context.is_recorded([tensor])
+    passed = identity(tensor) if flows else tf.identity(tensor)
     if getattr(tensor, "_keras_mask", None) is not None:
         passed._keras_mask = tensor._keras_mask
     return passed

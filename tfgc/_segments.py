@@ -16,7 +16,7 @@ peak above two.
 
 import dataclasses
 
-from tfgc import _functional, _trace, _twins
+from tfgc import _functional, _ordering, _trace, _twins
 from tfgc._block import Block
 from tfgc._errors import OptionError
 from tfgc._graph import Ref
@@ -75,8 +75,10 @@ def _chain(how, segments, kept, number=""):
     releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
 
     def run(table, training):
+        turns = _ordering.turns()
         for (needed, produced, block), release in zip(pieces, releases):
-            made = block(*(table[ref] for ref in needed), training=training)
+            call = lambda given, needed=needed, block=block: block(*(given[ref] for ref in needed), training=training)
+            made = turns.take(call, needed, table) if turns else call(table)
             table.update(zip(produced, made))
             for ref in release:
                 del table[ref]

@@ -7,6 +7,7 @@ does, so a node does exactly what it does in the model.
 """
 
 import dataclasses
+import functools
 import re
 
 import keras
@@ -164,11 +165,12 @@ class Program:
 
         `release` maps a node to the tensors that end with it; `watch(name, outputs)` is called after each.
         """
-        turns = _ordering.turns_of(self.graph, names)
+        turns = None if _ordering.is_chain(self.graph, names) else _ordering.turns()
         for name in names:
             step = self._steps[name]
             call = operation_fn(step.node.operation, training=step.training if training is None else training)
-            made = turns.take(step, call, table) if turns else step.call(call, table)
+            run = functools.partial(step.call, call)
+            made = turns.take(run, [ref for _, ref in step.sources], table) if turns else run(table)
             table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
             if watch is not None:
                 watch(name, made)
