@@ -216,6 +216,11 @@ def test_nesting_goes_below_the_least_peak_of_one_replay():
     least = strategies.apply("optimal", graph).outlook.peak_bytes
     plan = strategies.apply("budget", graph, budget=int(0.8 * least))
     assert any(s.inner is not None for s in plan.segments)
+    flat = strategies.apply("budget", graph, budget=int(1.1 * least), nested=False)
+    assert not any(s.inner is not None for s in flat.segments)
+    assert "nested=False" in flat.explain()
+    with pytest.raises(InfeasibleBudgetError):
+        strategies.apply("budget", graph, budget=int(0.8 * least), nested=False)
 
 
 def test_ilp_without_scipy_says_what_to_install(monkeypatch):
@@ -253,12 +258,26 @@ def ilp_has_the_least_work_without_nesting(graph):
 
 
 def budget_has_the_whole_front_of_nested_plans(graph):
+    assert front_of(graph) == least_work(outcomes(graph, nested(graph)))
+
+
+def budget_has_the_whole_front_without_nesting(graph):
+    assert front_of(graph, nested=False) == least_work(outcomes(graph, flat(graph)))
+
+
+def front_of(graph, **options):
+    plans = budget_strategy.front(graph, **options)
+    return [(peak, _simulate.predict(graph, plan).work) for peak, plan in plans]
+
+
+def least_work(outcomes):
+    """Of pairs (peak, work) those with less work than all of lower peaks."""
     least, front = float("inf"), []
-    for peak, work in sorted(outcomes(graph, nested(graph)).items()):
+    for peak, work in sorted(outcomes.items()):
         if work < least:
             front.append((peak, work))
             least = work
-    assert [(peak, _simulate.predict(graph, plan).work) for peak, plan in budget_strategy.front(graph)] == front
+    return front
 
 
 def budget_is_never_slower_than_without_nesting(graph):
@@ -281,6 +300,7 @@ EXACT = [
     (optimal_has_the_least_peak_and_the_least_work_at_it, 8, 100),
     (ilp_has_the_least_work_without_nesting, 8, 80),
     (budget_has_the_whole_front_of_nested_plans, 6, 80),
+    (budget_has_the_whole_front_without_nesting, 7, 60),
     (budget_is_never_slower_than_without_nesting, 8, 60),
     (no_plan_goes_below_the_floor_or_the_least_overhead, 5, 40),
 ]

@@ -13,7 +13,7 @@ class Case:
         case, mode, batch_size, input_shapes: As in `Measurement` and `tfgc.plan`.
         strategy, options: How to plan; None for a plain case or a plan that is there.
         share: Plan with the least work at this part of the plain step's peak above weights and slots, or, where none
-            reaches it, the least peak; in place of a strategy.
+            reaches it, the least peak; in place of a strategy. Its option is `nested`.
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.

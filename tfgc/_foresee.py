@@ -40,7 +40,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
     for case in _distinct(task.cases):
         try:
             if case.share is not None:
-                plans[case.case] = front.at(case.share)
+                plans[case.case] = front.at(case.share, **case.options)
             elif case.strategy is not None:
                 options = dict(case.options)
                 budget = options.pop("budget", None)
@@ -98,19 +98,21 @@ class _Front:
         self.plain = Plan.from_cuts(graph, [], strategy="keep_all")
         self.floor, self.floor_node = _judge.floor(graph, Buffers(graph))
         self.plain_step = _simulate.estimate(graph, self.plain, fixed)
-        self.pairs = None
+        self.pairs = {}
 
-    def made(self):
+    def made(self, nested=True):
         """Pairs (peak, plan), from the least peak to the plain step."""
-        if self.pairs is None:
-            self.pairs = budget_strategy.front(self.graph)
-        return self.pairs
+        if nested not in self.pairs:
+            self.pairs[nested] = budget_strategy.front(self.graph, nested=nested)
+        return self.pairs[nested]
 
-    def at(self, share):
+    def at(self, share, nested=True):
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
         most = share * (self.plain_step.allocated_bytes - self.fixed)
         optimal = _planner.choose(self.graph, "optimal", None, self.fixed, {})
-        told = [(_simulate.estimate(self.graph, plan, 0), plan) for plan in (*(p for _, p in self.made()), optimal)]
+        told = [
+            (_simulate.estimate(self.graph, plan, 0), plan) for plan in (*(p for _, p in self.made(nested)), optimal)
+        ]
         fitting = [pair for pair in told if pair[0].allocated_bytes <= most]
         if fitting:
             return min(fitting, key=lambda pair: pair[0].work)[1]

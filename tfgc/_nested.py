@@ -28,11 +28,14 @@ class Passes:
         positions: Where segments may start, ascending, 0 among them.
         most: Bytes that are more than any plan needs.
         slots: In how many steps memory is counted.
+        replays_again: Whether a replay may leave out what it runs and run it once more; else it keeps all that
+            its own backward pass needs.
     """
 
-    def __init__(self, graph, positions, most, slots=512):
+    def __init__(self, graph, positions, most, slots=512, replays_again=True):
         self._b = b = Buffers(graph)
         self._n = n = len(graph)
+        self._replays_again = replays_again
         self._works, _ = _walk.works(graph)
         self._crests = Sweeper(b, None)
         self._ends = [*positions, n]
@@ -108,7 +111,7 @@ class Passes:
         options = [self._keep(start, end, held, first, waiting)]
         # To run what comes last again is of use only where the loss comes between.
         middles = [k for k in self._ends if self._next[start] <= k < end + first]
-        middles = [k for k in middles if k <= self._crests.replayable[start]]
+        middles = [k for k in middles if k <= self._crests.replayable[start] and (first or self._replays_again)]
         if middles:
             nodes = np.arange(start, middles[-1])
             alive = live[nodes] + np.array(self._crests.forward)[nodes]

@@ -130,14 +130,15 @@ def scaled(batch_size, scale):
 def cases(network, batch_size, *names, image_size=None, shares=None, **common):
     """The cases that `names` name, such as `plain-eager`, `sqrt:8-graph`, or a name of `shares` and its mode.
 
-    `shares` maps names to parts of the plain step's peak, as in `Case.share`.
+    `shares` maps names to parts of the plain step's peak, as in `Case.share`, or pairs of a part and options.
     """
     made = []
     for name in names:
         how, _, mode = name.rpartition("-")
         choice = {"case": how}
         if how in (shares or {}):
-            choice["share"] = shares[how]
+            share = shares[how]
+            choice["share"], choice["options"] = share if isinstance(share, tuple) else (share, {})
         elif how != "plain":
             strategy, _, count = how.partition(":")
             options = {"segments": int(count)} if count else {}

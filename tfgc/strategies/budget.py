@@ -1,4 +1,4 @@
-"""The least work under a byte budget, nested replays allowed.
+"""The least work under a byte budget, nested replays allowed (`nested=False`: each node runs twice at most).
 
 Dynamic programming after rotor (Beaumont et al., arXiv:1911.13214), for any graph in its fixed
 order; see `_nested`. One front of plans is made for all budgets, each judged by the
@@ -23,7 +23,7 @@ _CANDIDATES = 128
 _SMALL = 1000
 
 
-def plan(graph, *, budget, positions=100):
+def plan(graph, *, budget, positions=100, nested=True):
     """Return the plan of least work whose predicted peak, weights left out, is at most `budget` bytes.
 
     Example:
@@ -34,7 +34,7 @@ def plan(graph, *, budget, positions=100):
         >>> plans[0].outlook.overhead > plans[1].outlook.overhead > 0
         True
     """
-    plans = front(graph, positions=positions)
+    plans = front(graph, positions=positions, nested=nested)
     fitting = [(peak, plan) for peak, plan in plans if peak <= budget]
     if not fitting:
         peak, least = plans[0]
@@ -42,15 +42,17 @@ def plan(graph, *, budget, positions=100):
     return fitting[-1][1]
 
 
-def front(graph, *, positions=100):
+def front(graph, *, positions=100, nested=True):
     """Pairs (peak, plan), from the least peak to the plain step: each next one does less work."""
     buffers = Buffers(graph)
     plain = Plan.from_cuts(graph, [], strategy="budget")
     plans = [plain]
     chosen = _merged(graph, buffers, positions)
     most = _simulate.predict(graph, plain, buffers).peak_bytes
-    passes = _nested.Passes(graph, chosen, most)
-    options = {"coarsened": len(chosen)} if len(chosen) < len(_places(graph, buffers)) else {}
+    passes = _nested.Passes(graph, chosen, most, replays_again=nested)
+    options = {} if nested else {"nested": False}
+    if len(chosen) < len(_places(graph, buffers)):
+        options["coarsened"] = len(chosen)
     for slot in _spread(passes.front()):
         plans.append(Plan.from_pieces(graph, passes.pieces(slot), strategy="budget", options=options))
     if len(graph) <= _SMALL:
