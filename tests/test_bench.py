@@ -177,7 +177,8 @@ def suite(monkeypatch):
     """A suite of two rows whose cases are recorded when they run; one network dies."""
     ran = []
     make = lambda network: (
-        Case(network, (network, None), "plain", "graph", 8), Case(network, (network, None), "sqrt", "graph", 8)
+        Case(network, (network, None), "plain", "graph", 8),
+        Case(network, (network, None), "sqrt", "graph", 8, strategy="sqrt"),
     )  # fmt: skip
     module = type("module", (), {"rows": staticmethod(lambda scale: [bench.Row(make("one")), bench.Row(make("two"))])})
 
@@ -185,7 +186,7 @@ def suite(monkeypatch):
         ran.append((case.network, case.name))
         if (case.network, case.name) == ("two", "plain-graph") and ran.count(("two", "plain-graph")) == 1:
             return Measurement("two", "plain", "graph", 8, "failed", "died")
-        return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1)
+        return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.asked)
 
     monkeypatch.setattr(bench, "get", lambda name: module)
     monkeypatch.setattr(_measure, "foresee", lambda task: NOTHING)
@@ -216,6 +217,21 @@ def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(sui
     assert suite[4:] == [("two", "plain-graph")]
     assert [r.name for s in results.studies for r in s.records] == ["plain-graph", "sqrt-graph"] * 2
     assert _results.read(path) == results
+
+
+def test_a_case_that_is_planned_otherwise_by_now_is_run_again(suite, tmp_path):
+    path = tmp_path / "r.json"
+    first = _bench.run("s", path)
+    assert {r.asked for study in first.studies for r in study.records} == {"", "strategy=sqrt"}
+    one, two = first.studies
+    old = [dataclasses.replace(r, asked=asked) for r, asked in zip(one.records, ("", "strategy=sqrt, segments=9"))]
+    unknown = [dataclasses.replace(r, asked="") for r in two.records]
+    studies = (dataclasses.replace(one, records=tuple(old)), dataclasses.replace(two, records=tuple(unknown)))
+    path.write_text(_results.to_json(dataclasses.replace(first, studies=studies)))
+    del suite[:]
+    _bench.run("s", path)
+    assert ("one", "sqrt-graph") in suite
+    assert ("two", "sqrt-graph") not in suite
 
 
 def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, monkeypatch):

@@ -74,8 +74,7 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
             done()
             continue
         study = file.study(row)
-        finished = {record.name for record in study.records if record.status in _FINISHED}
-        missing = tuple(case for case in row.cases if case.name not in finished)
+        missing = tuple(case for case in row.cases if not _is_finished(case, study))
         for _ in range(len(row.cases) - len(missing)):
             left()
         if not missing:
@@ -97,6 +96,12 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
             file.put(study)
             done()
     return file.results
+
+
+def _is_finished(case, study):
+    """Whether an earlier run left this case, planned as it would be now."""
+    found = bench.record(study, case.name)
+    return found is not None and found.status in _FINISHED and found.asked in ("", case.asked)
 
 
 def size(row):
@@ -174,7 +179,7 @@ def _with(study, records, row):
 
 
 def _predicted(case, foresight):
-    record = _failed(case, foresight.errors.get(case.case, ""))
+    record = dataclasses.replace(_failed(case, foresight.errors.get(case.case, "")), asked=case.asked)
     return dataclasses.replace(
         record,
         status="failed" if case.case in foresight.errors else "predicted",

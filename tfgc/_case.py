@@ -43,6 +43,18 @@ class Case:
         """As `Measurement.name`."""
         return f"{self.case}-{self.mode}"
 
+    @property
+    def asked(self):
+        """How it is to be planned, in a line; empty for plain cases and peers.
+
+        >>> Case("alexnet", ("alexnet", None), "least", "graph", 8, share=0.25, options={"nested": False}).asked
+        'share=0.25, nested=False'
+        """
+        how = {"strategy": self.strategy, "share": self.share, **self.options}
+        if callable(self.strategy):
+            how["strategy"] = getattr(self.strategy, "__name__", "function")
+        return ", ".join(f"{key}={value}" for key, value in how.items() if value is not None)
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:

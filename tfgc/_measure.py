@@ -190,6 +190,7 @@ def run(case, foresight=NOTHING):
     result = {
         "network": case.network, "case": case.case, "mode": case.mode, "batch_size": case.batch_size,
         "predicted": foresight.predicted.get(case.name), "parts": foresight.parts.get(case.case, ()),
+        "asked": case.asked,
     }  # fmt: skip
     if case.case in foresight.errors:
         return Measurement(**result, status="failed", detail=foresight.errors[case.case])

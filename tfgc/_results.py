@@ -88,6 +88,7 @@ class Measurement:
         predicted: What the planner said of it, a `Predicted`; None where it was not asked.
         parts: The plan's segments, a tuple of `Part`; empty for plain cases.
         wrong: What is not as in plain training, such as `gradients` or `states`; empty if nothing is known to be.
+        asked: How it was to be planned, as `Case.asked` tells; empty for plain cases and where it was not noted.
     """
 
     network: str
@@ -110,6 +111,7 @@ class Measurement:
     predicted: Predicted | None = None
     parts: tuple = ()
     wrong: tuple = ()
+    asked: str = ""
 
     @property
     def name(self):
