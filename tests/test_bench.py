@@ -107,6 +107,14 @@ def test_ogc_says_what_is_missed_and_by_how_much():
     assert found["eager"] == "missed: cut-off by 3.0 points, time by 10.0 points"
 
 
+def test_ogc_takes_the_better_of_two_plans_in_eager_loops():
+    study = ogc_study(eager=(600, 1.1))
+    better = measured("nested", "eager", 500, 0.9)
+    assert cells(dataclasses.replace(study, records=(*study.records, better)))["eager"] == "met"
+    slower = measured("nested", "eager", 500, 1.05)
+    assert cells(dataclasses.replace(study, records=(*study.records, slower)))["eager"] == "missed: time by 5.0 points"
+
+
 def test_ogc_holds_shallow_networks_against_their_floor():
     assert cells(ogc_study(network="vgg16"))["one replay"] == "~ 10.0 % above its floor"
     assert cells(ogc_study(network="vgg16", nested_buffers=100))["nested"] == "~ at its floor"

@@ -14,7 +14,7 @@ WITHOUT_NORMALIZATION = SHALLOW[:5]
 _MARGIN = 0.95
 _HEADS = (
     "network, batch", "published", "optimal, graph", "nested, graph", "at published, graph", "optimal, eager",
-    "floor, set by", "one replay", "nested", "eager",
+    "nested, eager", "floor, set by", "one replay", "nested", "eager",
 )  # fmt: skip
 _LEGEND = (
     "Cells are cut-off, overhead: the part of the plain step's peak that is saved, weights left out, and the time "
@@ -41,6 +41,7 @@ def rows(scale):
             "nested-graph",
             "published-graph",
             "optimal-eager",
+            "nested-eager",
             image_size=IMAGE_SIZES.get(row["network"]),
             shares={"nested": 0.0, "published": (_MARGIN * (1 - row["cut_off_pct"] / 100), {"nested": False})},
         )
@@ -60,7 +61,7 @@ def sheets(results):
         (
             f"{study.network}, {study.batch_size}",
             f"{row.cut_off * 100:.0f} %, {row.overhead * 100:.0f} %",
-            *(row.told(name) for name in ("optimal-graph", "nested-graph", "published-graph", "optimal-eager")),
+            *map(row.told, ("optimal-graph", "nested-graph", "published-graph", "optimal-eager", "nested-eager")),
             f"{bench.percent(row.floor, 1)}, {row.floor_node}" if row.floor is not None else "",
             row.one_replay(),
             row.nested(),
@@ -146,11 +147,15 @@ class Row:
         """Whether eager calls save ten points more than published, in no more time than the plain loop."""
         if self.study.network in WITHOUT_NORMALIZATION or not self.ran:
             return ""
-        cut_off, overhead = self.measured("optimal-eager")
-        if cut_off is None:
+        both = map(self.measured, ("optimal-eager", "nested-eager"))
+        found = [figures for figures in both if figures[0] is not None]
+        if not found:
             return self._why_not("optimal-eager")
         goal = self.cut_off + 0.10
-        return "met" if cut_off >= goal and overhead <= 0 else _missed((goal - cut_off, "cut-off"), (overhead, "time"))
+        if any(cut_off >= goal and overhead <= 0 for cut_off, overhead in found):
+            return "met"
+        cut_off, overhead = min(found, key=lambda f: max(0, goal - f[0]) + max(0, f[1]))
+        return _missed((goal - cut_off, "cut-off"), (overhead, "time"))
 
     def _at_floor(self, name):
         """How far a case's peak is above the floor, both as the planner counts, without the allocator's chunks."""
