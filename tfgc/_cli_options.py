@@ -30,7 +30,7 @@ _PLAN = (
     click.option("--strategy", help="How to plan.  [default: budget with a budget, else optimal]"),
     click.option(
         "--option", "options", multiple=True, metavar="KEY=VALUE",
-        help="Option of the strategy: a number, or names separated by commas; repeatable.",
+        help="Option of the strategy: a number, true or false, or names separated by commas; repeatable.",
     ),
 )  # fmt: skip
 
@@ -123,10 +123,10 @@ def shapes(inputs):
 
 
 def settings(options):
-    """Read `key=value`, any number of them: numbers as such, all else as a list of names.
+    """Read `key=value`, any number of them: numbers, true and false as such, all else as a list of names.
 
-    >>> settings(["segments=8", "keep=conv1,conv2"])
-    {'segments': 8, 'keep': ['conv1', 'conv2']}
+    >>> settings(["segments=8", "nested=false", "keep=conv1,conv2"])
+    {'segments': 8, 'nested': False, 'keep': ['conv1', 'conv2']}
     """
     found = {}
     for text in options:
@@ -138,6 +138,8 @@ def settings(options):
 
 
 def _value(text):
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)

@@ -77,6 +77,17 @@ def whole(name, value, least=1):
     return number
 
 
+def flag(name, value):
+    """Return `value` if it is True or False, or say that `name` must be.
+
+    >>> flag("nested", False)
+    False
+    """
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r}: it is True or False")
+    return value
+
+
 def near(name, known):
     """Return a hint such as ``; did you mean 'conv2'?`` or an empty string.
 

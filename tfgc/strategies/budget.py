@@ -15,7 +15,7 @@ import numpy as np
 
 from tfgc import _nested, _simulate, strategies
 from tfgc._buffers import Buffers
-from tfgc._errors import InfeasibleBudgetError
+from tfgc._errors import InfeasibleBudgetError, flag, whole
 from tfgc._plan import Plan
 
 _CANDIDATES = 128
@@ -44,6 +44,7 @@ def plan(graph, *, budget, positions=100, nested=True):
 
 def front(graph, *, positions=100, nested=True):
     """Pairs (peak, plan), from the least peak to the plain step: each next one does less work."""
+    positions, nested = whole("positions", positions), flag("nested", nested)
     buffers = Buffers(graph)
     plain = Plan.from_cuts(graph, [], strategy="budget")
     plans = [plain]
