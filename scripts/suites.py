@@ -18,15 +18,20 @@ SUITES = ("ogc", "resnet-depth", "inception-v4", "max-batch", "tf2-eager", "segm
 # Why targets are missed, as far as it is known; by suite.
 CAUSES = {
     "ogc": """
-- Time: plans are made by floating-point operations. On this CPU BatchNormalization and ReLU cost few of them and about
-  a quarter of a step's time, so that replays take longer than predicted; ResNet50's `optimal` was 22 % slower than
-  plain in one run and 40 % in another, of the same plan. `tfgc bench ogc --measure` plans by seconds.
-- ResNet101, nested: the peak came out half as much again as predicted. TensorFlow's executor runs what is ready, and in
-  a replay of a replay more may be ready at once than the planner's order has; not shown.
+- Time: plans are made by floating-point operations, but for the rows that the commands above name with `--measure`. On
+  this CPU BatchNormalization is a third of a forward pass's time and next to none of its operations, so that a replay
+  takes longer than predicted; ResNet50's `optimal` was 22 % slower than plain in one run and 40 % in another, of the
+  same plan. Layers timed one by one take longer than within a step: predictions in seconds are too high.
 - Inception v3: the published cut-off is beyond what its first layers need by themselves (the floor).
-- AlexNet and VGG16 were run at a sixteenth of the batch, where the gradients of 61 and 138 million weights are as
-  large as the activations; VGG16's dense layer of 411 MB is updated by a copy now and then, which moves its peaks.
-- Rows that are not among the measured ones were not run, for want of time; their predictions stand below.
+- NASNet-A: planned at 82.6 %, measured two to three points lower. Its cells have many branches, and of the segments of
+  the first level TensorFlow's executor runs whatever is ready; not shown.
+- Eager loops: the gradients of all weights wait for the end of a step. At a batch of four they are a large part of what
+  is left with ResNet152 (60 million weights), DenseNet201 (20) and DenseNet161 (29). Inception v3 is at its floor.
+- ResNet152, nested, at a batch of four: the same weights' gradients, and the prediction is 1.7 points too high.
+- AlexNet and the VGGs: at a part of the batch the gradients of 61 to 144 million weights are as large as the
+  activations. `optimal`, the least activations, is far above the whole step's floor there, nested plans are at it, by
+  prediction. Their measured peaks move by hundreds of megabytes from step to step, in plain steps, too: TensorFlow
+  copies a large weight when its update comes before its last reader (see [Limits](limits.md)).
 """,
     "resnet-depth": """
 - At a batch of four the weights' gradients, which no plan changes, are a large part of the peak, and a replay's
@@ -40,8 +45,9 @@ HEAD = """# Beside published figures
 
 Each table is printed by `tfgc bench SUITE --table --markdown -o FILE` from the results in `scripts/results`. Published
 figures are other people's on other machines, mostly GPUs: compare ratios, never times. What was measured here ran on a
-CPU of two cores, one process a case, against the plain step in the same run, at a part of the published batch; that
-machine moves times by 10 % and more. What was predicted is of the published batch. Misses stand in the tables as such.
+CPU of two cores, one process a case, against the plain step in the same run (a network that two commands name: in two),
+at a part of the published batch; that machine moves times by 10 % and more. What was predicted is of the published
+batch. Misses stand in the tables as such.
 """
 
 

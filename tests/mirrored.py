@@ -173,9 +173,12 @@ def _values(strategy, variables):
 
 
 def _apart(some, others):
-    """The largest distance between two arrays, relative to the norm of the first."""
+    """The largest distance of two arrays, relative to the norm of the first; seeds and counters are equal or not."""
     distances = [0.0]
     for a, b in zip(some, others, strict=True):
+        if np.issubdtype(a.dtype, np.integer):
+            distances.append(0.0 if np.array_equal(a, b) else np.inf)
+            continue
         a, b = a.astype("float64"), b.astype("float64")
         distances.append(np.linalg.norm(a - b) / max(np.linalg.norm(a), 1e-6))
     return float(np.max(distances))

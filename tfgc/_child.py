@@ -23,6 +23,8 @@ from tfgc._errors import TfgcError
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
 _SAMPLE_SECONDS = 0.002
+# Of the line of bytes over time; a picture of it is 3.5 inches wide, and a results file holds a hundred of them.
+_POINTS = 120
 
 
 def main(answer):
@@ -216,8 +218,17 @@ def _timeline(step, allocated):
     done.set()
     thread.join()
     base = samples[0][1]
-    stride = max(1, len(samples) // 400)
-    return tuple((round(when, 4), count - base) for when, count in samples[::stride])
+    return tuple((round(when, 4), count - base) for when, count in thinned(samples))
+
+
+def thinned(samples):
+    """At most `_POINTS` of the samples, pairs (when, bytes): the largest of each stretch, so that no peak is lost.
+
+    >>> len(thinned([(0.1, 3), (0.2, 5), (0.3, 4)] * 100))
+    100
+    """
+    stride = -(-len(samples) // _POINTS)
+    return [max(samples[i : i + stride], key=lambda pair: pair[1]) for i in range(0, len(samples), stride)]
 
 
 if __name__ == "__main__":
