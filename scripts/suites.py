@@ -23,8 +23,8 @@ CAUSES = {
   takes longer than predicted; ResNet50's `optimal` was 22 % slower than plain in one run and 40 % in another, of the
   same plan. Layers timed one by one take longer than within a step: predictions in seconds are too high.
 - Inception v3: the published cut-off is beyond what its first layers need by themselves (the floor).
-- NASNet-A: planned at 82.6 %, measured two to three points lower. Its cells have many branches, and of the segments of
-  the first level TensorFlow's executor runs whatever is ready; not shown.
+- NASNet-A at one replay: the plan took 8 % more than predicted, and the plain step 4 % less. It is not the order of
+  its many branches: segments made to wait for each other needed as much.
 - Eager loops: the gradients of all weights wait for the end of a step. At a batch of four they are a large part of what
   is left with ResNet152 (60 million weights), DenseNet201 (20) and DenseNet161 (29). Inception v3 is at its floor.
 - ResNet152, nested, at a batch of four: the same weights' gradients, and the prediction is 1.7 points too high.
