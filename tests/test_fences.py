@@ -115,6 +115,19 @@ def test_branches_of_a_replay_are_differentiated_in_turn(monkeypatch):
     assert in_turn >= waiting() + 8
 
 
+def test_branches_of_a_replay_read_a_sparse_tensor():
+    def build():
+        inputs = keras.Input((10,), sparse=True)
+        x = keras.layers.Add(name="sum")([keras.layers.Dense(8)(inputs) for _ in range(3)])
+        return keras.Model(inputs, keras.layers.Dense(1)(x))
+
+    plain, ours = fresh(build), fresh(build)
+    tfgc.enable(ours, tfgc.plan(ours, strategy="manual", keep=["sum"]))
+    x = tf.sparse.from_dense(noise(2, 10))
+    for a, b in zip(step_of(plain, None)(x), step_of(ours, None)(x), strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(a), tf.convert_to_tensor(b), rtol=1e-6)
+
+
 @pytest.mark.parametrize("jit_compile", [None, True], ids=["graph", "xla"])
 def test_the_fence_copies_no_weights(jit_compile):
     """Trap 16: `tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""

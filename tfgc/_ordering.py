@@ -68,7 +68,7 @@ class Turns:
 
     def __init__(self):
         self._starts, self._ends = [], []  # of each: tensors of its backward pass
-        self._made = []  # by the last one
+        self._made = []  # tensors, by the last one
 
     def take(self, run, refs, table):
         """Run what is next, noting where its backward pass will start and end.
@@ -88,10 +88,11 @@ class Turns:
             starts.append(upstream)
             return upstream
 
-        with tf.control_dependencies(self._made):
+        with tf.control_dependencies(self._made):  # what runs now waits for what ran before
             given = {ref: _passed(table[ref], end) for ref in refs}
-        self._made = run(given)
-        return [_passed(tensor, start) for tensor in self._made]
+        made = run(given)
+        self._made = tf.nest.flatten(made, expand_composites=True)
+        return [_passed(tensor, start) for tensor in made]
 
     def settle(self):
         """Let every start wait for the ends of the next one that has any."""
@@ -103,14 +104,13 @@ class Turns:
 
 
 def _passed(tensor, backward):
-    """A copy of `tensor`, with a function that its gradient goes through."""
-
-    @tf.custom_gradient
-    def identity(x):
-        return tf.identity(x), backward
-
-    flows = tensor.dtype.is_floating and _context.is_recorded([tensor])
-    passed = identity(tensor) if flows else tf.identity(tensor)
+    """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are."""
+    if not isinstance(tensor, tf.Tensor):
+        return tensor
+    if tensor.dtype.is_floating and _context.is_recorded([tensor]):
+        passed = tf.custom_gradient(lambda x: (tf.identity(x), backward))(tensor)
+    else:
+        passed = tf.identity(tensor)
     if getattr(tensor, "_keras_mask", None) is not None:
         passed._keras_mask = tensor._keras_mask
     return passed
