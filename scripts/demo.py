@@ -9,14 +9,12 @@ Tables, pictures and the page go to the folder given (default: demo_output).
 """
 
 import argparse
+import io
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 EPOCHS, BATCH = 6, 64
 
@@ -29,12 +27,14 @@ def main():
     if arguments.train:
         print(json.dumps(train(arguments.train)))
         return
+    from tfgc import _files
+
     arguments.output.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tfgc", "compare", "sample_cnn", "--batch-size", "8", "--steps", "2"]
     files = ["--json", arguments.output / "sample_cnn.json", "--plot", arguments.output / "sample_cnn.png"]
     table = subprocess.run([*command, *files], check=True, stdout=subprocess.PIPE, text=True).stdout
     print(table)
-    (arguments.output / "sample_cnn.txt").write_text(table)
+    _files.write(arguments.output / "sample_cnn.txt", table)
     page = [arguments.output / "sample_cnn.json", "-o", arguments.output / "report.html"]
     subprocess.run([sys.executable, "-m", "tfgc", "report", *page], check=True, stdout=subprocess.DEVNULL)
     runs = {}
@@ -68,6 +68,9 @@ def build():
 
 def train(mode):
     """Train on digits; return losses, test accuracy, memory and time. Runs in a process of its own."""
+    from tfgc import _cli_options
+
+    _cli_options.import_quietly()
     import keras
     import numpy as np
     import tensorflow as tf
@@ -112,7 +115,7 @@ def show(runs, output):
     import rich.table
     from matplotlib.figure import Figure
 
-    from tfgc import _report, _units
+    from tfgc import _files, _report, _units
 
     table = rich.table.Table(
         box=rich.box.SIMPLE, title="Digits: loss of each epoch, test accuracy, memory above weights"
@@ -127,8 +130,9 @@ def show(runs, output):
     table.add_row("training time", *(_units.format_seconds(run["seconds"]) for run in runs.values()))
     table.caption = "From the same seed; the curves differ by rounding alone, since fit compiles other graphs."
     _report.print_table(table)
-    with open(output / "digits.txt", "w") as file:
-        _report.print_table(table, file)
+    text = io.StringIO()
+    _report.print_table(table, text)
+    _files.write(output / "digits.txt", text.getvalue())
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     curves, memory = figure.subplots(1, 2, width_ratios=(2, 1))
@@ -139,7 +143,7 @@ def show(runs, output):
     bars = memory.bar(list(runs), [run["peak_bytes"] / 1e6 for run in runs.values()], color=["tab:blue", "tab:orange"])
     memory.bar_label(bars, fmt="%.0f MB")
     memory.set(ylabel="peak above weights (MB)", title="in less memory")
-    figure.savefig(output / "digits.png", dpi=120)
+    _report.save(figure, output / "digits.png")
     print(f"Tables and pictures are in {output.resolve()}; open {output.resolve() / 'report.html'} in a browser.")
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, noise, train
+from harness import MODES, assert_equal, fresh, noise, plain_steps, train
 from test_layers import Subclassed, built
 from test_nested import halves, plan_for
 
@@ -45,7 +45,7 @@ TOKENS = tf.constant(np.random.default_rng(0).integers(0, 3, (16, 5)), "int32")
 @pytest.mark.parametrize("build", [everything, masked])
 def test_what_repeats_itself_passes_and_trains_as_the_plain_one(build, mode):
     x = TOKENS if build is masked else X
-    plain = train(fresh(build), x, Y, graph=mode != "eager")
+    plain = plain_steps(build, x, Y, graph=mode != "eager")
     model = fresh(build)
     plan = tfgc.plan(model, strategy="uniform", segments=3)
     tfgc.enable(model, plan, compile_segments=mode == "compiled", check_replay=True)
@@ -62,7 +62,7 @@ def test_rounding_is_no_difference(policy):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nested_plans_are_checked_at_every_level(mode):
-    plain = train(fresh(everything), X, Y, graph=mode != "eager")
+    plain = plain_steps(everything, X, Y, graph=mode != "eager")
     model = fresh(everything)
     graph = _trace.read(model)
     plan = plan_for(graph, halves(tuple(node.name for node in graph.nodes)))

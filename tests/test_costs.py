@@ -1,12 +1,11 @@
 """What a layer keeps and computes, read from its gradient graph, against shapes and formulas written by hand."""
 
 import collections
-import concurrent.futures
 import gc
-import multiprocessing
 import weakref
 
 import keras
+import memory
 import pytest
 import tensorflow as tf
 from harness import fresh
@@ -278,13 +277,16 @@ def test_costs_grow_with_the_batch():
             assert crest[1] == 2 * crest[0]
 
 
-def test_nothing_of_the_batch_is_allocated():
+def peak_of_reading_costs(batch):
     layers = [L.Conv2D(8, 3), L.Dropout(0.5), L.Flatten(), L.Dense(3)]
     model = keras.Sequential([keras.Input((64, 64, 3)), *layers])
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    graph_of(model, batch=10_000)
-    assert tf.config.experimental.get_memory_info("CPU:0")["peak"] - before < 10**6
+    before = memory.info("current")
+    graph_of(model, batch)
+    return memory.info("peak") - before
+
+
+def test_nothing_of_the_batch_is_allocated():
+    assert memory.alone(peak_of_reading_costs, 10_000) < 10**6
 
 
 class Raw(keras.Layer):
@@ -400,23 +402,17 @@ def kept_and_predicted(number):
     found = []
     for _ in range(3):
         gc.collect()
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        before = memory.info("current")
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = call(x)
-        found.append(tf.config.experimental.get_memory_info("CPU:0")["current"] - before)
+        found.append(memory.info("current") - before)
         tape.gradient(y, [x, *layer.trainable_variables])
         del tape, y
     return min(found), made + sum(count for count in cost.internal if count >= counted)
 
 
-@pytest.fixture(scope="module")
-def process():
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        yield pool
-
-
 @pytest.mark.parametrize("number", range(len(KEPT)))
-def test_what_a_compiled_layer_keeps_is_what_the_allocator_says(number, process):
-    kept, predicted = process.submit(kept_and_predicted, number).result()
+def test_what_a_compiled_layer_keeps_is_what_the_allocator_says(number):
+    kept, predicted = memory.alone(kept_and_predicted, number)
     assert kept == predicted

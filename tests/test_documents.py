@@ -31,13 +31,14 @@ def test_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch)
 
 def test_pages_that_teach_have_examples():
     teaching = ("README", "docs/start", "docs/guide", "docs/budgets", "docs/layers", "docs/fit", "docs/devices")
+    teaching += ("docs/models_in_models",)
     assert {f"{name}.md" for name in teaching} <= {name for name, blocks in EXAMPLES.items() if blocks}
 
 
 def test_tables_are_what_the_scripts_print():
     printed = [
         line
-        for script in ("benchmark.py", "fit_speed.py")
+        for script in ("benchmark.py", "fit_speed.py", "keras_tests.py")
         for line in subprocess.run(
             [sys.executable, ROOT / "scripts" / script, "--table"], capture_output=True, text=True, check=True
         ).stdout.splitlines()

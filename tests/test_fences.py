@@ -7,6 +7,7 @@ in the optimised HLO too: without a fence the peak is the plain one.
 import re
 
 import keras
+import memory
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,25 +35,23 @@ def step_of(model, jit_compile):
     return step
 
 
-def peak(step, x):
-    step(x)
-    peaks = []
-    for _ in range(3):
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        step(x)
-        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
-    return max(peaks)
+def wide():
+    return keras.Sequential([keras.Input((1500,)), *(keras.layers.Dense(1500, use_bias=False) for _ in range(6))])
 
 
-X = noise(32, 32, 32, 8)
+INPUTS = {deep: (32, 32, 32, 8), wide: (2, 1500)}
 
 
-@pytest.fixture(scope="module")
-def steps():
-    plain, ours = fresh(deep), fresh(deep)
-    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=4))
-    return {jit: (step_of(plain, jit), step_of(ours, jit)) for jit in (None, True)}
+def made(build, segments, jit_compile):
+    """A step of the plain model (`segments` 0) or of the one run in so many segments, and its input."""
+    model = fresh(build)
+    if segments:
+        tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=segments))
+    return step_of(model, jit_compile), noise(*INPUTS[build])
+
+
+def peak_of(build, segments, jit_compile):
+    return memory.peak(*made(build, segments, jit_compile))
 
 
 # On TF 2.18 the replayed operations survive (the next test passes there), yet XLA's peak stays the plain
@@ -61,20 +60,20 @@ old_xla = pytest.mark.xfail(tf.__version__.startswith("2.18"), reason="XLA of TF
 
 
 @pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=old_xla)], ids=["graph", "xla"])
-def test_recomputed_step_peaks_far_below_the_plain_one(steps, jit_compile):
-    plain, ours = steps[jit_compile]
-    assert peak(ours, X) < 0.65 * peak(plain, X)
+def test_recomputed_step_peaks_far_below_the_plain_one(jit_compile):
+    plain, ours = (memory.alone(peak_of, deep, segments, jit_compile) for segments in (0, 4))
+    assert ours < 0.65 * plain
 
 
-def test_replayed_operations_survive_in_the_optimised_hlo(steps):
+def test_replayed_operations_survive_in_the_optimised_hlo():
     """Sixteen tanh plain; all but the kept segment's four run a second time, the last of each segment's
     replay excepted, whose value is its output and is stored as the next cut."""
 
-    def count(step):
-        hlo = step.experimental_get_compiler_ir(X)(stage="optimized_hlo")
+    def count(step, x):
+        hlo = step.experimental_get_compiler_ir(x)(stage="optimized_hlo")
         return len(re.findall(r"\btanh\(", hlo))
 
-    plain, ours = (count(step) for step in steps[True])
+    plain, ours = (count(*made(deep, segments, True)) for segments in (0, 4))
     assert plain == 16
     assert 16 + 9 <= ours <= 16 + 12
 
@@ -132,12 +131,5 @@ def test_branches_of_a_replay_read_a_sparse_tensor():
 def test_the_fence_copies_no_weights(jit_compile):
     """Trap 16: `tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""
     weight = 1500 * 1500 * 4
-
-    def wide():
-        return keras.Sequential([keras.Input((1500,)), *(keras.layers.Dense(1500, use_bias=False) for _ in range(6))])
-
-    x = noise(2, 1500)
-    plain, ours = fresh(wide), fresh(wide)
-    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=3))
-    peaks = [peak(step_of(model, jit_compile), x) for model in (plain, ours)]
-    assert peaks[1] < peaks[0] + weight / 2
+    plain, ours = (memory.alone(peak_of, wide, segments, jit_compile) for segments in (0, 3))
+    assert ours < plain + weight / 2

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, noise, train
+from harness import MODES, assert_equal, fresh, noise, plain_steps, train
 
 import tfgc
 
@@ -105,7 +105,7 @@ CASES = {
 def test_chosen_layers_train_as_the_plain_ones(case, mode):
     build, x, chosen = CASES[case]
     y = [noise(x.shape[0], 4, seed=2)]
-    plain = train(fresh(build), x, y, graph=mode != "eager", lr=0.01)
+    plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
     model = fresh(build)
     assert tfgc.enable(model, layers=chosen, compile_segments=mode == "compiled") is model
     ours = train(model, x, y, graph=mode == "graph", lr=0.01)
@@ -116,7 +116,7 @@ def test_chosen_layers_train_as_the_plain_ones(case, mode):
 def test_transformer_layer_in_a_functional_graph_is_one_node_and_its_inside_is_replayed(mode):
     build, x, _ = CASES["layers of a functional model"]
     y = [noise(x.shape[0], 4, seed=2)]
-    plain = train(fresh(build), x, y, graph=mode != "eager", lr=0.01)
+    plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
     model = fresh(build)
     plan = tfgc.plan(model, strategy="uniform", segments=4)
     assert {"layer_0", "layer_1", "layer_2"} <= {name for segment in plan.segments for name in segment.nodes}

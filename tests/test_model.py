@@ -241,14 +241,14 @@ def test_sizes_by_input_shapes_or_example():
     model = keras.Model(inputs, L.Dense(2)(L.LSTM(8)(L.LSTM(8, return_sequences=True)(inputs))))
     with pytest.raises(OptionError, match="input_shapes"):
         tfgc.plan(model, 2, strategy="sqrt")
-    assert tfgc.plan(model).strategy == "uniform"
+    with pytest.warns(tfgc.OpenSizesWarning, match="'sequence' is"):
+        assert tfgc.plan(model).strategy == "keep_all"
     by_shape = tfgc.plan(model, 2, input_shapes={"sequence": (10, 4)})
     assert by_shape.strategy == "optimal"
     assert by_shape.outlook.plain_bytes > 7 * 2 * 10 * 8 * 4  # what the first LSTM keeps of each step
     assert tfgc.plan(model, example=np.zeros((2, 10, 4))) == by_shape
     assert tfgc.plan(model, example=(np.zeros((2, 10, 4)), np.zeros((2, 2)))) == by_shape
     tfgc.enable(model, by_shape)
-    tfgc.enable(model)
     assert "unknown" in tfgc.plan(model, strategy="uniform").explain()
     for shapes, message in [
         ({"sequences": (1, 4)}, "no input 'sequences'; did you mean 'sequence'"),

@@ -7,14 +7,15 @@ import json
 import random
 
 import keras
+import memory
 import numpy as np
 import pytest
 import tensorflow as tf
 import test_traps_layers as layers
 import test_traps_segments as segments
 import test_work
-from harness import MODES, TOLERANCE, assert_equal, fresh, noise, states, train
-from test_fences import old_xla, peak, step_of
+from harness import MODES, TOLERANCE, assert_equal, fresh, noise, plain_steps, states, train
+from test_fences import old_xla, step_of
 from test_model import ops_as_layers, unet
 from test_plan import chain
 
@@ -84,7 +85,7 @@ def enable(model, split, mode):
 
 def compare(build, x, y, mode, split, *, allowed=0.0, policy="float32"):
     graph, jit = mode != "eager", mode == "xla" or None
-    plain = train(fresh(build), x, y, graph=graph, jit_compile=jit)
+    plain = plain_steps(build, x, y, graph=graph, jit_compile=jit)
     model = fresh(build)
     enable(model, split, mode)
     ours = train(model, x, y, graph=mode in ("graph", "xla"), jit_compile=jit)
@@ -390,20 +391,22 @@ def two_levels(nodes):
     return [nest(*pieces(s.nodes, 4)) for s in pieces(nodes, 2)]
 
 
+def peak_of(split, mode):
+    model = fresh(deep)
+    enable(model, split, mode)
+    if mode in ("eager", "compiled"):
+        step = step_of(model, None).python_function
+    else:
+        step = step_of(model, mode == "xla" or None)
+    return memory.peak(step, noise(16, 32, 32, 8))
+
+
 # Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of
 # halves some 5 cuts. Op by op that many levels gain less: each holds its cotangent and its outputs in Python.
 @pytest.mark.parametrize("mode", [*MODES, pytest.param("xla", marks=old_xla)])
 def test_peak_falls_with_each_level(mode):
-    x = noise(16, 32, 32, 8)
-    found = []
-    for split in (one_level, two_levels) if mode == "eager" else (one_level, two_levels, halves):
-        model = fresh(deep)
-        enable(model, split, mode)
-        if mode in ("eager", "compiled"):
-            step = step_of(model, None).python_function
-        else:
-            step = step_of(model, mode == "xla" or None)
-        found.append(peak(step, x))
+    splits = (one_level, two_levels) if mode == "eager" else (one_level, two_levels, halves)
+    found = [memory.alone(peak_of, split, mode) for split in splits]
     assert max(found[1:]) < 0.8 * found[0]
 
 

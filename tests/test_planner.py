@@ -10,7 +10,7 @@ import tensorflow as tf
 from harness import fresh, noise, states
 
 import tfgc
-from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError, _sizes, _timing
+from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError, _memory, _sizes, _timing
 from tfgc._units import parse_bytes
 
 L = keras.layers
@@ -44,7 +44,7 @@ def plain():
 def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
     model = deep()
     budget = int(share * plain.needed_bytes)
-    monkeypatch.setattr(_sizes, "free_bytes", lambda: int(budget / (1 - _sizes.MARGIN)) + 1)
+    monkeypatch.setattr(_memory, "free_bytes", lambda: int(budget / (1 - _sizes.MARGIN)) + 1)
     plans = [
         tfgc.plan(model, BATCH, budget=written)
         for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto")
@@ -58,7 +58,7 @@ def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
 
 def test_auto_leaves_a_margin_of_what_is_free():
     assert _sizes.MARGIN == 0.1
-    assert 2**20 < _sizes.budget_bytes("auto", None, 0) < _sizes.free_bytes() * 1.1
+    assert 2**20 < _sizes.budget_bytes("auto", None, 0) < _memory.free_bytes() * 1.1
 
 
 @pytest.mark.parametrize(

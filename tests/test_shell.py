@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -127,3 +128,16 @@ def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
     assert "Traceback" not in said
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+def test_the_demo_prints_nothing_of_what_tensorflow_greets_with():
+    """Up to its data, which is left out here."""
+    scripts = str(pathlib.Path(__file__).parent.parent / "scripts")
+    code = (
+        f"import sys; sys.path.insert(0, {scripts!r}); sys.modules['sklearn'] = sys.modules['sklearn.datasets'] = sys\n"
+        "import demo\ntry: demo.train('plain')\nexcept ImportError as error: assert 'load_digits' in str(error)\n"
+        "import tensorflow as tf; tf.config.list_logical_devices(); assert not tf.zeros(3).numpy().any()"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

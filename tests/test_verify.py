@@ -1,5 +1,7 @@
 """`tfgc.verify`: it says equal where steps are, and finds each kind of difference where they are not."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from test_check_replay import TOKENS, everything
 from test_layers import Subclassed, built
 
 import tfgc
-from tfgc import _verdict, _verify
+from tfgc import _packing, _verdict, _verify
 from tfgc._segments import Runner
 
 L = keras.layers
@@ -137,13 +139,13 @@ def test_a_layer_that_draws_by_itself_is_told_and_makes_the_steps_differ():
 def test_a_layer_that_cannot_be_run_twice_is_told_with_the_reason():
     class Raw(L.Layer):
         def call(self, x):
-            return x + 0.0 * tf.random.normal((8,))
+            return x + 0.0 * tf.random.gamma((8,), 1.0)
 
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), Raw(name="raw"), L.Dense(8), L.Dense(4)])
     with pytest.warns(tfgc.NotReplayableWarning):
         verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes="eager")
     assert verdict
-    assert "RandomStandardNormal" in verdict.kept["raw"]
+    assert "RandomGamma" in verdict.kept["raw"]
 
 
 def test_where_plain_tensorflow_differs_from_itself_twice_that_is_allowed_and_told():
@@ -187,7 +189,7 @@ def test_what_passes(plain, planned, passes):
     judge = _verdict.Judge("float32", 2)
     name = ("gradient", "b/bias")
     judge.compare("graph", _with(name, plain), _with(name, planned))
-    verdict = judge.verdict(("graph",), 1, (), {})
+    verdict = judge.verdict(("graph",), 1, "mse", (), {})
     assert bool(verdict) is passes
     if not passes:
         assert verdict.worst.name == "b/bias"
@@ -206,7 +208,7 @@ def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
     ):
         judge = _verdict.Judge("float32", 2)
         judge.compare("graph", plain, planned, others)
-        assert bool(judge.verdict(("graph",), 1, (), {})) is passes
+        assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
 
 
 def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_off():
@@ -232,7 +234,7 @@ def test_seeds_and_eager_states_must_be_equal_to_the_bit():
     for kind, other in (("seed", np.array([1, 1])), ("state", np.array([1.0000001]))):
         plain = _with((kind, "x"), np.array([1, 0]) if kind == "seed" else np.array([1.0]))
         judge.compare("eager", plain, _with((kind, "x"), other))
-    assert {d.kind for d in judge.verdict(("eager",), 1, (), {}).differences} == {"seed", "state"}
+    assert {d.kind for d in judge.verdict(("eager",), 1, "mse", (), {}).differences} == {"seed", "state"}
 
 
 @pytest.mark.parametrize(
@@ -253,3 +255,67 @@ def test_a_plan_and_layers_exclude_each_other():
     model = fresh(everything)
     with pytest.raises(tfgc.OptionError, match="not both"):
         tfgc.verify(model, tfgc.plan(model), X, layers=["dense"])
+
+
+def softmax_head():
+    hidden = [L.Dense(8, "tanh") for _ in range(2)]
+    return keras.Sequential([keras.Input((4,)), *hidden, L.Dense(3), L.Softmax()])
+
+
+@pytest.mark.parametrize("mode", ["compiled", "graph"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_step_that_hides_logits_is_found(compiled, mode, monkeypatch):
+    """With the user's own loss, and without one."""
+    model = fresh(softmax_head)
+    model.layers[-2].kernel.assign(model.layers[-2].kernel * 60)
+    if compiled:
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    batch = (noise(8, 4), np.arange(8) % 3)
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    segments = tuple(dataclasses.replace(segment, mode="recompute") for segment in plan.segments)
+    plan = dataclasses.replace(plan, segments=segments)
+    assert tfgc.verify(model, plan, batch, modes=mode)
+    monkeypatch.setattr(_packing.Packing, "unpack", without_attributes(_packing.Packing.unpack))
+    verdict = tfgc.verify(model, plan, batch, modes=mode)
+    assert not verdict
+    assert verdict.worst.kind in ("loss", "gradient")
+    assert f"loss: {'the compiled loss' if compiled else 'the mean square of the outputs and of the logits'}" in str(
+        verdict
+    )
+
+
+def without_attributes(unpack):
+    def hiding(packing, tensors):
+        return tf.nest.map_structure(lambda t: tf.identity(t) if tf.is_tensor(t) else t, unpack(packing, tensors))
+
+    return hiding
+
+
+def test_compiled_segments_are_called_in_a_loop():
+    """A step that is traced as a whole is what `graph` tries."""
+    eager = []
+
+    class Telling(L.Layer):
+        def call(self, x):
+            return x * 1.0
+
+    model = keras.Sequential([keras.Input((4,)), L.Dense(4), Telling(), L.Dense(1)])
+    original = Runner.call
+
+    def call(self, *args, **kwargs):
+        eager.append(tf.executing_eagerly())
+        return original(self, *args, **kwargs)
+
+    call.stands_in = True
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Runner, "call", call)
+        tfgc.verify(model, tfgc.plan(model, strategy="uniform"), (noise(8, 4),), modes=("compiled",), steps=2)
+    assert eager == [True, True]
+
+
+def test_a_model_compiled_for_xla_is_tried_so():
+    model = fresh(softmax_head)
+    model.compile("sgd", "mse", jit_compile=True)
+    verdict = tfgc.verify(model, tfgc.plan(model, strategy="uniform"), (noise(8, 4), noise(8, 3)), steps=1)
+    assert verdict
+    assert verdict.modes == ALL

@@ -29,6 +29,8 @@ _HOME = {
     "OptionError": "_errors",
     "ReplayMismatchError": "_errors",
     "NotReplayableWarning": "_errors",
+    "StaleTraceWarning": "_errors",
+    "OpenSizesWarning": "_errors",
 }
 __all__ = [*_HOME, "strategies", "zoo"]
 

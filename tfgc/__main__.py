@@ -1,30 +1,44 @@
 """Entry point of the command line; the only place that makes exit codes.
 
-0: done. 1: a `TfgcError`, told in one line. 2: wrong usage. 130: interrupted.
+0: done. 1: a `TfgcError`, or a full disk behind the output, told in one line. 2: wrong usage. 130: interrupted.
 """
 
+import errno
+import os
 import sys
 
-import click
+from tfgc import _folder
 
 
 def main():
     """Run the `tfgc` command."""
+    import click
+
     from tfgc import _cli
     from tfgc._errors import TfgcError
 
     try:
-        sys.exit(_cli.cli.main(prog_name="tfgc", standalone_mode=False))
+        code = _cli.cli.main(prog_name="tfgc", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except TfgcError as error:
         print(f"tfgc: {error}", file=sys.stderr)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # Python would try once more to write what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"tfgc: cannot write the output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         print("tfgc: interrupted", file=sys.stderr)
         sys.exit(130)
 
 
 if __name__ == "__main__":
+    _folder.leave()
     main()

@@ -7,7 +7,7 @@ are results. A file holds measurements or predictions, never both; rows that a s
 import dataclasses
 import os
 
-from tfgc import _measure, _results, _search, bench
+from tfgc import _files, _measure, _results, _search, bench
 from tfgc._case import Task
 from tfgc._errors import OptionError, TfgcError, near, whole
 from tfgc._results import Measurement, Results, Study
@@ -143,12 +143,7 @@ class _File:
             studies=tuple(sorted([*others, study], key=lambda one: (place(one), one.batch_size))),
             command="\n".join(filter(None, commands)),
         )
-        try:
-            with open(f"{self.path}.new", "w") as file:
-                file.write(_results.to_json(self.results))
-            os.replace(f"{self.path}.new", self.path)
-        except OSError as error:
-            raise TfgcError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
+        _files.write(self.path, _results.to_json(self.results))
 
 
 def _key(study):

@@ -27,7 +27,7 @@ import warnings
 
 import tensorflow as tf
 
-from tfgc import _checksum, _context, _effects, _functional, _replay
+from tfgc import _attached, _building, _checksum, _context, _effects, _functional, _packing, _replay
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, told
 
 # So many kinds of calls are compiled; a number that changes at every step makes a new kind each time.
@@ -82,14 +82,12 @@ class Block:
     def __call__(self, *args, **kwargs):
         compiled = self._compiled and tf.executing_eagerly()
         if not self._replay and not compiled:
-            # As in segments that run again: what Keras compiles with XLA, such as grouped convolutions, needs more.
-            inlined = contextlib.nullcontext() if tf.executing_eagerly() else _context.functions_inlined()
-            with inlined:
-                return self._fn(*args, **kwargs)
+            return self._fn(*args, **kwargs)
         surroundings = _context.Surroundings()
         call = lambda: self._fn(*args, **kwargs)
         # A compiled piece holds the plain variables that it reads, of which each replica has its own.
-        around = (surroundings.key, compiled and (_context.replica(),), self._settings())
+        replica = _context.replica() if tf.executing_eagerly() else None
+        around = (surroundings.key, compiled, replica, self._settings())
         flags = _plain_key(args, kwargs, self._by_shape) if compiled else None
         quick = None if flags is None else (flags, around)
         piece = self._quick.get(quick)
@@ -98,12 +96,12 @@ class Block:
             with contextlib.suppress(_functional.StaleEffectsError):
                 return self._run(piece, call, list(args), None)
             self._by_shape, quick = True, None
-        packing = _functional.Packing((args, kwargs))
+        packing = _packing.Packing((args, kwargs))
         tensors = packing.release()
         if compiled and not (packing.tells_all and len(self._known) < _MOST):
             # What a trace would freeze may be another thing in the next call.
             compiled = False
-            around = (surroundings.key, False, self._settings())
+            around = (surroundings.key, False, replica, self._settings())
             if not self._replay:
                 return call()
         key = (packing.key, packing.shapes if self._by_shape else None, around)
@@ -139,12 +137,20 @@ class Block:
             obstacle = f"it cannot be traced ({told(error)}). Use TensorFlow operations for what depends on tensors"
             effects = _effects.Effects((), obstacle=obstacle)
             return self._piece(packing, effects, surroundings)
-        if self._wrap is not None and (effects.captured or effects.variables):
-            reason = "it closes over tensors or plain variables, which only tfgc's own wrapper follows: leave wrap out"
+        if self._wrap is not None and (effects.captured or effects.variables or effects.draws):
+            reason = (
+                "it closes over tensors or plain variables, or draws raw random numbers, which only tfgc's own wrapper "
+                "follows: leave wrap out"
+            )
             effects = dataclasses.replace(effects, obstacle=reason)
-        piece = self._piece(packing, effects, surroundings)
-        if compiled and effects.obstacle is None and not (effects.captured or (effects.constants and self._loose)):
-            piece = self._known[key] = _replay.Compiled(piece)
+        compiled = compiled and effects.obstacle is None
+        compiled = compiled and not (effects.captured or (effects.constants and self._loose))
+        piece = self._piece(packing, effects, surroundings, compiled)
+        # Its first run sees what Python holds by then, so the traced second one must not be older.
+        known = self._settings is not tuple and not effects.constants and not effects.captured
+        traced = isinstance(piece, _replay.TracedReplay) and packing.tells_all and len(self._known) < _MOST
+        if compiled or (traced and known):
+            self._known[key] = piece
         else:
             # What it closes over is looked up again when it matters, and not kept alive.
             self._known[key] = dataclasses.replace(effects, captured=())
@@ -163,8 +169,11 @@ class Block:
         effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
         return known.renamed(effects, self._twin.renamed) if isinstance(known, _replay.Compiled) else effects
 
-    def _piece(self, packing, effects, surroundings):
-        return _replay.Piece(self._fn, packing, effects, surroundings, self.name, self._again)
+    def _piece(self, packing, effects, surroundings, compiled=False):
+        piece = _replay.Piece(self._fn, packing, effects, surroundings, self.name, self._again)
+        if compiled:
+            return _replay.Compiled(piece)
+        return _replay.TracedReplay(piece) if effects.draws and tf.executing_eagerly() else piece
 
     def _warn(self, obstacle):
         if self._replay and not self._warned:
@@ -178,9 +187,10 @@ class Block:
         `call` runs plainly: for forward mode, which stores nothing for later, there is nothing to save.
         """
         effects = piece.effects
+        tensors = [x for i, x in enumerate(tensors) if i not in effects.unread]
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
-            tensors = [_context.inside(x) for x in tensors]
+            tensors = [_building.inside(x) for x in tensors]
         inputs = [*tensors, *_context.read(effects.reads)]
         if _context.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             return call()
@@ -190,7 +200,7 @@ class Block:
             return run.finish(run.tensors)
         if self._wrap is not None:
             return _wrapped(self._wrap, piece, inputs, sources)
-        if isinstance(piece, _replay.Compiled):
+        if piece.records_nothing:
             with _context.unrecorded():
                 run = piece.forward(inputs)
             return run.finish(_attach(run, piece, inputs, sources))
@@ -209,7 +219,7 @@ class Block:
 
 def _plain_key(args, kwargs, by_shape):
     """Tells calls apart that are nothing but eager tensors and flags; None for all others."""
-    if not all(isinstance(x, tf.Tensor) and getattr(x, "_keras_mask", None) is None for x in args):
+    if not all(isinstance(x, tf.Tensor) and not _attached.attributes(x) for x in args):
         return None
     if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
         return None
@@ -238,14 +248,17 @@ def _attach(run, piece, inputs, sources):
     positions = run.differentiable
     if not arguments or not positions:
         return run.tensors
-    tensors = list(run.tensors)
-    first, checksums, known = run.with_tensors(None), run.checksums, _context.closed_over()
+    tensors, draws = list(run.tensors), run.draws
+    if tf.executing_eagerly():
+        # What hangs on an argument must not live as long as the tape does.
+        inputs = [tf.identity(x) if _attached.attributes(x) else x for x in inputs]
+    first, checksums, known = run.without_tensors(), run.checksums, _building.closed_over()
 
     def backward(*upstream):
-        if not _context.reaches(known):
+        if not _building.reaches(known):
             raise UnsupportedModelError(_COPIED.format(piece.name))
-        with _context.closing_over(known):
-            gradients, again = piece.backward(inputs, sources, first, upstream)
+        with _building.closing_over(known):
+            gradients, again = piece.backward(inputs, sources, first, upstream, draws)
             if not checksums:
                 return gradients
             return _checksum.held(piece.name, [name for name, _ in first.labels], checksums, again, gradients)

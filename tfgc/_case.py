@@ -145,7 +145,7 @@ class Searched:
         optimizer: The optimizer that was counted, serialized.
         plain: A `Largest` without recomputation.
         recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
-        refused: Name of an error's class and its message, in place of all else.
+        refused: A `TfgcError`, in place of all else.
     """
 
     budget_bytes: int = 0
@@ -153,4 +153,4 @@ class Searched:
     optimizer: dict | None = None
     plain: Largest | None = None
     recomputed: Largest | None = None
-    refused: tuple | None = None
+    refused: Exception | None = None

@@ -1,6 +1,7 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -m tfgc._child ANSWER`, with a pickled `Case`, `Task` or `Search` on standard input.
+Run as `python -P -m tfgc._child ANSWER FOLDER...`, with a pickled `Case`, `Task` or `Search` on standard input; what
+that names may lie in the folders.
 It is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
@@ -17,6 +18,9 @@ import sys
 import threading
 import time
 
+import cloudpickle
+
+from tfgc import _folder
 from tfgc._case import Case, Search, Searched, Task
 from tfgc._errors import TfgcError
 
@@ -27,8 +31,9 @@ _SAMPLE_SECONDS = 0.002
 _POINTS = 120
 
 
-def main(answer):
+def main(answer, *folders):
     """Measure the case on standard input, and pickle what was found into `answer`."""
+    _folder.install(folders, trusted=("__main__",))
     # If the machine runs out of memory it is this process that should go.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
@@ -41,7 +46,7 @@ def main(answer):
     except TfgcError as error:
         sys.exit(str(error))
     with open(answer, "wb") as file:
-        pickle.dump(found, file)
+        cloudpickle.dump(found, file)
 
 
 def foresee(task):
@@ -64,7 +69,7 @@ def search(task):
     try:
         return _reach.searched(_build(*task.build), task)
     except TfgcError as error:
-        return Searched(refused=(type(error).__name__, str(error)))
+        return Searched(refused=error)
 
 
 def measure(case):
@@ -232,4 +237,4 @@ def thinned(samples):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

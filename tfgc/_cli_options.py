@@ -10,10 +10,15 @@ import warnings
 
 import click
 
-from tfgc._errors import OptionError, TfgcError, whole
+from tfgc import _cli_files, _files
+from tfgc._errors import OptionError, whole
 
+Command = _cli_files.Command
+read, written = _cli_files.Read, _cli_files.Written
+INPUT, OUTPUT, PICTURE = _cli_files.Input(), _cli_files.Output(), _cli_files.Output(".png")
+_NAME = click.argument("name", type=_cli_files.Network(), shell_complete=lambda context, option, text: networks(text))
 _MODEL = (
-    click.argument("name", shell_complete=lambda context, option, text: networks(text)),
+    _NAME,
     click.option("--batch-size", type=int, required=True, help="Samples in a batch."),
     click.option("--image-size", type=int, help="Height and width of the images, for networks that take it."),
     click.option(
@@ -37,7 +42,7 @@ _PLAN = (
 
 _JSON = (
     click.option(
-        "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]",
+        "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", is_eager=True,
         callback=lambda context, option, path: _json_path(path),
         help="Print JSON in place of tables; into FILE beside them, if one is named that ends in .json.",
     ),
@@ -54,6 +59,11 @@ def networks(text):
 def model_options(command):
     """Let a command take a network, its batch size and its input sizes."""
     return _with(_MODEL, command)
+
+
+def name_argument(command):
+    """Let a command take a network."""
+    return _NAME(command)
 
 
 def cost_options(command):
@@ -73,11 +83,11 @@ def json_option(command):
 
 def _json_path(path):
     """Check the file that `--json` names, which else would swallow the word behind it."""
-    if path not in (None, "-"):
-        if not path.endswith(".json"):
-            raise click.BadParameter(f"{path!r} does not end in .json; to print, let --json be the last option")
-        check_writable(path)
-    return path
+    if path in (None, "-"):
+        return path
+    if not path.endswith(".json"):
+        raise click.BadParameter(f"{path!r} does not end in .json; to print, let --json be the last option")
+    return _cli_files.Written(path)
 
 
 def tell_json(told, path):
@@ -90,8 +100,7 @@ def tell_json(told, path):
     if path == "-":
         click.echo(text, nl=False)
         return True
-    with open(path, "w") as file:
-        file.write(text)
+    _files.write(path, text)
     return False
 
 
@@ -150,11 +159,9 @@ def open_model(name, image_size, inputs):
     """Build the model that `name` names; return it with its input shapes."""
     sizes = shapes(inputs)
     import_quietly()
-    from tfgc import _trace, zoo
+    from tfgc import _folder, _trace, zoo
 
-    # As `python -m` does it: module:function may lie in the folder where the user is.
-    sys.path[:0] = [""] if "" not in sys.path else []
-
+    _folder.install([os.getcwd()])
     model = zoo.build(name, image_size)
     for tensor in _trace.functional_of(model).inputs:
         if None in tensor.shape[1:] and tensor.name not in sizes:
@@ -179,20 +186,6 @@ def import_quietly():
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def check_writable(path):
-    """Fail before an hour of work rather than after it, unless `path` is None."""
-    if path is None:
-        return
-    new = not os.path.exists(path)
-    try:
-        with open(path, "a"):
-            pass
-    except OSError as error:
-        raise TfgcError(f"cannot write {path!r}: {error.strerror}") from error
-    if new:
-        os.remove(path)
 
 
 @dataclasses.dataclass
@@ -234,10 +227,11 @@ def progress(what, total, unit):
 @contextlib.contextmanager
 def warnings_in_a_line():
     """Tell of tfgc's warnings as the command tells of its errors."""
-    from tfgc._errors import NotReplayableWarning
+    from tfgc._errors import NotReplayableWarning, OpenSizesWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", NotReplayableWarning)
+        warnings.simplefilter("always", OpenSizesWarning)
         warnings.showwarning = lambda message, *_, **__: click.echo(f"tfgc: {message}", err=True)
         yield
 

@@ -9,8 +9,6 @@ so that a change in a new release is a change in one file.
 """
 
 import contextlib
-import inspect
-import threading
 
 import tensorflow as tf
 from keras.src.backend.common import global_state, stateless_scope
@@ -19,7 +17,6 @@ from keras.src.layers.layer import CallContext
 from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 
 class Surroundings:
@@ -98,30 +95,19 @@ def read(variables):
         return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
-_inlining = threading.RLock()
-_inlined = 0
+def wants_xla(function):
+    """Whether a `tf.function` asks for XLA."""
+    return bool(function._jit_compile)
 
 
-@contextlib.contextmanager
-def functions_inlined():
-    """Run the body of any `tf.function` that is called, instead of tracing it for later.
+def traces(function):
+    """The concrete functions that a `tf.function` keeps."""
+    return list(function._function_cache.values())
 
-    A `tf.function` that is traced for the first time in here would keep what it saw for
-    good: variables replaced by tensors, and writes that were only noted.
-    """
-    global _inlined, _before
-    with _inlining:
-        if not _inlined:
-            _before = tf.config.functions_run_eagerly()
-            tf.config.run_functions_eagerly(True)
-        _inlined += 1
-    try:
-        yield
-    finally:
-        with _inlining:
-            _inlined -= 1
-            if not _inlined:
-                tf.config.run_functions_eagerly(_before)
+
+def is_differentiated(trace):
+    """Whether a concrete function was called under an eager tape."""
+    return bool(trace._first_order_tape_functions or trace._higher_order_tape_functions)
 
 
 def unrecorded():
@@ -172,85 +158,3 @@ def is_stateful(op_type):
     """Return True if running an op of this type twice may differ from once."""
     definition = op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful
-
-
-@contextlib.contextmanager
-def captures_seen(found):
-    """Add the eager tensors that the graph being built takes over, small ones as constants, to the list `found`."""
-    graph = tf.compat.v1.get_default_graph()
-    capture = graph.capture
-
-    def seen(tensor, *args, **kwargs):
-        if not tf.is_symbolic_tensor(tensor):
-            found.append(tensor)
-        return capture(tensor, *args, **kwargs)
-
-    graph.capture = seen
-    try:
-        yield
-    finally:
-        del graph.capture
-
-
-def inside(tensor):
-    """The tensor that stands for `tensor` in the graph being built."""
-    return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
-
-
-def closed_over():
-    """All that the graph being built has captured so far, for `closing_over`: the graph, and pairs of tensors."""
-    graph = tf.compat.v1.get_default_graph()
-    return graph, list(getattr(graph, "captures", ()))
-
-
-@contextlib.contextmanager
-def closing_over(known):
-    """Let what a function closes over be found as `closed_over` told it.
-
-    The gradient of `tf.cond` or `tf.while_loop` reaches what the branch or the body captured by the tensors
-    that stand for it there, and by no others.
-    """
-    seen, here = {id(outer): own for outer, own in known[1]}, tf.compat.v1.get_default_graph()
-    branching = any(isinstance(graph, ControlFlowFuncGraph) for graph in _enclosing(here))
-    if known[0] is here or not branching:
-        yield
-        return
-    capture = here.capture
-
-    def captured(tensor, *args, **kwargs):
-        stand_in = capture(seen.get(id(tensor), tensor), *args, **kwargs)
-        if id(tensor) in seen:  # as capturing `tensor` itself would tell the tapes
-            record.record_operation("captured_value", [stand_in], [tensor], lambda g: [g], lambda t: [t])
-        return stand_in
-
-    here.capture = captured
-    try:
-        yield
-    finally:
-        del here.capture
-        if not inspect.ismethod(capture):  # a replay around this one put it there
-            here.capture = capture
-
-
-def reaches(known):
-    """Return False if the graph being built cannot use the tensors of the branch or body that `closed_over` told of.
-
-    Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
-    """
-    if not isinstance(known[0], ControlFlowFuncGraph):
-        return True
-    around = _enclosing(tf.compat.v1.get_default_graph())
-    return any(known[0] in (graph, getattr(graph, "_forward_graph", None)) for graph in around)
-
-
-def _enclosing(graph):
-    """The graph and all around it."""
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
-
-
-def wait_for(tensor, others):
-    """Let the operation of `tensor`, in the graph being built, wait for those of `others`."""
-    operations = [other.op for other in others if other.graph is tensor.graph]
-    tensor.op._add_control_inputs(operations)

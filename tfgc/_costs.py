@@ -16,6 +16,8 @@ from tfgc._errors import told
 from tfgc._graph import Cost, Ref
 
 _READ = {}
+# Random draws up to this share of what a node computes are stored for its replay, and not counted.
+_UNCOUNTED = 1 / 64
 _LIMIT = 4096
 
 
@@ -142,12 +144,12 @@ def _read(program, node, specs, wanted):
 
         def call():
             program.run([node.name], table, training=True)
-            return [table[Ref(node.name, i)] for i in range(len(node.outputs))]
+            return [_values(table[Ref(node.name, i)]) for i in range(len(node.outputs))]
 
         with tf.GradientTape() as tape:
             tape.watch(sources)
             outputs, losses, variables, trainable = _effects.symbolic(call, tape)
-        obstacle = _effects.obstacle(graph)
+        obstacle = _effects.obstacle(graph, _UNCOUNTED)
         targets = [t for t in [*outputs, *losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
@@ -161,6 +163,11 @@ def _read(program, node, specs, wanted):
         "obstacle": obstacle,
     }
     return footprint, rest
+
+
+def _values(made):
+    """What stands for an output: of a sparse one its values. Its `Spec` counts it as if it were dense."""
+    return made.values if isinstance(made, tf.SparseTensor) else made
 
 
 def _bound(node, footprint, rest):

@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc import _context
-from tfgc._functional import Packing, Scope
+from tfgc import _building, _context, _draws, _inner_functions
+from tfgc._functional import Scope
+from tfgc._packing import Packing
 
 # Stateful by TensorFlow's declaration, yet running them twice is harmless.
 _REPEATABLE = frozenset(
@@ -32,6 +33,10 @@ _REPEATABLE = frozenset(
         "StringFormat",
         "LookupTableSizeV2",
         "HashTableV2",
+        "LookupTableFindV2",
+        "Empty",
+        "CheckNumerics",
+        "CheckNumericsV2",
         "CudnnRNN",
         "CudnnRNNV2",
         "CudnnRNNV3",
@@ -49,6 +54,8 @@ class Effects:
         captured: Tensors it closes over through which gradients can flow.
         variables: Plain `tf.Variable`s it reads, the trainable ones.
         constants: Whether it reads eager tensors that a trace takes over as constants.
+        unread: Slots of its arguments, such as masks, that hang on tensors and are not looked at.
+        draws: Whether it draws random numbers from hidden state, to be stored for a second run.
         obstacle: Why it must not be run twice, or None.
     """
 
@@ -57,6 +64,8 @@ class Effects:
     captured: tuple = ()
     variables: tuple = ()
     constants: bool = False
+    unread: frozenset = frozenset()
+    draws: bool = False
     obstacle: Any = None
 
 
@@ -65,15 +74,17 @@ def discover(fn, packing):
 
     Layers not built yet are built by this, as by their first call.
     """
-    scope = None
+    scope, unread = None, frozenset()
     found = packing.opaque
     taken = []
 
     def traced(*tensors):
-        nonlocal scope, found
+        nonlocal scope, found, unread
         args, kwargs = packing.unpack(tensors)
-        with Scope(None) as scope, _context.functions_inlined(), _context.captures_seen(taken):
-            result = Packing(fn(*args, **kwargs))
+        inlined = _inner_functions.inlined(lambda *call: scope.apart(*call))
+        with Scope(None) as scope, inlined, _building.captures_seen(taken):
+            result = Packing(fn(*args, **kwargs), made=True)
+        unread = packing.unread(tensors, result.tensors)
         here = tf.compat.v1.get_default_graph()
         made = [*((v.path, value) for v, value in scope.written.values()), *(("a loss", x) for x in scope.losses)]
         inner = [name for name, value in made if value.graph is not here]
@@ -93,6 +104,8 @@ def discover(fn, packing):
         captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
         variables=tuple(graph.variables),
         constants=any(tensor.dtype != tf.resource for tensor in taken),
+        unread=unread,
+        draws=any(op.type in _draws.TYPES for op in graph.get_operations()),
         obstacle=found or obstacle(graph),
     )
 
@@ -117,21 +130,25 @@ def symbolic(fn, tape):
             tape.watch(standing[-1])
         return standing[-1]
 
-    with Scope(None, stand_in) as scope, _context.functions_inlined():
+    with Scope(None, stand_in) as scope, _inner_functions.inlined():
         result = fn()
     return result, list(scope.losses), standing, trainable
 
 
-def obstacle(graph):
-    """Name the first op that gives another result or effect when run again."""
+def obstacle(graph, share=_draws.SHARE):
+    """Name the first op that gives another result or effect when run again.
+
+    What random operations draw can be stored, if that is no more than a share of what the graph computes.
+    """
     for op in graph.get_operations():
-        if op.op_def.is_stateful and op.type not in _REPEATABLE:
+        if op.op_def.is_stateful and op.type not in _REPEATABLE | _draws.TYPES:
             return _remedy(op.type, op.name)
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             if node.op not in _REPEATABLE and _context.is_stateful(node.op):
                 return _remedy(node.op, node.name)
-    return None
+    large = _draws.too_large(graph, share)
+    return None if large is None else f"{_remedy(large.type, large.name)}: what it draws is too large to be stored"
 
 
 def _remedy(op_type, name):

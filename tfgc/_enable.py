@@ -1,8 +1,10 @@
 """Switch a model to a plan and back, without making another model of it."""
 
+import functools
+
 import keras
 
-from tfgc import _layers, _planner, _trace
+from tfgc import _layers, _planner, _trace, _traces
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._plan import Plan
 from tfgc._segments import Runner
@@ -28,7 +30,11 @@ def enable(
     as `plan.explain()` says, for about one more forward pass of time. In
     eager loops each segment is compiled, which makes up for some or all of it.
     Enabling again replaces the plan, and what was enabled of the model's parts. Layers
-    may be frozen and thawed at any time.
+    may be frozen and thawed at any time. A model that changes (`Sequential.add`, `pop`) is followed: by
+    its plan where that still fits, else by a new one if the plan was not given by you.
+
+    Every Keras model that holds this one (a GAN, a distiller) follows too, from its next step on: what
+    it had traced is traced again.
 
     Args:
         model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
@@ -51,10 +57,14 @@ def enable(
         The model.
 
     Raises:
-        UnsupportedModelError: If the model is subclassed and `layers` is not given, unbuilt or has no weights.
-        PlanMismatchError: If the plan was made for another model.
+        UnsupportedModelError: If the model is subclassed and `layers` is not given (the message names functional
+            parts that can be enabled), unbuilt or has no weights.
+        PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
         ReplayMismatchError: In the backward pass of an eager step, if `check_replay` finds a difference; a
             `tf.function` raises `tf.errors.InvalidArgumentError` with the same message.
+
+    Warns:
+        StaleTraceWarning: If a `tf.function` of your own has trained with the model: TensorFlow goes on with its trace.
 
     Example:
         >>> import keras, tfgc
@@ -73,6 +83,13 @@ def enable(
     if check_replay and wrap is not None:
         raise OptionError(f"check_replay=True compares tfgc's own two runs: leave wrap={wrap!r} out")
     how = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
+    switch(model, plan, strategy, budget, layers, **how)
+    _traces.renew(model, "tfgc.enable", [layer for layer in model._flatten_layers() if _trace.stands_in(layer)])
+    return model
+
+
+def switch(model, plan, strategy=None, budget=None, layers=None, **how):
+    """Do what `enable` does, for a while: what was traced before is left alone."""
     if layers is not None:
         if plan is not None or strategy is not None or budget is not None:
             raise OptionError("layers= names what to recompute: leave plan, strategy and budget out")
@@ -80,24 +97,25 @@ def enable(
             raise UnsupportedModelError(f"{model!r} is no keras.Model")
         chosen = _layers.choose(model, layers)
         _layers.restore_calls(model)
-        _layers.replace_calls(chosen, **how)
+        _layers.replace_calls(model, chosen, **how)
     else:
         _trace.functional_of(model)
         if not model.weights:
             raise UnsupportedModelError(
                 f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
             )
+        replan = None
         if plan is None:
-            plan = _planner.plan(model, strategy=strategy, budget=budget)
-        runner = Runner(model, plan, **how)
+            replan = functools.partial(_planner.plan, model, strategy=strategy, budget=budget)
+        runner = Runner(model, plan or replan(), replan=replan, **how)
         _layers.restore_calls(model)
         model.call = runner.call
-    _forget_traces(model)
-    return model
 
 
 def disable(model):
     """Undo `enable`: the model and its layers run their own code again. Returns the model.
+
+    So do Keras models that hold it, and a `StaleTraceWarning` names what goes on, as with `enable`.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -109,11 +127,7 @@ def disable(model):
     """
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
-    if _layers.restore_calls(model):
-        _forget_traces(model)
+    changed = _layers.restore_calls(model)
+    if changed:
+        _traces.renew(model, "tfgc.disable", changed)
     return model
-
-
-def _forget_traces(model):
-    """Keras traced its training function with the code from before."""
-    model.train_function = None

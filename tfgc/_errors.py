@@ -4,9 +4,12 @@ A message quotes what the user wrote, says why it cannot be, and what to do
 instead. `tfgc.__main__` alone turns them into exit codes.
 """
 
+import copyreg
 import difflib
 import operator
 import re
+import sys
+import warnings
 
 
 class TfgcError(Exception):
@@ -14,6 +17,10 @@ class TfgcError(Exception):
 
     # AutoGraph raises an error of a traced function again under its own type only if it is made as an Exception is.
     __init__ = Exception.__init__
+
+    def __reduce__(self):
+        # Exception calls the class with the message, which a subclass with arguments of its own does not take.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)
 
 
 class OptionError(TfgcError, ValueError):
@@ -60,6 +67,22 @@ class ReplayMismatchError(TfgcError):
 
 class NotReplayableWarning(UserWarning):
     """A function cannot be run twice safely, so it is not recomputed."""
+
+
+class StaleTraceWarning(UserWarning):
+    """A `tf.function` of the user's own was traced before a model was enabled or disabled, and goes on as it was."""
+
+
+class OpenSizesWarning(UserWarning):
+    """A plan was asked for without the sizes that it takes to choose one, so nothing is recomputed."""
+
+
+def warn(message, category):
+    """Warn, pointing at the line outside of tfgc that called into it."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tfgc":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def whole(name, value, least=1):

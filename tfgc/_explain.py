@@ -15,6 +15,8 @@ _PHASES = {
 _COLUMNS = ("", "mode", "stores", "in place of", "run again", "nodes (how many)")
 # What must stay on one line is held together by a space that is no place to break.
 _HARD = "\N{NO-BREAK SPACE}"
+_UNKNOWN = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
+_KEPT = " All is kept until then, which never needs more than plain training."
 _PEAK = f"<-{_HARD}the{_HARD}peak{_HARD}is{_HARD}here"
 
 
@@ -27,7 +29,7 @@ def explain(plan):
     count = len(plan.segments)
     said = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
     if plan.outlook is None:
-        said.append("Sizes are unknown, so nothing is predicted: plan with batch_size, and input_shapes where asked.")
+        said.append(_UNKNOWN + ("" if again else _KEPT))
         return _filled([*said, ""]) + "\n" + _table(_rows(plan, None), (0, 1, 5))
     said += [*_outlook(plan), ""]
     rows = _rows(plan, plan.outlook)

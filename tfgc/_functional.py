@@ -11,6 +11,7 @@ a function keeps to that (no raw `tf.random`, no write to a plain
 `tf.Variable`) is what `_effects` finds out, by tracing it once.
 """
 
+import contextlib
 import contextvars
 import dataclasses
 import sys
@@ -18,103 +19,14 @@ import sys
 import keras
 import tensorflow as tf
 
-from tfgc import _checksum, _context
-from tfgc._errors import UnsupportedModelError
+from tfgc import _checksum, _context, _inner_functions
+from tfgc._packing import Packing, spec_of
 
 _noted = contextvars.ContextVar("tfgc_noted", default=None)
 
 
 class StaleEffectsError(Exception):
     """The function read a variable that `discover` had not seen."""
-
-
-class Packing:
-    """The structure of a value with its tensors taken out.
-
-    Masks that Keras attaches to tensors travel as tensors of their own.
-    """
-
-    def __init__(self, value):
-        self.tensors = []
-        self.opaque = None
-        self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
-        self._structure = tf.nest.map_structure(lambda _: None, value)
-        flat = type(value) is list and len(value) == len(self._leaves)
-        self._flat = flat and all(kind == "tensor" and mask is None for kind, _, _, mask in self._leaves)
-
-    def _take(self, leaf):
-        """Replace a leaf by (kind, static part, slots of its tensors, mask slot)."""
-        if isinstance(leaf, (keras.Variable, tf.Variable)):
-            return ("static", leaf, (), None)
-        if isinstance(leaf, tf.__internal__.CompositeTensor):
-            parts = tf.nest.flatten(leaf, expand_composites=True)
-            return ("composite", tf.type_spec_from_value(leaf), self._slots(parts), None)
-        if isinstance(leaf, keras.KerasTensor):
-            raise UnsupportedModelError(
-                f"A recomputed function was called on the symbolic {leaf!r}. It takes tensors; "
-                "to recompute parts of a functional model use tfgc.enable(model)."
-            )
-        if not tf.is_tensor(leaf):
-            if isinstance(leaf, tf.TensorArray):
-                self.opaque = "it takes or returns a tf.TensorArray. Pass its stack() instead"
-            return ("static", leaf, (), None)
-        mask = getattr(leaf, "_keras_mask", None)
-        slots = self._slots([leaf])
-        return ("tensor", None, slots, None if mask is None else self._slots([mask]))
-
-    def _slots(self, tensors):
-        first = len(self.tensors)
-        self.tensors.extend(tensors)
-        return tuple(range(first, len(self.tensors)))
-
-    def release(self):
-        """Hand over the tensors and keep only their dtypes and static shapes."""
-        tensors, self.tensors = self.tensors, None
-        self.specs = [spec_of(t) for t in tensors]
-        return tensors
-
-    def unpack(self, tensors):
-        """Put `tensors` (in the order of `release`) back into the structure."""
-        if self._flat:
-            return list(tensors)
-        leaves = []
-        for kind, static, slots, mask in self._leaves:
-            if kind == "static":
-                leaves.append(static)
-                continue
-            parts = [tensors[i] for i in slots]
-            if kind == "composite":
-                leaves.append(tf.nest.pack_sequence_as(static, parts, expand_composites=True))
-                continue
-            if mask is not None:
-                parts[0]._keras_mask = tensors[mask[0]]
-            leaves.append(parts[0])
-        return tf.nest.pack_sequence_as(self._structure, leaves)
-
-    @property
-    def shapes(self):
-        """The static shapes of the tensors, as plain tuples."""
-        return tuple(None if spec.shape.rank is None else tuple(spec.shape) for spec in self.specs)
-
-    @property
-    def tells_all(self):
-        """Whether `key` tells the values of everything but the tensors."""
-        return all(kind != "static" or isinstance(static, _FLAGS) for kind, static, _, _ in self._leaves)
-
-    @property
-    def key(self):
-        """Hashable; equal for calls that `discover` need look at only once."""
-        leaves = tuple((kind, _hashable(static), slots, mask) for kind, static, slots, mask in self._leaves)
-        dtypes = tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
-        return (repr(self._structure), leaves, dtypes)
-
-
-_FLAGS = bool | str | int | float | tf.TypeSpec | None
-
-
-def _hashable(leaf):
-    """Flags, numbers and names by value, since they choose what is run; the rest by type, and not kept alive."""
-    return (type(leaf), leaf) if isinstance(leaf, _FLAGS) else type(leaf)
 
 
 class Scope(keras.StatelessScope):
@@ -171,6 +83,37 @@ class Scope(keras.StatelessScope):
         for loss, layer in zip(self.losses, self.loss_layers):
             layer._loss_ids.discard(id(loss))
 
+    def apart(self, body, args, kwargs, xla):
+        """Call a function that needs a graph of its own; writes and losses leave it as its results."""
+        packing, runs = Packing((args, kwargs)), []
+        tensors = packing.release()
+        # Not of a branch: the other one may read the same variable.
+        here = contextlib.nullcontext if tf.executing_eagerly() else tf.compat.v1.get_default_graph().as_default
+
+        def read(variable):
+            with here():
+                return self.get_current_value(variable)
+
+        def pure(*tensors):
+            args, kwargs = packing.unpack(tensors)
+            with Scope(None, read) as scope, _inner_functions.inlined(scope.apart):
+                result = body(*args, **kwargs)
+            runs.append(scope.outcome(result, []))
+            return runs[-1].tensors
+
+        made = _inner_functions.call_apart(pure, tensors, xla)
+        return runs[-1].finish(made)
+
+    def outcome(self, result, draws):
+        """The `Run` of what was done in this scope: a function's result, and what it drew."""
+        packed = Packing(result, made=True)
+        outputs = packed.release()
+        sums = [checksum for _, checksum in self.notes or ()]
+        tensors = [*outputs, *self.losses, *sums, *(value for _, value in self.written.values())]
+        specs = [spec_of(t) for t in tensors]
+        labels = [label for label, _ in self.notes or ()]
+        return Run(tensors, specs, packed, self.loss_layers, labels, [v for v, _ in self.written.values()], draws)
+
     @property
     def loss_layers(self):
         """The layer that made each of `losses`."""
@@ -192,7 +135,8 @@ class Run:
     """All that one run of a function did.
 
     `tensors` are the outputs, then the losses, then the checksums that were noted, then
-    the new values of the written variables. `labels` hold the layer behind each checksum, and the spec of what it made.
+    the new values of the written variables. `labels` hold the layer behind each checksum, and the spec of what it made;
+    `draws` are random numbers that only their tensors tell.
     """
 
     tensors: list
@@ -201,6 +145,7 @@ class Run:
     loss_layers: list
     labels: list
     written: list
+    draws: list
 
     @property
     def differentiable(self):
@@ -214,9 +159,9 @@ class Run:
         end = len(self.specs) - len(self.written)
         return self.tensors[end - len(self.labels) : end]
 
-    def with_tensors(self, tensors):
-        """The same with other tensors; None for what is the same in every run of this signature."""
-        return Run(tensors, self.specs, self.packing, self.loss_layers, self.labels, self.written)
+    def without_tensors(self):
+        """What is the same in every run of this signature."""
+        return dataclasses.replace(self, tensors=None, draws=None)
 
     def finish(self, tensors):
         """Write the state, give the losses to their layers, return the value."""
@@ -232,27 +177,19 @@ class Run:
         return self.packing.unpack(tensors[:losses_at])
 
 
-def spec_of(tensor):
-    """The static shape and dtype of a tensor."""
-    return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
 def note(name, tensors):
     """Note the checksums of what a layer made, if what runs now is to be compared with a second run."""
     if _noted.get() is not None:
         _noted.get().extend(((name, spec_of(t)), _checksum.of(t)) for t in tensors if tf.is_tensor(t))
 
 
-def run(fn, packing, tensors, variables, values):
-    """Run `fn` once on `tensors`, with `variables` holding `values`. Pure."""
+def run(fn, packing, tensors, variables, values, draws=contextlib.nullcontext):
+    """Run `fn` once on `tensors`, with `variables` holding `values`. Pure, but for what it draws.
+
+    `draws(found)` is a context in which the drawn tensors are added to the list `found`, or others stand in for them.
+    """
     args, kwargs = packing.unpack(tensors)
-    table = {id(v): value for v, value in zip(variables, values)}
-    with Scope(table) as scope, _context.functions_inlined():
+    table, found = {id(v): value for v, value in zip(variables, values)}, []
+    with Scope(table) as scope, _inner_functions.inlined(scope.apart), draws(found):
         result = fn(*args, **kwargs)
-    packed = Packing(result)
-    outputs = packed.release()
-    written = [variable for variable, _ in scope.written.values()]
-    sums = [checksum for _, checksum in scope.notes]
-    tensors = [*outputs, *scope.losses, *sums, *(value for _, value in scope.written.values())]
-    specs = [spec_of(t) for t in tensors]
-    return Run(tensors, specs, packed, scope.loss_layers, [label for label, _ in scope.notes], written)
+    return scope.outcome(result, found)

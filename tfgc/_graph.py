@@ -26,10 +26,14 @@ class Ref(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Shape and dtype of a tensor; the first dimension is None for the batch."""
+    """Shape and dtype of a tensor; the first dimension is None for the batch.
+
+    `varies` means that each None, the first one included, depends on the values in the batch.
+    """
 
     shape: tuple
     dtype: str = "float32"
+    varies: bool = False
 
     def bytes(self, batch_size=None):
         """Bytes of the tensor, or of one sample of it without `batch_size`.
@@ -37,7 +41,13 @@ class Spec:
         Raises:
             OptionError: If a dimension other than the batch is unknown.
         """
-        if None in self.shape[1:]:
+        if self.varies:
+            raise OptionError(
+                f"it makes a tensor of shape {self.shape}, whose unknown sizes depend on the values in the batch, so "
+                "its bytes cannot be known ahead. Give it a fixed size, or apply it to the data before the model; "
+                "strategy='uniform' and 'manual' need no sizes"
+            )
+        if self.open:
             raise OptionError(
                 f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc "
                 "does not guess sizes; name them with tfgc.plan(model, input_shapes={input name: shape without batch}) "
@@ -46,14 +56,25 @@ class Spec:
         batch = 1 if batch_size is None else batch_size
         return math.prod(batch if d is None else d for d in self.shape) * itemsize(self.dtype)
 
+    @property
+    def open(self):
+        """Whether its bytes cannot be told, even of one sample."""
+        return self.varies or None in self.shape[1:]
+
     def __str__(self):
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
 def itemsize(dtype):
-    """Bytes of one element of a dtype, given by name."""
+    """Bytes of one element of a dtype, given by name.
+
+    A string counts as its 24-byte handle, TensorFlow's `tstring` (tsl/platform/ctstring_internal.h): that is all that
+    the allocator is asked for. Text of more than 22 bytes lies on the heap besides, where the allocator sees nothing.
+    """
     if dtype == "bool":
         return 1
+    if dtype == "string":
+        return 24
     bits = re.search(r"\d+", dtype)
     if bits is None:
         raise OptionError(f"the size of a {dtype} element is not known")
@@ -198,7 +219,7 @@ class Graph:
     @functools.cached_property
     def sizes_known(self):
         """Whether no tensor has an unknown dimension besides the batch."""
-        return all(None not in spec.shape[1:] for spec in self.specs.values())
+        return not any(spec.open for spec in self.specs.values())
 
     def bytes(self, ref):
         """Bytes of one tensor."""

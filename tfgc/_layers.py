@@ -6,13 +6,18 @@ inside of another one that is chosen, or inside of anything that is recomputed, 
 of that: nothing runs three times.
 """
 
+import contextlib
 import functools
+import weakref
 
 import keras
 
-from tfgc import _context, _functional, _trace
+from tfgc import _context, _entry, _functional, _settings, _trace
 from tfgc._block import Block
 from tfgc._errors import OptionError, near
+
+# For each model the layers that it was enabled by, and what stands in for their `call`: they may leave the model.
+_replaced = weakref.WeakKeyDictionary()
 
 
 class LayerCall:
@@ -23,20 +28,23 @@ class LayerCall:
     def __init__(self, layer, *, wrap=None, compile_segments=True, check_replay=False):
         self._original = original = layer.call
         functools.update_wrapper(self, original)
-        run = original
-        if check_replay:
+        settings = _settings.Settings([layer])
 
-            def run(*args, **kwargs):
+        def run(*args, **kwargs):
+            with settings.watched():
                 made = original(*args, **kwargs)
+            if check_replay:
                 _functional.note(layer.path or layer.name, keras.tree.flatten(made))
-                return made
+            return made
 
-        trainable = lambda: tuple(inner.trainable for inner in layer._flatten_layers())
-        name = f"layer {layer.path or layer.name!r}"
-        self._block = Block(run, name=name, compiled=compile_segments, wrap=wrap, settings=trainable, loose=True)
+        self._name = f"layer {layer.path or layer.name!r}"
+        self._block = Block(run, name=self._name, compiled=compile_segments, wrap=wrap, settings=settings, loose=True)
 
     def __call__(self, *args, **kwargs):
         if _context.is_inference() or _context.in_stateless_scope():
+            return self._original(*args, **kwargs)
+        _entry.refuse_tf1_graph(self._name)
+        if _entry.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
         return self._block(*args, **kwargs)
 
@@ -65,16 +73,35 @@ def choose(model, chosen):
     return found
 
 
-def replace_calls(layers, **how):
-    """Let each layer recompute its inside from now on."""
+def replace_calls(model, layers, **how):
+    """Let each of these layers of `model` recompute its inside from now on."""
     calls = [LayerCall(layer, **how) for layer in layers]
     for layer, call in zip(layers, calls):
         layer.call = call
+    _replaced[model] = [(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)]
 
 
 def restore_calls(model):
-    """Give a model and every layer of it their own `call` back; return whether there was anything to undo."""
-    changed = [layer for layer in model._flatten_layers() if _trace.stands_in(layer)]
+    """Give a model and every layer of it their own `call` back; return those that had another one."""
+    gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
+    gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
+    changed = {layer for layer in [*model._flatten_layers(), *gone] if _trace.stands_in(layer)}
     for layer in changed:
         del layer.call
-    return bool(changed)
+    return changed
+
+
+@contextlib.contextmanager
+def restored(model):
+    """Run a model plainly in here; afterwards it is enabled again if it was."""
+    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if _trace.stands_in(layer)}
+    replaced = _replaced.get(model)
+    restore_calls(model)
+    try:
+        yield
+    finally:
+        restore_calls(model)
+        for layer, call in calls.items():
+            layer.call = call
+        if replaced is not None:
+            _replaced[model] = replaced

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfgc._graph import itemsize
+
 
 class Loops:
     """The lists of a graph's loops."""
@@ -20,11 +22,11 @@ class Loops:
 
 
 def tensor_bytes(tensor):
-    """Bytes of a tensor of known shape; 0 for what is no array."""
+    """Bytes of a tensor of known shape; 0 for what is no array. A string is its handle, as in `Spec.bytes`."""
     count = tensor.shape.num_elements()
-    if count is None or tensor.dtype in (tf.resource, tf.string, tf.variant):
+    if count is None or tensor.dtype in (tf.resource, tf.variant):
         return 0
-    return count * tensor.dtype.size
+    return count * itemsize(tensor.dtype.name)
 
 
 def _is_loop(op):

@@ -20,6 +20,7 @@ import tempfile
 import cloudpickle
 import memory_profiler
 
+from tfgc import _folder
 from tfgc import strategies as known_strategies
 from tfgc._case import NOTHING, Case, Task
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
@@ -212,13 +213,14 @@ def run(case, foresight=NOTHING):
 
 def _answer(told):
     """Run a child process on a `Case`, `Task` or `Search`: exit code, last words, answer and samples of memory."""
+    path, folders = _folder.for_child()
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer")
         with open(os.path.join(folder, "errors"), "w+b") as errors:
             child = subprocess.Popen(
-                [sys.executable, "-m", "tfgc._child", answer],
+                [sys.executable, "-P", "-m", "tfgc._child", answer, *folders],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": path},
             )  # fmt: skip
             try:
                 with contextlib.suppress(BrokenPipeError):

@@ -14,7 +14,7 @@ import itertools
 
 import tensorflow as tf
 
-from tfgc import _context
+from tfgc import _attached, _building, _context
 
 _OPEN = contextvars.ContextVar("open", default=None)
 
@@ -99,7 +99,7 @@ class Turns:
         ends = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
-                _context.wait_for(start, ends)
+                _building.wait_for(start, ends)
             ends = own or ends
 
 
@@ -107,10 +107,10 @@ def _passed(tensor, backward):
     """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are."""
     if not isinstance(tensor, tf.Tensor):
         return tensor
-    if tensor.dtype.is_floating and _context.is_recorded([tensor]):
-        passed = tf.custom_gradient(lambda x: (tf.identity(x), backward))(tensor)
-    else:
-        passed = tf.identity(tensor)
-    if getattr(tensor, "_keras_mask", None) is not None:
-        passed._keras_mask = tensor._keras_mask
-    return passed
+
+    def copy(value):
+        if value.dtype.is_floating and _context.is_recorded([value]):
+            return tf.custom_gradient(lambda x: (tf.identity(x), backward))(value)
+        return tf.identity(value)
+
+    return _attached.copied(tensor, copy)

@@ -2,13 +2,9 @@
 
 import dataclasses
 
-from tfgc import _judge, _simulate, _sizes, strategies
-from tfgc._errors import InfeasibleBudgetError
+from tfgc import _fitting, _judge, _simulate, _sizes, strategies
 from tfgc._plan import Plan
 from tfgc.strategies import budget as budget_strategy
-
-# Plans of the front among which the one that the allocator serves with least is looked for.
-_NEAR_LEAST = 8
 
 
 def plan(
@@ -23,12 +19,15 @@ def plan(
             budget, and for times. Without it bytes are those of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function
             `plan(graph, **options) -> Plan`. Default: `budget` if there is a
-            budget, else `optimal`, the least peak at one replay; `uniform`, which needs
-            no sizes, where the model leaves some open.
+            budget, else `optimal`, the least peak at one replay; where sizes are not known `keep_all`, with
+            an `OpenSizesWarning`, since any other plan might need more than plain training.
         budget: Bytes that the whole step may use on the device: weights, their
-            gradients, optimizer slots and activations, as TensorFlow's allocator counts them.
-            A number, "4GB", "60%" of the plain step's peak, or "auto": 90 % of what the
-            device has free now.
+            gradients, optimizer slots and activations, in the chunks that TensorFlow's allocator
+            hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
+            "60%" of the plain step's, or "auto": 90 % of what is free now. That is on a
+            GPU the limit of TensorFlow's allocator less what it has handed out, on a CPU what the
+            machine has available or what is left of the container's limit, whichever is less.
+            Weights that are there already are not free, and count in the step once more.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a pair of inputs and targets) that
@@ -66,7 +65,9 @@ def plan(
         model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss
     )
     if strategy is None:
-        strategy = "optimal" if graph.sizes_known else "uniform"
+        strategy = "optimal" if graph.sizes_known else "keep_all"
+        if not graph.sizes_known:
+            _sizes.warn_of_open_sizes(graph)
     fixed = 0 if budget is None else _sizes.fixed_bytes(model, optimizer)
     chosen = choose(graph, strategy, budget, fixed, options)
     return (
@@ -81,25 +82,16 @@ def choose(graph, strategy, budget, fixed, options):
     if budget is None:
         return strategies.apply(strategy, dataclasses.replace(graph, whole_step=False), **options)
     total = _sizes.budget_bytes(budget, graph, fixed)
+    return _judge.judged(graph, fitting(graph, strategy, total, fixed, options))
+
+
+def fitting(graph, strategy, total, fixed, options):
+    """The plan of a strategy whose step fits in `total` bytes as TensorFlow's allocator serves it."""
     if strategy == "budget":
-        return _judge.judged(graph, fitting(graph, budget_strategy.front(graph, **options), total, fixed))
-    try:
-        return strategies.apply(strategy, graph, budget=total - fixed, **options)
-    except InfeasibleBudgetError as error:
-        raise InfeasibleBudgetError(total, error.least + fixed, error.node) from None
-
-
-def fitting(graph, front, total, fixed):
-    """The plan of least work whose step fits in `total` bytes as the allocator counts them.
-
-    From the front, so that a larger budget never gives a slower plan, nor a smaller one a higher peak.
-    """
-    told = lambda plan: _simulate.estimate(graph, plan, fixed)
-    for peak, plan in reversed(front):
-        if peak + fixed <= total and told(plan).needed_bytes <= total:
-            return plan
-    least = min((told(plan) for _, plan in front[:_NEAR_LEAST]), key=lambda found: found.needed_bytes)
-    raise InfeasibleBudgetError(total, least.needed_bytes, least.node)
+        return _fitting.from_front(graph, budget_strategy.front(graph, **options), total, fixed)
+    strategies.check_options(strategy, options, total)
+    ask = lambda budget: strategies.get(strategy)(graph, budget=budget, **options)
+    return _fitting.from_strategy(graph, ask, total, fixed)
 
 
 def pareto(

@@ -12,7 +12,8 @@ import dataclasses
 
 import keras
 
-from tfgc import _judge, _simulate, _sizes, _trace, strategies
+from tfgc import _judge, _planner, _simulate, _sizes, _trace, strategies
+from tfgc._buffers import Buffers
 from tfgc._case import Largest, Searched
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._limit import MOST
@@ -178,10 +179,9 @@ class _Chosen:
                 graph_of_plan = dataclasses.replace(graph, whole_step=False)
                 plan = strategies.apply(self._strategy, graph_of_plan, **self._options)
             else:
-                room = max(self._limit - held, 1)
-                plan = strategies.apply(self._strategy, graph, budget=room, **self._options)
+                plan = _planner.fitting(graph, self._strategy, self._limit, held, self._options)
         except InfeasibleBudgetError as error:
-            return error.least + held, error.least + held, None, error.node
+            return error.least, _judge.floor(graph, Buffers(graph))[0] + held, None, error.node
         step = _simulate.estimate(graph, plan, held)
         return step.needed_bytes, step.peak_bytes, plan, step.node
 

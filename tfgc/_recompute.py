@@ -2,8 +2,10 @@
 
 import functools
 
+import keras
 import tensorflow as tf
 
+from tfgc import _entry, _settings
 from tfgc._block import Block
 from tfgc._errors import OptionError
 
@@ -28,7 +30,7 @@ def recompute(fn):
     Raises:
         ReplayMismatchError: In the backward pass, if the second run gives
             other shapes or dtypes than the first.
-        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`.
+        UnsupportedModelError: If called on a symbolic `keras.KerasTensor`, or in a TensorFlow 1 graph.
 
     Example:
         >>> import tensorflow as tf, tfgc
@@ -45,12 +47,46 @@ def recompute(fn):
     """
     if not callable(fn):
         raise OptionError(f"recompute takes a function, a layer or a model, not {fn!r}")
-    block = Block(fn, name=getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__)))
+    name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
+    call, settings = fn, tuple
+    if isinstance(fn, keras.Layer):
+        settings = _settings.Settings([fn])
+
+        def call(*args, **kwargs):
+            with settings.watched():
+                return fn(*args, **kwargs)
+
+    block = Block(call, name=name, settings=settings)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args, **kwargs):
-        return block(*args, **kwargs)
+        _entry.refuse_tf1_graph(f"the recomputed {name!r}")
+        return fn(*args, **kwargs) if _entry.is_empty(args, kwargs) else block(*args, **kwargs)
 
+    # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
+    recomputed.__tf_tracing_type__ = lambda _: _Itself(recomputed)
     return recomputed
+
+
+class _Itself(tf.types.experimental.TraceType):
+    """How `tf.function` takes a recomputed function as an argument: as a value that it is traced anew for."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def is_subtype_of(self, other):
+        return self == other
+
+    def most_specific_common_supertype(self, others):
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context):
+        return self._function
+
+    def __eq__(self, other):
+        return isinstance(other, _Itself) and self._function is other._function
+
+    def __hash__(self):
+        return id(self._function)

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _context, _effects, _functional
+from tfgc import _context, _effects, _functional, _packing
 from tfgc._errors import told
 
 
@@ -34,7 +34,7 @@ def _probe(original, name, unrepeatable, kept):
     def call(*args, **kwargs):
         if _context.in_stateless_scope():
             return original(*args, **kwargs)
-        packing = _functional.Packing((args, kwargs))
+        packing = _packing.Packing((args, kwargs))
         tensors = packing.release()
         try:
             effects = _effects.discover(original, packing)
@@ -43,6 +43,7 @@ def _probe(original, name, unrepeatable, kept):
             return original(*args, **kwargs)
         if effects.obstacle is not None:
             kept[name] = effects.obstacle
+        if effects.obstacle is not None or effects.draws:  # Stored draws stand in for drawing in a traced run alone.
             return original(*args, **kwargs)
         values = [tf.convert_to_tensor(variable.value) for variable in effects.reads]
         first, second = (_outcome(original, packing, tensors, effects, values) for _ in range(2))

@@ -13,7 +13,7 @@ import itertools
 
 import tensorflow as tf
 
-from tfgc import _context, _functional, _ordering
+from tfgc import _building, _constants, _context, _draws, _functional, _ordering, _packing
 from tfgc._errors import ReplayMismatchError
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
@@ -25,38 +25,42 @@ class Piece:
     `again` is what the second run calls: `fn`, or the same function with parts that are recomputed in turn.
     """
 
+    records_nothing = False
+
     def __init__(self, fn, packing, effects, surroundings, name, again):
         self.effects = effects
         self._fn = fn
         self._again = again
-        self._packing = packing
+        self._packing = packing.without(effects.unread)
         self.surroundings = surroundings
         self.name = name
 
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
         with _ordering.in_no_order():
-            return self._run(self._fn, inputs)
+            return self._run(self._fn, inputs, _draws.noted if self.effects.draws else contextlib.nullcontext)
 
-    def _run(self, fn, inputs):
+    def _run(self, fn, inputs, draws):
         n = len(self._packing.specs)
-        return _functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:])
+        return _functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:], draws)
 
-    def backward(self, inputs, sources, first, upstream):
+    def backward(self, inputs, sources, first, upstream, draws):
         """Run again; return a gradient for each source and closed-over thing, and the checksums noted.
 
         `first` is the first run without its tensors, `upstream` the gradients
-        of its differentiable tensors.
+        of its differentiable tensors, `draws` what it drew.
         """
         n = len(self._packing.specs)
         with self.surroundings.restored(), _fence(upstream) as wait, _ordering.one_after_another():
             # A copy of its own for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + [_context.inside(x) for x in inputs[n:]]
-            captured = [_context.inside(t) for t in self.effects.captured]
+            held = [wait(x) for x in inputs[:n]] + [_building.inside(x) for x in inputs[n:]]
+            captured = [_building.inside(t) for t in self.effects.captured]
+            drawn = [_building.inside(t) for t in draws]
+            again_drawn = lambda _: _draws.handed_in(drawn, self.name) if drawn else contextlib.nullcontext()
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
                 try:
-                    again = self._run(self._again, held)
+                    again = self._run(self._again, held, again_drawn)
                 except _functional.StaleEffectsError as error:
                     raise ReplayMismatchError(
                         f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
@@ -72,7 +76,7 @@ class Piece:
     def _check(self, first, again):
         """Layer by layer where checksums were noted, and what the whole returned."""
         named = [(name, [spec]) for name, spec in first.labels], [(name, [spec]) for name, spec in again.labels]
-        results = ("its results", first.specs), ("its results", [_functional.spec_of(t) for t in again.tensors])
+        results = ("its results", first.specs), ("its results", [_packing.spec_of(t) for t in again.tensors])
         for one, other in [*itertools.zip_longest(*named, fillvalue=("nothing", [])), results]:
             if one[0] != other[0] or not _alike(one[1], other[1]):
                 raise ReplayMismatchError(
@@ -87,6 +91,8 @@ class Compiled:
     The backward function drops the part of the replay that no gradient reads.
     """
 
+    records_nothing = True
+
     def __init__(self, piece):
         self.effects, self.surroundings, self.name = piece.effects, piece.surroundings, piece.name
         self._piece = piece
@@ -100,9 +106,9 @@ class Compiled:
         # One backward function serves many shapes, so it holds none of them.
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
         specs = [_of_any_size(s) for s in run.specs]
-        layout = dataclasses.replace(run, tensors=None, specs=specs, labels=labels)
+        layout = dataclasses.replace(run, tensors=None, draws=None, specs=specs, labels=labels)
         self._layouts[tf.compat.v1.get_default_graph()] = layout, _context.call_context()
-        return run.tensors
+        return run.tensors + run.draws
 
     def renamed(self, effects, rename):
         """The same functions for other variables and layers; `rename` gives them for a list of these."""
@@ -114,24 +120,34 @@ class Compiled:
         before = _context.call_context()
         function = self._forward.concrete([inputs])
         _context.set_call_context(before)
-        tensors = _context.call_flat(function, inputs)
+        made = _context.call_flat(function, inputs)
         layout, left = self._layouts[function.graph]
         _context.set_call_context(left)
+        tensors, draws = made[: len(layout.specs)], made[len(layout.specs) :]
         if self._rename is None:
-            return layout.with_tensors(tensors)
+            return dataclasses.replace(layout, tensors=tensors, draws=draws)
         layers, written = self._rename(layout.loss_layers), self._rename(layout.written)
-        return dataclasses.replace(layout, tensors=tensors, loss_layers=layers, written=written)
+        return dataclasses.replace(layout, tensors=tensors, draws=draws, loss_layers=layers, written=written)
 
-    def backward(self, inputs, sources, first, upstream):
+    def backward(self, inputs, sources, first, upstream, draws):
         function = self._backward.get(tuple(sources))
         if function is None:
 
-            def trace_backward(inputs, upstream):
-                return self._piece.backward(inputs, sources, first, upstream)
+            def trace_backward(inputs, upstream, draws):
+                return self._piece.backward(inputs, sources, first, upstream, draws)
 
             function = _Function(trace_backward)
             self._backward[tuple(sources)] = function
-        return function(inputs, list(upstream))
+        return function(inputs, list(upstream), list(draws))
+
+
+class TracedReplay(Compiled):
+    """A piece that runs op by op, and again in a `tf.function`: only there can what it drew stand for what it draws."""
+
+    records_nothing = False
+
+    def forward(self, inputs):
+        return self._piece.forward(inputs)
 
 
 class _Function:
@@ -175,7 +191,7 @@ def _fence(upstream):
         never = tf.math.is_nan(total) & tf.math.is_inf(total)
         yield lambda x: x | never if x.dtype.is_bool else x + tf.cast(never, x.dtype)
     else:
-        with tf.control_dependencies(list(upstream)):
+        with _constants.shared(upstream), tf.control_dependencies(list(upstream)):
             yield tf.identity
 
 

@@ -1,10 +1,11 @@
 """Render measurements: tables for a terminal or Markdown, and a picture. No TensorFlow."""
 
+import io
 import math
 
 import rich.console
 
-from tfgc import _units
+from tfgc import _files, _units
 from tfgc._errors import TfgcError
 from tfgc._results import Measurement
 from tfgc._sheet import Sheet
@@ -96,10 +97,9 @@ def plot(records, path):
 
 def save(figure, path):
     """Write a matplotlib figure into a PNG file, or say why it cannot be."""
-    try:
-        figure.savefig(path, dpi=120, format="png")
-    except OSError as error:
-        raise TfgcError(f"cannot write the plot {path!r}: {error.strerror}") from error
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120, format="png")
+    _files.write(path, picture.getvalue())
 
 
 def require_matplotlib(what="a plot", extra="plot"):

@@ -199,7 +199,8 @@ def from_json(text):
         studies = tuple(_study(study) for study in data["studies"])
         return Results(studies, data["command"], data["suite"], data["predicted"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TfgcError(f"not a results file, or a damaged one: {error}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise TfgcError(f"not a results file, or a damaged one: {why}") from error
 
 
 def read(path):

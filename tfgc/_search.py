@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfgc import _errors, _measure
+from tfgc import _measure
 from tfgc import strategies as known_strategies
 from tfgc._case import Case, Search
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, whole
@@ -35,7 +35,7 @@ def max_batch(
 
     Args:
         build: Name of a network (see `tfgc.zoo`) or a function that builds a model.
-        budget: Bytes: a number, "8GB", or "auto": 90 % of what the device has free now.
+        budget: Bytes: a number, "8GB", or "auto": 90 % of what is free now, as for `tfgc.plan`.
         strategy: A name from `tfgc.strategies.available()`, `name:n` for n segments, or a function. `keep_all` is
             plain training. Default: at each batch the plan that needs least, nested replays allowed, which is
             as far as recomputation goes.
@@ -77,8 +77,7 @@ def max_batch(
         on_start(FIRST)
     found = _measure.ask(search, network)
     if found.refused is not None:
-        name, message = found.refused
-        raise getattr(_errors, name)(message)
+        raise found.refused
     wanted = found.recomputed or found.plain
     if wanted.batch_size == 0:
         raise _infeasible(found.budget_bytes, wanted.needed_bytes, wanted.node, found.fixed_bytes)

@@ -16,36 +16,68 @@ peak above two.
 
 import dataclasses
 
-from tfgc import _functional, _ordering, _trace, _twins
+import tensorflow as tf
+
+from tfgc import _entry, _functional, _ordering, _settings, _trace, _twins
 from tfgc._block import Block
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._graph import Ref
 
 
 class Runner:
     """A model's `call`, run by a plan.
 
+    A call on a model whose graph has changed, such as a Sequential after `add`, follows: by the same plan where it
+    still fits, else by a new one.
+
     Args:
         model: The model whose layers run.
         plan: The `Plan`.
+        replan: Makes a plan for the model when that has changed; None where the plan is the user's own.
         wrap: None, or `tf.recompute_grad` to use it in place of tfgc's own.
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
     """
 
-    def __init__(self, model, plan, *, wrap=None, compile_segments=True, check_replay=False):
-        self.plan = plan
-        self._program = _trace.Program(model)
-        plan.check(self._program.graph)
+    def __init__(self, model, plan, *, replan=None, wrap=None, compile_segments=True, check_replay=False):
         self._original = type(model).call
         self._model = model
-        how = _How(self._program, wrap, compile_segments, _functional.note if check_replay else None)
-        self._run = _chain(how, plan.segments, self._program.outputs)
+        self._replan = replan
+        self._how = (wrap, compile_segments, _functional.note if check_replay else None)
+        self._read(plan)
+
+    def _read(self, plan):
+        program = _trace.Program(self._model)
+        plan.check(program.graph)
+        self.plan, self._program = plan, program
+        self._run = _chain(_How(program, *self._how), plan.segments, program.outputs)
+
+    @property
+    def is_current(self):
+        """Whether the model still has the graph that was read."""
+        return self._program.is_current
+
+    def _follow(self):
+        # Whoever calls may be tracing.
+        with tf.init_scope():
+            try:
+                self._read(self.plan)
+            except PlanMismatchError as error:
+                if self._replan is None:
+                    raise PlanMismatchError(
+                        f"{self._model.name!r} has changed since it was enabled: {error} Then enable it again"
+                    ) from error
+                self._read(self._replan())
 
     def call(self, inputs, training=None, mask=None):
         """Stand in for the model's own `call`; `training=False` runs that one."""
         if training is False:
             return self._original(self._model, inputs, training=False, mask=mask)
+        _entry.refuse_tf1_graph(f"the enabled {self._model.name!r}")
+        if _entry.is_empty(inputs):
+            return self._original(self._model, inputs, training=training, mask=mask)
+        if not self.is_current:
+            self._follow()
         table = self._program.feed(inputs, mask)
         self._run(table, training)
         return self._program.collect(table)
@@ -94,10 +126,12 @@ def _piece(how, segment, number, firsts):
     program, name = how.program, f"segment {number}, {segment}"
     nodes = _leaves(segment)
     needed, produced, release = interface(program.graph, nodes)
+    settings = _settings.Settings(program.layers(nodes))
 
     def run(*tensors, training):
         table = dict(zip(needed, tensors))
-        program.run(nodes, table, training, release, how.watch)
+        with settings.watched():
+            program.run(nodes, table, training, release, how.watch)
         return [table[ref] for ref in produced]
 
     again = None
@@ -112,8 +146,6 @@ def _piece(how, segment, number, firsts):
             inside(table, training)
             return [table[ref] for ref in produced]
 
-    layers = program.layers(nodes)
-    frozen = lambda: tuple(layer.trainable for layer in layers)
     replay = segment.mode == "recompute"
     # What is watched is told by its own name.
     kind_now = lambda: None if how.watch else _twins.signature(program, segment, nodes, needed, produced)
@@ -123,7 +155,7 @@ def _piece(how, segment, number, firsts):
         alike = lambda: kind_now() is not None and kind_now() == kind_of_first()
         twin = _twins.Twin(block, _twins.renaming(program, first, nodes), alike)
     block = Block(
-        run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=frozen, again=again, twin=twin
+        run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=settings, again=again, twin=twin
     )
     if kind is not None:
         firsts.setdefault(kind, (nodes, block, kind_now))

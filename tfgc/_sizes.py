@@ -1,16 +1,13 @@
 """What a plan needs to know besides the model: batch, open dimensions, fixed bytes, the budget in bytes."""
 
 import dataclasses
-import subprocess
-import warnings
 
 import keras
 import numpy as np
-import psutil
 import tensorflow as tf
 
-from tfgc import _costs, _simulate, _timing, _trace
-from tfgc._errors import NotReplayableWarning, OptionError, near, whole
+from tfgc import _costs, _memory, _simulate, _timing, _trace
+from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, near, warn, whole
 from tfgc._plan import Plan
 from tfgc._units import parse_bytes
 
@@ -45,7 +42,7 @@ def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_s
     for node in graph.nodes:
         if node.cost.obstacle:
             message = f"{node.name!r} cannot be run twice and is planned to be kept: {node.cost.obstacle}."
-            warnings.warn(message, NotReplayableWarning, stacklevel=4)
+            warn(message, NotReplayableWarning)
     if measure:
         graph = _timing.timed(program, graph)
     if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
@@ -53,6 +50,28 @@ def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_s
     if loss is not None and whole_step:
         graph = dataclasses.replace(graph, loss=_costs.loss_course(graph, loss))
     return dataclasses.replace(graph, whole_step=whole_step)
+
+
+def warn_of_open_sizes(graph):
+    """Say that nothing is recomputed, since the sizes of `graph` are not known, and how to give them."""
+    inputs = {name: spec.shape for name, spec in graph.inputs.items() if spec.open}
+    if inputs:
+        shapes = ", ".join(f"{name!r} is {shape}" for name, shape in inputs.items())
+        given = ", ".join(f"{name!r}: shape" for name in inputs)
+        why = f"the model leaves sizes of its inputs open ({shapes})"
+        how = f"tfgc.plan(model, batch_size, input_shapes={{{given}}}), shapes without the batch, or example=batch"
+        remedy = f"give them: {how}"
+    else:
+        ref, spec = next((ref, spec) for ref, spec in graph.specs.items() if spec.open)
+        why = (
+            f"{ref.node!r} makes a tensor of shape {spec.shape}, whose unknown sizes depend on the values in the batch"
+        )
+        remedy = "give it a fixed size, or apply it to the data before the model"
+    warn(
+        f"nothing is recomputed: {why}, so no plan is known to need less than keeping all. To save memory {remedy}; "
+        "strategy='uniform' recomputes without knowing sizes.",
+        OpenSizesWarning,
+    )
 
 
 def per_sample(plan, batch):
@@ -112,7 +131,7 @@ def _bytes(variables):
 def budget_bytes(budget, graph, fixed):
     """A budget of the whole step, in bytes."""
     if budget == "auto":
-        return int(free_bytes() * (1 - MARGIN))
+        return int(_memory.free_bytes() * (1 - MARGIN))
     if isinstance(budget, str) and budget.strip().endswith("%"):
         try:
             share = float(budget.strip()[:-1]) / 100
@@ -123,21 +142,6 @@ def budget_bytes(budget, graph, fixed):
         plain = _simulate.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
         return int(share * plain.needed_bytes)
     return parse_bytes(budget)
-
-
-def free_bytes():
-    """Bytes that the device has free now: the machine, or where there is one the first GPU.
-
-    TensorFlow does not tell a GPU's size; what its driver tells is read.
-    """
-    if tf.config.list_physical_devices("GPU"):
-        command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        try:
-            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-            return int(told[0]) * 2**20
-        except (OSError, subprocess.CalledProcessError, ValueError, IndexError) as error:
-            raise OptionError(f"budget='auto': the GPU's free memory cannot be read ({error}); give bytes") from error
-    return psutil.virtual_memory().available
 
 
 def _shapes(model, example):
@@ -158,7 +162,16 @@ def _shapes(model, example):
             return _shapes(model, arrays[0])
     if len(arrays) != len(inputs):
         raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
-    batches = {len(array) for array in arrays}
+    given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
+    batches = {shape[0] for shape in given.values()}
     if len(batches) != 1:
         raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
-    return batches.pop(), {t.name: tuple(array.shape[1:]) for t, array in zip(inputs, arrays)}
+    return batches.pop(), {name: shape[1:] for name, shape in given.items()}
+
+
+def _fitting(tensor, array):
+    """The shape of an array as an input takes it: Keras adds or drops a last dimension of one."""
+    shape, rank = tuple(array.shape), len(tensor.shape)
+    if len(shape) == rank + 1 and shape[-1] == 1:
+        return shape[:-1]
+    return (*shape, 1) if len(shape) == rank - 1 and tensor.shape[-1] == 1 else shape

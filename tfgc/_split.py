@@ -1,8 +1,8 @@
 """Split a model into partitioned sub-models: plain `keras.Model`s that compose.
 
-Known weakness: the parts share the model's layers, which keep only the nodes that they had. A part
+Known weaknesses. The parts share the model's layers, which keep only the nodes that they had. A part
 that is saved puts its own nodes back for that moment, and refuses if its layers were
-called on symbolic tensors since.
+called on symbolic tensors since. A part that is enabled itself no longer notices that the model was changed.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import functools
 import keras
 
 from tfgc import _trace, strategies
-from tfgc._errors import TfgcError, whole
+from tfgc._errors import PlanMismatchError, TfgcError, whole
 from tfgc._graph import Ref
 from tfgc._plan import Plan
 
@@ -35,7 +35,8 @@ def split(model, n_or_plan):
     Raises:
         UnsupportedModelError: If the model is subclassed or not built.
         OptionError: For a number below 1 or above the number of nodes.
-        PlanMismatchError: If the plan was made for another model.
+        PlanMismatchError: If the plan was made for another model; in a call of a part, if the model has got other
+            layers since.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -86,7 +87,22 @@ def _part(program, i, nodes, enter, leave, *, last, name):
         given = program.structured_outputs(outputs) if last else _single(outputs)
         part = keras.Model(taken, given, name=f"{name}_part{i}")
     part.get_config = functools.partial(_config, part, removed)
+    part.call = _Call(part, program, name)
     return part
+
+
+class _Call:
+    """Stands in for the `call` of a part, and refuses if the model has got another graph."""
+
+    stands_in = True
+
+    def __init__(self, part, program, name):
+        self._original, self._program, self._name = part.call, program, name
+
+    def __call__(self, *args, **kwargs):
+        if not self._program.is_current:
+            raise PlanMismatchError(f"{self._name!r} has changed since it was split: split it again")
+        return self._original(*args, **kwargs)
 
 
 def _pass(tensor):

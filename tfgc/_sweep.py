@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfgc import _judge, _planner, _simulate, _sizes, _trace, strategies
+from tfgc import _fitting, _judge, _simulate, _sizes, _trace, strategies
 from tfgc._buffers import Buffers
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, whole
 from tfgc._front import Choice, Front
@@ -40,7 +40,7 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
     """
     limits = [_sizes.budget_bytes(budget, graph, fixed) for budget in budgets]
     front = budget_strategy.front(graph) if front is None else front
-    fits = [_fitting(graph, front, limit, fixed) for limit in limits]
+    fits = [_bought(graph, front, limit, fixed) for limit in limits]
     bought = [next((i for i, (_, plan) in enumerate(front) if plan is found), None) for found, _ in fits]
     shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(bought) - {None}
     predicted = lambda plan: _simulate.estimate(graph, plan, fixed)
@@ -67,9 +67,9 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
     )
 
 
-def _fitting(graph, front, limit, fixed):
+def _bought(graph, front, limit, fixed):
     """The plan that a budget buys and None, or None and the least budget that buys one."""
     try:
-        return _planner.fitting(graph, front, limit, fixed), None
+        return _fitting.from_front(graph, front, limit, fixed), None
     except InfeasibleBudgetError as error:
         return None, error.least

@@ -1,5 +1,6 @@
 """Batches of seeded noise for any model."""
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -8,20 +9,25 @@ from tfgc._errors import OptionError
 from tfgc._graph import Ref
 
 _SEED = 0
+_LINE = 8  # words in a line of text
 
 
 def batch(model, batch_size, input_shapes=None):
     """Inputs in the model's own structure, and a list of targets, one for each output.
 
-    Whole numbers are 0 or 1, all else is normally distributed.
+    Whole numbers are 0 or 1; strings are words that the model's lookups know, or lines of eight of them for a
+    `TextVectorization`; all else is normally distributed.
 
     Raises:
         OptionError: If a size of an input is open.
     """
     random = np.random.default_rng(_SEED)
+    words, length = _words(model)
 
     def tensor(spec):
         shape = (batch_size, *spec.shape[1:])
+        if spec.dtype == "string":
+            return tf.strings.reduce_join(random.choice(words, (*shape, length)), axis=-1, separator=" ")
         if tf.as_dtype(spec.dtype).is_integer:
             return tf.constant(random.integers(0, 2, shape), spec.dtype)
         return tf.cast(random.standard_normal(shape, dtype="float32"), spec.dtype)
@@ -30,6 +36,17 @@ def batch(model, batch_size, input_shapes=None):
     if len(inputs) > 1:
         return tf.nest.pack_sequence_as(model.input, inputs), outputs
     return inputs[0], outputs
+
+
+def _words(model):
+    """Words for string inputs, and how many of them make one string."""
+    words, length = [], 1
+    for layer in model._flatten_layers():
+        if isinstance(layer, (keras.layers.StringLookup, keras.layers.TextVectorization)):
+            lines = isinstance(layer, keras.layers.TextVectorization)
+            length = _LINE if lines else length
+            words += layer.get_vocabulary(include_special_tokens=False)
+    return words or ["word"], length
 
 
 def _specs(model, batch_size, input_shapes):

@@ -6,6 +6,7 @@ tensors of the full batch, forward alone and forward with gradients, each compil
 is not touched. Medians after a warm-up.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -19,7 +20,8 @@ import rich.console
 import rich.progress
 import tensorflow as tf
 
-from tfgc import _costs, _effects, _functional
+from tfgc import _costs, _effects, _files, _functional, _packing
+from tfgc._errors import TfgcError
 from tfgc._graph import Ref
 from tfgc._plan import describe
 
@@ -68,10 +70,10 @@ def _load(file):
 
 
 def _store(file, known):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = file.with_suffix(f".{os.getpid()}")
-    whole.write_text(json.dumps(known))
-    whole.replace(file)
+    # A folder that cannot be written costs the next call its time, not this one its plan.
+    with contextlib.suppress(OSError, TfgcError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _files.write(file, json.dumps(known))
 
 
 def _time(program, graph, node):
@@ -84,7 +86,7 @@ def _time(program, graph, node):
         program.run([node.name], table, training=True)
         return [table[Ref(node.name, i)] for i in range(len(node.outputs))]
 
-    packing = _functional.Packing((tuple(inputs), {}))
+    packing = _packing.Packing((tuple(inputs), {}))
     packing.release()
     reads = _effects.discover(call, packing).reads
     values = [tf.convert_to_tensor(v.value) for v in reads]

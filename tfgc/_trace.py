@@ -14,7 +14,7 @@ import keras
 from keras.src.models.functional import Functional, operation_fn, unpack_singleton
 from keras.src.models.sequential import Sequential
 
-from tfgc import _order, _ordering
+from tfgc import _order, _ordering, _parts, _shapes
 from tfgc._errors import OptionError, UnsupportedModelError, near
 from tfgc._graph import Graph, Node, Ref, Spec
 
@@ -51,6 +51,15 @@ class _Step:
         args, kwargs = self.node.arguments.fill_in(filled)
         return keras.tree.flatten(function(*args, **kwargs))
 
+    def outputs(self, specs):
+        """What it makes of inputs of these sizes, as `keras.KerasTensor`s."""
+        made = self.call(self.node.operation.compute_output_spec, specs)
+        given = {ref: specs[ref] for _, ref in self.sources}
+        if all(None not in t.shape for t in made) or any(None in t.shape for t in given.values()):
+            return made
+        function = operation_fn(self.node.operation, training=True)
+        return _shapes.traced(functools.partial(self.call, function), given, made)
+
 
 class Program:
     """The graph of a model together with what runs its nodes.
@@ -63,6 +72,7 @@ class Program:
         self._model = model
         self._function = functional_of(model)
         self._steps = {}
+        self._read = [(model, self._function)]
         self._names = {t.name for t in self._function.inputs}
         inputs = {t.name: t for t in self._function.inputs}
         for name in input_shapes or {}:
@@ -73,13 +83,15 @@ class Program:
         self._flatten(self._function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self._function.outputs)
         known = batch_size is not None or bool(input_shapes)
+        settled = batch_size is not None and all(None not in t.shape for t in specs.values())
         for name, step in self._steps.items():
-            made = step.call(step.node.operation.compute_output_spec, specs) if known else step.node.outputs
-            specs.update((Ref(name, i), keras.KerasTensor(t.shape, t.dtype)) for i, t in enumerate(made))
+            made = step.outputs(specs) if known else step.node.outputs
+            specs.update((Ref(name, i), _shapes.like(t, t.shape)) for i, t in enumerate(made))
+        specs = {ref: _spec(t, settled) for ref, t in specs.items()}
         nodes = [self._node(name, specs) for name in self._steps]
         self.graph = Graph(
             _order.order(nodes, self.outputs, self._pinned()),
-            {name: _spec(specs[Ref(name)]) for name in inputs},
+            {name: specs[Ref(name)] for name in inputs},
             self.outputs,
             batch_size,
         )
@@ -97,6 +109,7 @@ class Program:
                     self._steps[name] = _Step(node, sources, training)
                     refs.update((id(t), Ref(name, i)) for i, t in enumerate(node.outputs))
                     continue
+                self._read.append((node.operation, inner))
                 given = node.arguments.kwargs.get("training")
                 inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
                 self._flatten(inner, inside, f"{name}/", training if given is None else given)
@@ -112,7 +125,7 @@ class Program:
 
     def _node(self, name, specs):
         step = self._steps[name]
-        outputs = tuple(_spec(specs[Ref(name, i)]) for i in range(len(step.node.outputs)))
+        outputs = tuple(specs[Ref(name, i)] for i in range(len(step.node.outputs)))
         inputs = tuple(ref for _, ref in step.sources)
         declared = tuple(_spec(t) for t in step.node.outputs)
         return Node(name, inputs, outputs, type(step.node.operation).__name__, declared)
@@ -137,6 +150,11 @@ class Program:
         return pairs
 
     @property
+    def is_current(self):
+        """Whether the model, and the nested ones that were flattened, still have the graphs that were read."""
+        return all(_function_of(model) is function for model, function in self._read)
+
+    @property
     def steps(self):
         """Every call of the model, in Keras's order."""
         return self._steps.values()
@@ -147,9 +165,9 @@ class Program:
         return step.node.operation, (step.node.arguments.args, step.node.arguments.kwargs), step.training
 
     def layers(self, names):
-        """The layers that nodes call, the layers inside of them included."""
+        """The layers that nodes call."""
         called = (self._steps[name].node.operation for name in names)
-        return [inner for op in called if isinstance(op, keras.Layer) for inner in op._flatten_layers()]
+        return [op for op in called if isinstance(op, keras.Layer)]
 
     def feed(self, inputs, mask=None):
         """The table of tensors to start from, as `Functional.call` prepares it."""
@@ -200,24 +218,31 @@ class Program:
 
 def functional_of(model):
     """Return the functional graph of a model, or say why it has none."""
-    if isinstance(model, Sequential):
-        if type(model).call is Sequential.call and model._functional is not None:
-            return model._functional
-        if type(model).call is Sequential.call:
-            raise UnsupportedModelError(
-                f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
-                "keras.Input(shape), or call it once on a batch"
-            )
-    elif isinstance(model, Functional) and type(model).call is Functional.call:
-        return model
+    function = _function_of(model)
+    if function is not None:
+        return function
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
-    name = model.name
-    raise UnsupportedModelError(
-        f"{name!r} is a {type(model).__name__} with a call() of its own, whose inside tfgc cannot read. It plans "
-        "keras.Sequential and functional models; elsewhere name the large blocks: "
-        "tfgc.enable(model, layers=[...])"
-    )
+    if _is_graph(model):
+        raise UnsupportedModelError(
+            f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
+            "keras.Input(shape), or call it once on a batch"
+        )
+    told = f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read"
+    raise UnsupportedModelError(f"{told}. {_parts.advice(model, _is_graph)}")
+
+
+def _is_graph(model):
+    """Whether a model runs a graph of Keras's, if perhaps one that is not yet built."""
+    kind = next((kind for kind in (Sequential, Functional) if isinstance(model, kind)), None)
+    return kind is not None and type(model).call is kind.call
+
+
+def _function_of(model):
+    """The functional graph of a model; None if it has none."""
+    if not _is_graph(model):
+        return None
+    return model._functional if isinstance(model, Sequential) else model
 
 
 def stands_in(layer):
@@ -266,8 +291,9 @@ def _resized(tensor, batch_size, shape):
         if full[0] not in (None, batch_size):
             raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
         full[0] = batch_size
-    return keras.KerasTensor(full, tensor.dtype)
+    return _shapes.like(tensor, full)
 
 
-def _spec(tensor):
-    return Spec(tuple(tensor.shape), str(tensor.dtype))
+def _spec(tensor, settled=False):
+    """The `Spec` of a tensor; if all input sizes are settled, what is still unknown depends on values."""
+    return Spec(tuple(tensor.shape), str(tensor.dtype), settled and None in tensor.shape)

@@ -1,10 +1,12 @@
 """The custom training step: forward, loss, gradients, update, logs."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
-from tfgc import _planner
-from tfgc._errors import OptionError, TfgcError
+from tfgc import _entry, _planner, _settings
+from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 from tfgc._plan import Plan
 from tfgc._segments import Runner
 
@@ -17,7 +19,8 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     `LossScaleOptimizer`, and runs on the device where TensorFlow places it. Made in the
     scope of a `tf.distribute.Strategy` it is run by `strategy.run(step, args=(x, y))`; as in
     Keras, the loss of each replica is then its share, and their sum that of the batch. Give
-    no `metrics` there: TensorFlow cannot make their variables in a traced step of a replica.
+    no `metrics` there: TensorFlow cannot make their variables in a traced step of a replica. A step
+    made there does not notice that the model changes; elsewhere it is traced again.
 
     Args:
         model: A built `keras.Sequential` or functional model.
@@ -36,6 +39,8 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
 
     Raises:
         TfgcError: If the model has no trainable weights.
+        PlanMismatchError: If the plan was made for another model; in a step, if the model has got other layers since.
+        UnsupportedModelError: From the step, in a TensorFlow 1 graph.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -61,6 +66,8 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     optimizer.build(model.trainable_variables)
 
     def step(x, y, sample_weight=None):
+        with tf.init_scope():  # where the step is called, whatever traces it
+            _entry.refuse_tf1_graph(f"the training step of {model.name!r}")
         with tf.GradientTape() as tape:
             predictions = trainer(x, training=True)
             value = trainer.compute_loss(x, y, predictions, sample_weight)
@@ -70,11 +77,38 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
         logs = trainer.compute_metrics(x, y, predictions, sample_weight)
         return {**logs, "loss": value}
 
-    if not run_eagerly:
-        step = tf.function(step, autograph=False, jit_compile=jit_compile, reduce_retracing=True)
+    step = _followed(step, model, runner, not run_eagerly, jit_compile=jit_compile)
     step.optimizer = optimizer
     step.reset_metrics = trainer.reset_metrics
     return step
+
+
+def _followed(step, model, runner, traced, **how):
+    """A step that is traced again when settings of the model change, and refuses another graph."""
+    compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, **how)
+    if traced and tf.distribute.has_strategy():
+        return compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
+    settings = _settings.Settings([model])
+    functions = {}
+
+    def follow(x, y, sample_weight=None):
+        if not runner.is_current:
+            raise PlanMismatchError(
+                f"{model.name!r} has changed since tfgc.train_step was called: it has another graph, with layers that "
+                "the step and its optimizer do not know. Make another step for it"
+            )
+        if not traced:
+            return step(x, y, sample_weight)
+        key = settings()
+        if key in functions:
+            return functions[key](x, y, sample_weight)
+        function = compiled()
+        with settings.watched():
+            logs = function(x, y, sample_weight)
+        functions[settings()] = function
+        return logs
+
+    return tf.autograph.experimental.do_not_convert(follow)
 
 
 class Trainer(keras.Model):

@@ -57,6 +57,7 @@ class Verdict:
         equal: Whether every result is that of the plain step.
         modes: The execution modes that were tried.
         steps: How many steps in a row.
+        loss: What the loss was: as given, the compiled one, or what stood for it.
         compared: How many results of each kind were compared in each step.
         worst: The largest `Difference`; None if all results were equal to the bit.
         differences: Those beyond what is allowed, the worst first.
@@ -68,6 +69,7 @@ class Verdict:
     equal: bool
     modes: tuple
     steps: int
+    loss: str
     compared: dict
     worst: Difference | None
     differences: tuple = ()
@@ -83,6 +85,7 @@ class Verdict:
         modes = ", ".join(self.modes)
         lines = [
             f"{'EQUAL' if self.equal else 'NOT EQUAL'}: {self.steps} steps in each of {modes}; in each {counted}",
+            f"  loss: {self.loss}",
             f"  worst relative difference: {self.worst or 'none, all results are equal to the bit'}",
         ]
         lines += [f"  differs: {difference}" for difference in self.differences[:10]]
@@ -161,13 +164,22 @@ class Judge:
             return self._rounding if kind == "gradient" else 0.0
         return self._tolerance
 
-    def verdict(self, modes, steps, unrepeatable, kept):
+    def verdict(self, modes, steps, loss, unrepeatable, kept):
         """All that was judged so far."""
         failed = sorted((d for d in self._all if not d.passes), key=lambda d: -d.relative)
         moved = [d for d in self._all if d.relative]
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
         return Verdict(
-            not failed, modes, steps, self._compared, worst, tuple(failed), tuple(self._excused), unrepeatable, kept
+            not failed,
+            modes,
+            steps,
+            loss,
+            self._compared,
+            worst,
+            tuple(failed),
+            tuple(self._excused),
+            unrepeatable,
+            kept,
         )
 
 

@@ -13,18 +13,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _effects, _enable, _functional, _layers, _repeat, _trace, _train
+from tfgc import _attached, _effects, _enable, _layers, _packing, _repeat, _trace, _train
 from tfgc._errors import OptionError, UnsupportedModelError, near, whole
 from tfgc._verdict import EPSILON, Judge
 
 _MODES = ("eager", "compiled", "graph", "xla")
+_SQUARES = "the mean square of the outputs and of the logits behind them"
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
 # What an operation may be off by, as in the rule for eager steps.
 _ROUNDINGS = 4
 _OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
 
 
-def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compiled", "graph"), steps=3):
+def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
     """Compare training by a plan with plain training, on your model and your data.
 
     Runs plain and planned steps from the same state and compares the loss, each gradient
@@ -39,9 +40,12 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compi
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
         loss: What `model.compile` takes. Default: what the model was compiled with; without
-            that, or without `y`, the mean square of the outputs.
-        modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments), "graph" (the
-            step in `tf.function`, as in `fit`) and "xla".
+            that, or without `y`, the mean square of the outputs, and of the logits that
+            Keras's crossentropies find behind them.
+        modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments, as in loops of
+            your own and `fit(run_eagerly=True)`), "graph" (the step in `tf.function`, as in `fit`) and
+            "xla" (as `fit` on GPUs). Default: the first three, and "xla" if the model was compiled
+            to use it.
         steps: How many steps in a row, so that random numbers that stand still show.
 
     Returns:
@@ -62,6 +66,9 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compi
         >>> bool(verdict)
         True
     """
+    if modes is None:
+        jitted = getattr(model, "compiled", False) and model.jit_compile
+        modes = _MODES if jitted else _MODES[:3]
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes or [None]:
         if mode not in _MODES:
@@ -73,20 +80,20 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=("eager", "compi
         raise OptionError("give a plan or layers=, not both")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_as_it_was(model))
+        stack.enter_context(_layers.restored(model))
         step = _Step(model, data, loss)
         stack.callback(step.write, step.read())
         chosen = None if layers is None else _layers.choose(model, layers)
         judge = Judge(*_tolerances(model, chosen))
         for mode in modes:
             befores, plain = step.run(_BASELINE[mode], steps)
-            _enable.enable(model, plan, layers=chosen, compile_segments=mode != "eager")
+            _enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
-            _enable.disable(model)
+            _layers.restore_calls(model)
             judge.compare(mode, plain, planned, functools.partial(_others, step, mode, befores))
         with _repeat.probed(_parts(model, chosen)) as (unrepeatable, kept):
             model(data[0], training=True)
-    return judge.verdict(modes, steps, tuple(sorted(unrepeatable)), kept)
+    return judge.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
 
 
 def _others(step, mode, befores):
@@ -102,7 +109,8 @@ class _Step:
     def __init__(self, model, data, loss):
         self._model, self._data = model, data
         self._grader = _grader(model, loss, data[1] is not None)
-        packing = _functional.Packing(((data[0],), {"training": True}))
+        self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
+        packing = _packing.Packing(((data[0],), {"training": True}))
         packing.release()
         effects = _effects.discover(model, packing)
         self._states = _named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
@@ -123,7 +131,7 @@ class _Step:
     def run(self, mode, steps, befores=None):
         """Run some steps from the states in `befores`, or one after the other; return those and all results."""
         function = self._once
-        if mode != "eager":
+        if mode in ("graph", "xla"):
             function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
         given, outcomes = befores or [self.read()], []
         for number in range(steps):
@@ -155,7 +163,9 @@ class _Step:
         if self._grader is not None:
             loss = self._grader.compute_loss(x, y, outputs, weight)
             return loss, self._grader.compute_metrics(x, y, outputs, weight)
-        flat = [tf.cast(t, tf.float32) for t in tf.nest.flatten(outputs)]
+        flat = tf.nest.flatten(outputs)
+        behind = [value for tensor in flat for name, value in _attached.attributes(tensor) if name == "_keras_logits"]
+        flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
 
     def read(self):
@@ -179,7 +189,7 @@ class _Step:
 
 
 def _grader(model, loss, has_targets):
-    """What computes the loss and metrics, in Keras's own reading; None for the mean square of the outputs."""
+    """What computes the loss and metrics, in Keras's own reading; None for the mean squares."""
     if loss is not None and not has_targets:
         raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
     if loss is not None:
@@ -187,21 +197,6 @@ def _grader(model, loss, has_targets):
         trainer.compile(loss=loss)
         return trainer
     return model if has_targets and model.compiled else None
-
-
-@contextlib.contextmanager
-def _as_it_was(model):
-    """Run plainly in here; afterwards the model is enabled again if it was."""
-    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if _trace.stands_in(layer)}
-    function = model.train_function
-    _layers.restore_calls(model)
-    try:
-        yield
-    finally:
-        _layers.restore_calls(model)
-        for layer, call in calls.items():
-            layer.call = call
-        model.train_function = function
 
 
 def _parts(model, chosen):

@@ -7,19 +7,21 @@ from tfgc import bench
 from tfgc._errors import OptionError
 
 
-@click.command("bench", epilog=f"Suites: {', '.join(bench.available())}.")
+@click.command("bench", cls=shared.Command, epilog=f"Suites: {', '.join(bench.available())}.")
 @click.argument(
-    "suite", shell_complete=lambda context, option, text: [s for s in bench.available() if s.startswith(text)]
+    "suite",
+    is_eager=True,
+    shell_complete=lambda context, option, text: [s for s in bench.available() if s.startswith(text)],
 )
 @click.argument("networks", nargs=-1)
-@click.option("--predict", is_flag=True, help="Plan and predict at the published batches; run nothing.")
+@click.option("--predict", is_flag=True, is_eager=True, help="Plan and predict at the published batches; run nothing.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Part of each published batch to run.")
 @click.option("--steps", type=int, help="Counted steps of each case.  [default: the suite's]")
 @click.option("--measure", is_flag=True, help="Plan by times measured on this device, in place of flops.")
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
-@click.option("--table", is_flag=True, help="Only print what the results file has.")
+@click.option("--table", is_flag=True, is_eager=True, help="Only print what the results file has.")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False),
+    "-o", "--output", type=shared.OUTPUT, callback=lambda context, option, path: _kept(path, **context.params),
     help="Results file, gone on with if it is there.  [default: bench-SUITE.json, -predicted with --predict]",
 )  # fmt: skip
 @shared.json_option
@@ -31,17 +33,15 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
     """
     from tfgc import _bench, _report
 
-    path = output or f"bench-{suite}{'-predicted' if predict else ''}.json"
     rows = _bench.chosen_rows(suite, scale, networks)
     if predict and steps is not None:
         raise OptionError("--steps: with --predict no step is run")
     if table:
-        results = _bench.read(suite, path, networks)
+        results = _bench.read(suite, output, networks)
     else:
-        shared.check_writable(path)
         with shared.progress(suite, sum(map(_bench.size, rows)), "cases") as told:
             results = _bench.run(
-                suite, path, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
+                suite, output, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
                 command=shared.this_command(), on_start=told.start, on_kept=told.skip, on_done=told.done,
             )  # fmt: skip
     if shared.tell_json(results, json_path):
@@ -52,4 +52,10 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
         else:
             _report.print_table(sheet)
     if not table:
-        click.echo(f"kept in {path}; tfgc report {path} -o report.html makes a page of it", err=True)
+        click.echo(f"kept in {output}; tfgc report {output} -o report.html makes a page of it", err=True)
+
+
+def _kept(path, suite, predict, table, **_):
+    """The results file, which is written unless it is only to be shown."""
+    path = path or f"bench-{suite}{'-predicted' if predict else ''}.json"
+    return (shared.read if table else shared.written)(path)

@@ -6,17 +6,17 @@ from tfgc import _cli_options as shared
 from tfgc._errors import TfgcError
 
 
-@click.command("compare")
+@click.command("compare", cls=shared.Command)
 @shared.model_options
 @click.option(
     "--strategy",
     help="Strategies, separated by commas; sqrt:8 stands for sqrt with 8 segments.  "
     "[default: none with a plan, budget with a budget, else sqrt]",
 )
-@click.option("--plan", "plan_paths", multiple=True, type=click.Path(), help="Measure this plan file; repeatable.")
+@click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Measure this plan file; repeatable.")
 @click.option("--budget", help="Bytes of the whole step, for strategies that honour a budget.")
 @click.option("--steps", type=int, default=5, show_default=True, help="Counted steps of each case.")
-@click.option("--plot", "plot_path", type=click.Path(dir_okay=False), help="Draw memory over time into this PNG.")
+@click.option("--plot", "plot_path", type=shared.PICTURE, help="Draw memory over time into this PNG.")
 @shared.json_option
 def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, steps, plot_path, json_path):
     """Measure memory and time of training NAME against a plain GradientTape.
@@ -32,7 +32,6 @@ def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
         name, batch_size, wanted, image_size, steps,
         plans=plan_paths, budget=budget, input_shapes=shared.shapes(inputs) or None,
     )  # fmt: skip
-    shared.check_writable(plot_path)
     if plot_path:
         _report.require_matplotlib()
     with shared.progress(name, len(cases), "cases") as told:

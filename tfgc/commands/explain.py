@@ -8,11 +8,11 @@ import click
 from tfgc import _cli_options as shared
 
 
-@click.command("explain")
+@click.command("explain", cls=shared.Command)
 @shared.model_options
 @shared.plan_options
 @shared.cost_options
-@click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
+@click.option("--plan", "plan_path", type=shared.INPUT, help="A plan file, in place of options to plan by.")
 @shared.json_option
 def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, plan_path, json_path):
     """Say segment by segment what a plan stores and runs again, why, and what that costs.

@@ -13,7 +13,7 @@ from tfgc._errors import OptionError
 _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
 
 
-@click.command("info")
+@click.command("info", cls=shared.Command)
 @shared.json_option
 def command(json_path):
     """Tell versions, devices and free memory, as a report of a problem needs them."""
@@ -43,15 +43,16 @@ def _facts():
     versions = {"python": platform.python_version()}
     for package in packages:
         versions[package] = _version(package)
-    memory = psutil.virtual_memory()
+    from tfgc import _memory
+
     gpus = tf.config.list_physical_devices("GPU")
     return {
         "versions": {package: version for package, version in versions.items() if version},
         "missing": [package for package, version in versions.items() if not version],
         "machine": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
-        "memory_bytes": memory.total,
-        "free_bytes": memory.available,
+        "memory_bytes": psutil.virtual_memory().total,
+        "free_bytes": _memory.machine_bytes(),
         "devices": [
             {"name": device.name.removeprefix("/physical_device:"), "free_bytes": _free() if i == 0 else None}
             for i, device in enumerate(gpus or tf.config.list_physical_devices("CPU"))
@@ -60,11 +61,11 @@ def _facts():
 
 
 def _free():
-    """Bytes that the first device has free; None if they cannot be read."""
-    from tfgc import _sizes
+    """Bytes that the first device has free for TensorFlow; None if they cannot be read."""
+    from tfgc import _memory
 
     try:
-        return _sizes.free_bytes()
+        return _memory.free_bytes()
     except OptionError:
         return None
 

@@ -3,11 +3,12 @@
 import click
 
 from tfgc import _cli_options as shared
+from tfgc import _files
 from tfgc._errors import OptionError
 
 
-@click.command("max-batch")
-@click.argument("name", shell_complete=lambda context, option, text: shared.networks(text))
+@click.command("max-batch", cls=shared.Command)
+@shared.name_argument
 @click.option("--budget", required=True, help="Bytes of the whole step: 8GB, or auto (what is free).")
 @click.option("--image-size", type=int, help="Height and width of the images, for networks that take it.")
 @click.option(
@@ -22,7 +23,7 @@ from tfgc._errors import OptionError
 @click.option("--optimizer", help="Whose slots count in the whole step.  [default: adam]")
 @click.option("--confirm/--no-confirm", default=True, help="Measure around the predicted batch.  [default: confirm]")
 @click.option("--steps", type=int, default=3, show_default=True, help="Counted steps of each run.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan that was found into this file.")
+@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan that was found into this file.")
 @shared.json_option
 def command(name, budget, image_size, inputs, strategy, options, optimizer, confirm, steps, output, json_path):
     """Find the largest batch of NAME whose training step fits in a budget, with and without recomputation.
@@ -32,7 +33,8 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
     """
     from tfgc import _limit, _report, _search
 
-    shared.check_writable(output)
+    if output and strategy == "keep_all":
+        raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
     with shared.progress(name, 1 + 2 * _search.RUNS * confirm, "runs at most") as told:
 
         def start(what):
@@ -53,9 +55,6 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
             **shared.settings(options),
         )
     if output:
-        if result.plan is None:
-            raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
-        with open(output, "w") as file:
-            file.write(result.plan.to_json())
+        _files.write(output, result.plan.to_json())
     if not shared.tell_json(_limit.facts(result), json_path):
         _report.print_table(_limit.table(result))

@@ -3,13 +3,14 @@
 import click
 
 from tfgc import _cli_options as shared
+from tfgc import _files
 
 
-@click.command("plan")
+@click.command("plan", cls=shared.Command)
 @shared.model_options
 @shared.plan_options
 @shared.cost_options
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan into this file.")
+@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan into this file.")
 @shared.json_option
 def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, output, json_path):
     """Choose what to keep and what to recompute when NAME trains.
@@ -19,7 +20,6 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
     """
     from tfgc import _plan_report
 
-    shared.check_writable(output)
     with shared.warnings_in_a_line():
         model, sizes = shared.open_model(name, image_size, inputs)
         from tfgc import _planner
@@ -29,8 +29,7 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
         step, plain = (_planner.estimate(model, batch_size, which, **common) for which in (made, None))
     facts = _plan_report.facts(name, made, step, plain)
     if output:
-        with open(output, "w") as file:
-            file.write(made.to_json())
+        _files.write(output, made.to_json())
     if shared.tell_json(facts, json_path):
         return
     for line in _plan_report.summary(facts):

@@ -1,18 +1,20 @@
 """`tfgc report`: results files as a page, as Markdown or as a picture."""
 
-import os
-
 import click
 
 from tfgc import _cli_options as shared
-from tfgc._errors import OptionError
+from tfgc import _files
+
+_DEFAULT = "report.html"
 
 
-@click.command("report")
-@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.command("report", cls=shared.Command)
+@click.argument("files", nargs=-1, required=True, type=shared.INPUT)
 @click.option(
-    "-o", "--output", default="report.html", show_default=True, type=click.Path(dir_okay=False),
-    help="Write this file: .html (a page that needs nothing else), .md (Markdown) or .png (pictures).",
+    "-o", "--output", type=shared.OUTPUT,
+    callback=lambda context, option, path: _output(context, path),
+    help="Write this file: .html (a page that needs nothing else), .md (Markdown) or .png (pictures).  "
+    "[default: report.html]",
 )  # fmt: skip
 @shared.json_option
 def command(files, output, json_path):
@@ -23,18 +25,16 @@ def command(files, output, json_path):
     """
     from tfgc import _page, _results, _tables
 
-    kind = _page.ending(output)
-    for path in files:
-        if json_path not in (None, "-") and os.path.exists(path) and os.path.samefile(path, json_path):
-            raise OptionError(f"--json {json_path!r}: that is one of the files to read, name another")
-        if os.path.exists(output) and os.path.exists(path) and os.path.samefile(path, output):
-            raise OptionError(f"-o {output!r}: that is one of the files to read, name another")
-    shared.check_writable(output)
+    kind = _page.ending(output or _DEFAULT)
     listed = [_results.read(path) for path in files]
     if shared.tell_json(_results.Results(tuple(_tables.joined(listed)), shared.this_command()), json_path):
         return
     _page.require(kind)
-    made = _page.render(listed, kind)
-    with open(output, "wb") as file:
-        file.write(made if kind == ".png" else made.encode())
+    _files.write(output, _page.render(listed, kind))
     click.echo(f"written to {output}")
+
+
+def _output(context, path):
+    """The file to write; none where the results are printed in its place."""
+    printed = context.params["json_path"] == "-"
+    return path if path is not None or printed else shared.written(_DEFAULT)

@@ -6,14 +6,14 @@ from tfgc import _cli_options as shared
 from tfgc._errors import OptionError
 
 
-@click.command("sweep")
+@click.command("sweep", cls=shared.Command)
 @shared.model_options
 @click.option("--budget", help="Mark the plan of least overhead in this budget.")
 @click.option("--budgets", help="Budgets, separated by commas: tell what each of them buys.")
 @click.option("--points", type=int, default=12, show_default=True, help="Plans of the front to tell of.")
-@click.option("--plan", "plan_paths", multiple=True, type=click.Path(), help="Tell of this plan file too; repeatable.")
+@click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Tell of this plan file too; repeatable.")
 @shared.cost_options
-@click.option("--plot", "plot_path", type=click.Path(dir_okay=False), help="Draw overhead over peak into this PNG.")
+@click.option("--plot", "plot_path", type=shared.PICTURE, help="Draw overhead over peak into this PNG.")
 @shared.json_option
 def command(
     name, batch_size, image_size, inputs, budget, budgets, points, plan_paths, measure, optimizer, plot_path, json_path
@@ -29,7 +29,6 @@ def command(
     listed = [word.strip() for word in (budgets or "").split(",") if word.strip()]
     if budgets is not None and not listed:
         raise OptionError(f"--budgets {budgets!r}: name budgets, such as 1GB,2GB,60%")
-    shared.check_writable(plot_path)
     if plot_path:
         _report.require_matplotlib()
     with shared.warnings_in_a_line():

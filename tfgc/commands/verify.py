@@ -6,10 +6,10 @@ from tfgc import _cli_options as shared
 from tfgc._errors import OptionError, TfgcError
 
 
-@click.command("verify")
+@click.command("verify", cls=shared.Command)
 @shared.model_options
 @shared.plan_options
-@click.option("--plan", "plan_path", type=click.Path(), help="A plan file, in place of options to plan by.")
+@click.option("--plan", "plan_path", type=shared.INPUT, help="A plan file, in place of options to plan by.")
 @click.option("--layers", help="Layers to recompute, separated by commas, in place of a plan.")
 @click.option(
     "--mode",
@@ -25,8 +25,9 @@ def command(
 ):  # fmt: skip
     """Prove that training NAME by a plan gives what plain training gives.
 
-    Compares the loss, every gradient, state and seed of plain and planned steps on seeded noise, with the squared
-    error as the loss. Exit code 1 if anything differs.
+    Compares the loss, every gradient, state and seed of plain and planned steps on seeded noise. The loss is the mean
+    square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything
+    differs.
     """
     read = shared.read_plan(plan_path, budget, strategy, options)
     if layers is not None and (read is not None or budget or strategy or options):
@@ -37,13 +38,12 @@ def command(
 
         if read is None and layers is None:
             read = shared.make_plan(model, batch_size, budget, strategy, options, input_shapes=sizes)
-        x, y = _synthetic.batch(model, batch_size, sizes)
+        x, _ = _synthetic.batch(model, batch_size, sizes)
         verdict = _verify.verify(
             model,
             read,
-            (x, y if len(y) > 1 else y[0]),
+            (x,),
             layers=None if layers is None else [word.strip() for word in layers.split(",")],
-            loss="mse",
             modes=[word.strip() for word in modes.split(",")],
             steps=steps,
         )

@@ -7,7 +7,7 @@ import click
 from tfgc import _cli_options as shared
 
 
-@click.command("zoo")
+@click.command("zoo", cls=shared.Command)
 @click.argument("words", nargs=-1)
 @shared.json_option
 def command(words, json_path):

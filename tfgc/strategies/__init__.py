@@ -2,7 +2,8 @@
 
 A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It
 needs neither TensorFlow nor Keras, and any function of that signature can be
-given wherever a name can.
+given wherever a name can. Its budget is in buffers, weights and slots left out, as
+`Outlook.peak_bytes` counts them; what budgets of users mean, and how they come to that, is in `_fitting`.
 """
 
 import importlib

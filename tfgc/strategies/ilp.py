@@ -3,7 +3,8 @@
 After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and
 recomputed segments of the graph's order. A path through the states of `_paths` is chosen, with
 the bytes held along it; each step of the path must fit. Solved by HiGHS through SciPy under
-a time limit; the optimality gap that is left when it ends is in the plan's options. Exact where the gap is 0.
+a time limit; the optimality gap that is left when it ends is in the plan's options. Exact where the gap is 0, for a
+budget in buffers; `tfgc.plan` asks at budgets that fall by 4 % until the allocator can serve the plan, too.
 """
 
 import numpy as np

@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 
+from tfgc import _folder
 from tfgc._errors import OptionError, TfgcError, near
 from tfgc.zoo._catalogue import catalogue, families
 
@@ -56,7 +57,7 @@ def build(name, image_size=None):
     if ":" in name:
         module, _, function = name.partition(":")
         try:
-            builder = getattr(importlib.import_module(module), function)
+            builder = getattr(_folder.module(module), function)
         except (ImportError, AttributeError) as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}") from error
         return _attempt(name, lambda: _call(builder, (), image_size, name))

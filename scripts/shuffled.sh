@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Run the fast suite in N shuffled orders (default 10), each in a fresh clone with an environment of its own:
+#   scripts/shuffled.sh [N [FIRST_SEED]]
+# Prints a line for each: seed, what passed and failed, time. What failed is listed below its line, and the whole output kept.
+set -euo pipefail
+runs=${1:-10} first=${2:-1}
+root=$(cd "$(dirname "$0")/.." && pwd)
+folder=$(mktemp -d)
+failures=0
+for ((seed = first; seed < first + runs; seed++)); do
+  clone=$folder/$seed log=$folder/$seed.log
+  git clone --quiet "$root" "$clone"
+  begin=$SECONDS
+  "$clone/scripts/test.sh" -p randomly -p "no:cacheprovider" --randomly-seed="$seed" --randomly-dont-reset-seed \
+    >"$log" 2>&1 || failures=$((failures + 1))
+  # Of a run that ended before pytest did: its last line.
+  summary=$(grep -E '^=+ .*(passed|failed|error).* =+$' "$log" | tail -n 1 | tr -d = || true)
+  echo "seed $seed:${summary:- $(tail -n 1 "$log")}, $((SECONDS - begin)) s with set-up"
+  grep -E '^(FAILED|ERROR) ' "$log" || true
+  rm -rf "$clone"
+done
+echo "$((runs - failures)) of $runs runs passed; their output is in $folder"
+[ "$failures" = 0 ]

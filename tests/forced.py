@@ -1,0 +1,192 @@
+"""Pytest plugins that run other people's Keras tests with tfgc forced on, and tell what it did.
+
+`Models` enables every functional and Sequential model before it trains, with every segment recomputed, the last one
+included; of subclassed models the layers. `Layers` follows each `run_layer_test` of Keras by the comparisons of
+`layerwise`. Both note the outcome of each test.
+"""
+
+import dataclasses
+import functools
+import json
+import multiprocessing
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+
+import keras
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.testing.test_case import TestCase
+from layerwise import arguments_of, compare, reason
+
+import tfgc
+from tfgc import _context, _replay, _trace
+from tfgc._errors import TfgcError, told
+
+
+class Plain:
+    """Notes what became of each test: lines of JSON in `path`, one as it begins and one as it ends.
+
+    Tests that are noted there already are left out.
+    """
+
+    def __init__(self, path):
+        self.path, self._row = path, {}
+
+    def pytest_configure(self, config):
+        for name in ("requires_trainable_backend", "multi_device"):
+            config.addinivalue_line("markers", f"{name}: a mark of Keras's")
+
+    def pytest_collection_modifyitems(self, items):
+        noted = noted_in(self.path)
+        items[:] = [item for item in items if _name(item) not in noted]
+
+    def pytest_sessionstart(self):
+        backward = _replay.Piece.backward
+
+        def replayed(*args):
+            self.count("replays")
+            return backward(*args)
+
+        _replay.Piece.backward = replayed
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        self._row = {"test": _name(item), "outcome": "began"}
+        self._write()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        if self._row["outcome"] in ("began", "passed") and (report.when == "call" or not report.passed):
+            self._row["outcome"] = report.outcome
+            if report.failed:
+                self._row |= {"words": told(call.excinfo.value), "wrong": call.excinfo.errisinstance(AssertionError)}
+        return report
+
+    def pytest_runtest_logfinish(self):
+        self._write()
+
+    def _write(self):
+        with open(self.path, "a") as lines:
+            lines.write(json.dumps(self._row) + "\n")
+
+    def count(self, what, n=1):
+        self._row[what] = self._row.get(what, 0) + n
+
+    def note(self, what, words):
+        noted = self._row.setdefault(what, {})
+        noted[words] = noted.get(words, 0) + 1
+
+
+class Models(Plain):
+    """Forces tfgc on in whatever trains or is called for training."""
+
+    def pytest_sessionstart(self):
+        super().pytest_sessionstart()
+        made, called = TensorFlowTrainer.make_train_function, keras.Layer.__call__
+
+        @functools.wraps(made)
+        def make_train_function(model, force=False):
+            self._enable(model)
+            return made(model, force=force)
+
+        @functools.wraps(called)
+        def call(layer, *args, **kwargs):
+            if isinstance(layer, keras.Model) and kwargs.get("training") is not False and _is_real(args, kwargs):
+                self._enable(layer)
+            return called(layer, *args, **kwargs)
+
+        TensorFlowTrainer.make_train_function, keras.Layer.__call__ = make_train_function, call
+
+    def pytest_warning_recorded(self, warning_message):
+        if issubclass(warning_message.category, tfgc.NotReplayableWarning):
+            self.note("kept", reason(warning_message.message))
+
+    def _enable(self, model):
+        parts = [layer for layer in model._flatten_layers() if _trace.stands_in(layer)]
+        if not parts and model.built:
+            try:
+                force(model)
+                self.count("enabled")
+            except TfgcError as error:
+                self.note("not enabled", reason(told(error)))
+
+
+def force(model):
+    """Enable a model with all of it recomputed, cut in up to three; of a subclassed one every layer by itself."""
+    try:
+        plan = tfgc.plan(model, strategy="uniform", segments=min(3, len(_trace.Program(model).graph.nodes)))
+    except tfgc.UnsupportedModelError:
+        if not model.weights or isinstance(model, keras.Sequential) or not model.layers:
+            raise
+        return tfgc.enable(model, layers=[layer for layer in model.layers if layer.built])
+    every = tuple(dataclasses.replace(segment, mode="recompute") for segment in plan.segments)
+    return tfgc.enable(model, dataclasses.replace(plan, segments=every))
+
+
+class Layers(Plain):
+    """Compares each layer that Keras tests."""
+
+    def pytest_sessionstart(self):
+        super().pytest_sessionstart()
+        run = TestCase.run_layer_test
+
+        @functools.wraps(run)
+        def run_layer_test(test, *args, **kwargs):
+            run(test, *args, **kwargs)
+            arguments = arguments_of(run, (test, *args), kwargs)
+            layer_cls = arguments["layer_cls"]
+            for found in compare(layer_cls, arguments):
+                self.note("compared", found.outcome)
+                for why in set(found.kept):
+                    self.note("kept", why)
+                if found.outcome in ("mismatch", "crash", "plain"):
+                    self._row.setdefault("told", []).append(
+                        [found.outcome, f"{layer_cls.__name__}, {found.what}: {found.words}"]
+                    )
+
+        TestCase.run_layer_test = run_layer_test
+
+
+ARMS = {"plain": Plain, "models": Models, "layers": Layers}
+
+
+def noted_in(path):
+    """The last row of each test in a file of lines, by name; none if there is no file."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as lines:
+        return {row["test"]: row for row in map(json.loads, lines)}
+
+
+def _name(item):
+    return item.nodeid.partition("::")[2]
+
+
+def _is_real(args, kwargs):
+    """Whether a call is the outermost one, on data: a model that is being traced is enabled too late."""
+    if not tf.executing_eagerly() or _context.in_stateless_scope() or _context.call_context() is not None:
+        return False
+    return not any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs)))
+
+
+def run(name, arm, lines):
+    """Run the tests of a file of the installed Keras, or of any path, and end this process with pytest's exit code."""
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # outlives nobody
+    path = pathlib.Path(keras.src.__file__).parent / name
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        settings = pathlib.Path(folder, "pytest.ini")
+        settings.write_text("[pytest]\n")
+        os.chdir(folder)
+        for stream in (1, 2):
+            os.dup2(nowhere.fileno(), stream)
+        options = ["-q", "-c", str(settings), "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
+        options += ["-W", "always::tfgc.NotReplayableWarning"]
+        code = pytest.main([*options, str(path)], plugins=[ARMS[arm](lines)])
+    sys.exit(int(code))

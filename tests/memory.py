@@ -1,0 +1,55 @@
+"""Readings of TensorFlow's allocator, each in a process where no operation ran before.
+
+A peak depends on what its process did before: the allocator hands out whatever chunk is free, up to twice the size
+asked for, and earlier tests leave constants and traces behind. So a reading is a function of a test module, given to
+`alone` with plain arguments. Its process is forked from a server that has imported TensorFlow, Keras and tfgc but run
+no operation, which takes tenths of a second. `pytest --log-cli-level=INFO` prints every reading.
+"""
+
+import concurrent.futures
+import logging
+import multiprocessing
+import warnings
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tensorflow", "keras", "tfgc", "pytest"])
+_log = logging.getLogger(__name__)
+
+
+def alone(function, *arguments):
+    """What `function(*arguments)` returns, or raises, in a fresh process, seeded as every test is."""
+    with concurrent.futures.ProcessPoolExecutor(1, _SERVER) as pool:
+        found = pool.submit(_call, function, *arguments).result()
+    _log.info("%s(%s): %s", function.__name__, ", ".join(getattr(a, "__name__", repr(a)) for a in arguments), found)
+    return found
+
+
+def _call(function, *arguments):
+    import keras
+
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", DeprecationWarning)
+    keras.utils.set_random_seed(7)
+    return function(*arguments)
+
+
+def info(which):
+    """Bytes of the allocator, "current" or "peak"; refused in the process of the tests, where they mean nothing."""
+    import tensorflow as tf
+
+    assert multiprocessing.parent_process() is not None, "give the reading to memory.alone"
+    return tf.config.experimental.get_memory_info("CPU:0")[which]
+
+
+def peak(step, *arguments, steps=3):
+    """The largest peak of some calls of `step`, in bytes above what was held before each, after one to warm up."""
+    import tensorflow as tf
+
+    step(*arguments)
+    peaks = []
+    for _ in range(steps):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        before = info("current")
+        step(*arguments)
+        peaks.append(info("peak") - before)
+    return max(peaks)

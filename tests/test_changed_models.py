@@ -1,0 +1,371 @@
+"""Models that change after they were enabled: other layers, other settings of the same layers."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import MODES, assert_equal, fresh, noise, train
+
+import tfgc
+from tfgc._settings import Settings
+
+L = keras.layers
+X = noise(8, 6)
+
+
+def stack():
+    return keras.Sequential([keras.Input((6,)), *(L.Dense(6, activation="tanh", name=f"dense_{i}") for i in range(5))])
+
+
+def with_dropout():
+    layers = [L.Dense(6, activation="tanh", name="dense_0"), L.Dropout(0.5, name="drop"), L.Dense(6), L.Dense(6)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def nested():
+    inner = keras.Sequential([keras.Input((6,)), L.Dense(6, activation="tanh"), L.Dense(6)], name="inner")
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, L.Dense(6)(inner(L.Dense(6, activation="tanh")(inputs))))
+
+
+def add(model):
+    model.add(L.Dense(6, activation="tanh", name="added"))
+
+
+def pop(model):
+    model.pop()
+    model.pop()
+
+
+def build_again(model):
+    model.build((None, 6))
+
+
+def add_to_nested(model):
+    model.get_layer("inner").add(L.Dense(6, activation="tanh", name="added"))
+
+
+def enable_lora(model):
+    model.get_layer("dense_1").enable_lora(2)
+    for variable in model.get_layer("dense_1").trainable_variables:
+        variable.assign(tf.ones_like(variable.value) / 7)  # one of the two new kernels starts at zero
+
+
+def quantize(model):
+    # Keras warns of InputLayer, which has nothing to quantize.
+    for layer in model.layers:
+        layer.quantize("int8")
+
+
+def other_activation(model):
+    model.get_layer("dense_2").activation = keras.activations.relu
+
+
+def other_policy(model):
+    model.get_layer("dense_3").dtype_policy = "float64"
+
+
+def freeze(model):
+    model.get_layer("dense_1").trainable = False
+
+
+def other_rate(model):
+    model.get_layer("drop").rate = 0.1
+
+
+def replaced_call(model):
+    model.get_layer("dense_1").call = lambda x, training=None: tf.tanh(2.0 * x)
+
+
+CHANGES = {
+    add: stack,
+    pop: stack,
+    build_again: stack,
+    enable_lora: stack,
+    quantize: stack,
+    other_activation: stack,
+    other_policy: stack,
+    freeze: stack,
+    replaced_call: stack,
+    other_rate: with_dropout,
+    add_to_nested: nested,
+}
+
+
+def before_and_after(build, change, mode, enabled):
+    """A step, a change, and a step in a trace of its own."""
+    model = fresh(build)
+    if enabled:
+        tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+    graph = mode == "graph" if enabled else mode != "eager"
+    record = train(model, X, [X], graph=graph, steps=1)
+    keras.utils.set_random_seed(5)
+    change(model)
+    return record + train(model, X, [X], graph=graph, steps=1)
+
+
+# Other settings are nothing new where each call runs the layers' own code.
+GRAPHS = (add, pop, add_to_nested, enable_lora)
+CROSSINGS = [(change, mode) for change in CHANGES for mode in MODES if change in GRAPHS or mode == "compiled"]
+
+
+@pytest.mark.parametrize(("change", "mode"), CROSSINGS)
+def test_a_change_is_followed(change, mode):
+    plain, ours = (before_and_after(CHANGES[change], change, mode, enabled) for enabled in (False, True))
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+def test_another_dtype_policy_shows_in_the_output():
+    """Gradients in float64 and in float32 are equal within tolerance."""
+    model = fresh(stack)
+    tfgc.enable(model, strategy="uniform")
+    assert model(X, training=True).dtype == "float32"
+    model.get_layer("dense_4").dtype_policy = "float64"
+    assert model(X, training=True).dtype == model(X, training=False).dtype == "float64"
+
+
+def test_training_and_inference_agree_after_a_layer_was_added():
+    model = fresh(stack)
+    tfgc.enable(model, strategy="uniform")
+    model(X, training=True)
+    add(model)
+    np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("build", "change", "message"),
+    [
+        (stack, add, r"where the plan has dense_0 \(Dense\) .*, this model has added \(Dense\)"),
+        (stack, pop, "made for a model of 5 nodes, this one has 3"),
+        (nested, add_to_nested, "where the plan has .*, this model has "),
+    ],
+)
+def test_a_plan_of_the_users_own_is_not_replaced(build, change, message):
+    model = fresh(build)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform"))
+    model(X, training=True)
+    change(model)
+    with pytest.raises(tfgc.PlanMismatchError, match=f"{model.name!r} has changed since it was enabled: .*{message}"):
+        model(X, training=True)
+    with pytest.raises(tfgc.PlanMismatchError, match=r"with tfgc.plan\(model\)\. Then enable it again"):
+        model(X, training=True)
+    np.testing.assert_array_equal(model(X, training=False), tfgc.disable(model)(X))
+
+
+def test_a_plan_of_the_users_own_goes_on_where_it_fits():
+    model = fresh(stack)
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    tfgc.enable(model, plan)
+    build_again(model)
+    model(X, training=True)
+    assert vars(model)["call"].__self__.plan is plan
+
+
+def test_fit_after_a_layer_was_added_and_compiled_again():
+    def fit(enabled):
+        model = fresh(stack)
+        if enabled:
+            tfgc.enable(model, strategy="uniform")
+        for _ in range(2):
+            model.compile("sgd", "mse")
+            loss = model.fit(X, X, verbose=0, shuffle=False).history["loss"]
+            keras.utils.set_random_seed(5)
+            if len(model.layers) == 5:
+                add(model)
+        return loss, [np.array(v) for v in model.variables]
+
+    for a, b in zip(tf.nest.flatten(fit(False)), tf.nest.flatten(fit(True)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_clone_and_a_copy_are_plain_models():
+    model = tfgc.enable(fresh(stack), strategy="uniform")
+    for other in (keras.models.clone_model(model), copy.deepcopy(model)):
+        assert "call" not in vars(other)
+        np.testing.assert_array_equal(other.get_weights()[0].shape, model.get_weights()[0].shape)
+    assert "call" in vars(model)
+
+
+@pytest.mark.parametrize("run_eagerly", [True, False])
+def test_train_step_refuses_another_graph_and_follows_settings(run_eagerly):
+    model = fresh(with_dropout)
+    step = tfgc.train_step(model, "mse", "sgd", run_eagerly=run_eagerly)
+    step(X, X)
+    model.get_layer("drop").rate = 0.0
+    expected = float(tf.reduce_mean((model(X, training=True) - X) ** 2))
+    assert float(step(X, X)["loss"]) == pytest.approx(expected, rel=1e-5)
+    model.get_layer("dense_0").trainable = False
+    kernel = model.get_layer("dense_0").kernel.numpy()
+    step(X, X)
+    np.testing.assert_array_equal(model.get_layer("dense_0").kernel, kernel)
+    add(model)
+    with pytest.raises(tfgc.PlanMismatchError, match=r"has changed since tfgc.train_step was called: .* Make another"):
+        step(X, X)
+
+
+def test_parts_refuse_a_model_that_changed_since():
+    model = fresh(stack)
+    parts = tfgc.split(model, 2)
+    np.testing.assert_array_equal(parts[1](parts[0](X)), model(X))
+    add(model)
+    with pytest.raises(tfgc.PlanMismatchError, match=f"{model.name!r} has changed since it was split: split it again"):
+        parts[0](X)
+    parts = tfgc.split(model, 2)
+    np.testing.assert_array_equal(parts[1](parts[0](X)), model(X))
+
+
+class Tower(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [L.Dense(6, activation="tanh", name=f"block_{i}") for i in range(3)]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def exchange_blocks(model):
+    model.blocks[1], model.blocks[2] = model.blocks[2], model.blocks[1]
+
+
+def add_block(model):
+    model.blocks.append(L.Dense(6, activation="relu", name="other"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", [exchange_blocks, add_block])
+def test_a_subclassed_model_gets_another_layer(change, mode):
+    """Before it is built: later Keras itself refuses new layers."""
+
+    def run(enabled):
+        model = fresh(Tower)
+        if enabled:
+            tfgc.enable(model, layers=["block_0", "block_1"], compile_segments=mode == "compiled")
+        change(model)
+        model(X)
+        graph = mode == "graph" if enabled else mode != "eager"
+        return train(model, X, [X], graph=graph, steps=1)
+
+    assert_equal(run(False), run(True), exact=mode == "eager")
+
+
+class Pair(L.Layer):
+    """Holds layers in a list, whose items can be exchanged at any time."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inside = [L.Dense(6, activation="tanh"), L.Dense(6, activation="tanh")]
+
+    def call(self, x):
+        return self.inside[1](self.inside[0](x))
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("layers", [["pair"], None], ids=["layers", "plan"])
+def test_a_layer_inside_of_a_layer_is_exchanged(layers, mode):
+    def build():
+        return keras.Sequential([keras.Input((6,)), L.Dense(6), Pair(name="pair"), L.Dense(6), L.Dense(6)])
+
+    model = fresh(build)
+    tfgc.enable(model, layers=layers, compile_segments=mode == "compiled")
+    model(X, training=True)
+    pair = model.get_layer("pair")
+    pair.inside[0], pair.inside[1] = pair.inside[1], pair.inside[0]
+    np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5, atol=1e-7)
+
+
+def test_disable_reaches_a_layer_that_left_the_model():
+    model, other = fresh(stack), fresh(stack)
+    tfgc.enable(model, layers=["dense_3", "dense_4"])
+    last, moved = model.pop(), model.pop()
+    other.pop()
+    other.pop()
+    other.add(moved)
+    tfgc.enable(other, layers=[moved])
+    tfgc.disable(model)
+    assert "call" not in vars(last)
+    assert "call" in vars(moved), "another model was enabled by it since"
+    tfgc.disable(other)
+    assert "call" not in vars(moved)
+
+
+def test_what_layers_change_themselves_is_no_setting():
+    class Counter(L.Layer):
+        calls, scale = 0, 1.0
+
+        def call(self, x):
+            self.calls += 1
+            return x * self.scale
+
+    model = keras.Sequential([keras.Input((6,)), L.Dense(6), Counter(name="counter"), L.Dense(6), L.Dense(6)])
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    counter = model.get_layer("counter")
+    for _ in range(3):
+        model(X, training=True)
+    before = counter.calls
+    for _ in range(3):
+        model(X, training=True)
+    assert counter.calls == before, "it was traced again"
+    counter.scale = 3.0
+    np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5)
+
+
+def test_twins_have_equal_settings():
+    """Names and places apart, so that one trace serves both."""
+    model = fresh(stack)
+    first, second = (Settings([model.get_layer(name)]) for name in ("dense_1", "dense_2"))
+    assert first() == second()
+    model.get_layer("dense_2").use_bias = False
+    assert first() != second()
+
+
+OPTIONAL_MODES = ("eager", "compiled", "graph", "fit", "step")
+
+
+class Both(L.Layer):
+    def call(self, x, extra=None):
+        return x if extra is None else x * extra
+
+    def compute_output_shape(self, x_shape, extra_shape=None):
+        return x_shape
+
+
+def with_optional_input():
+    first = keras.Input((6,), name="first")
+    second = keras.Input((6,), name="second", optional=True)
+    x = Both()(L.Dense(6, activation="tanh")(first), second)
+    x = Both()(L.Dense(6, activation="tanh")(x), second)
+    return keras.Model({"first": first, "second": second}, L.Dense(6)(L.Dense(6, activation="tanh")(x)))
+
+
+@pytest.mark.parametrize("mode", OPTIONAL_MODES)
+def test_an_optional_input_is_none_and_then_is_not(mode):
+    given = [{"first": X, "second": None}, {"first": X, "second": noise(8, 6, seed=4)}]
+    plan = lambda model: tfgc.plan(model, strategy="uniform", segments=2)
+
+    def run(enabled):
+        model = fresh(with_optional_input)
+        if enabled and mode != "step":
+            tfgc.enable(model, plan(model), compile_segments=mode == "compiled")
+        if mode in ("eager", "compiled", "graph"):
+            graph = mode == "graph" if enabled else mode != "eager"
+            return [step for x in given for step in train(model, x, [X], graph=graph, steps=1)]
+        model.compile("sgd", "mse")
+        losses = []
+        for x in given:
+            if mode == "step" and enabled:
+                step = tfgc.train_step(model, "mse", keras.optimizers.SGD(), plan=plan(model))
+                losses += [float(step(x, X)["loss"]) for _ in range(2)]
+            else:
+                losses += [float(model.train_on_batch(x, X)) for _ in range(2) if not model.reset_metrics()]
+        return losses, [np.array(v) for v in model.variables]
+
+    plain, ours = run(False), run(True)
+    if isinstance(plain, list):
+        assert_equal(plain, ours, exact=mode == "eager")
+    else:
+        for a, b in zip(tf.nest.flatten(plain), tf.nest.flatten(ours), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,219 @@
+"""Raw random numbers of TensorFlow in a recomputed function: what the first run drew stands in the second one.
+
+Operations have seeds of their own here, so that the stream does not depend on how many operations a graph has.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import assert_equal, fresh, noise, train
+
+import tfgc
+from tfgc import _trace
+from tfgc._plan import Plan
+
+MODES = ("eager", "compiled", "graph")
+
+
+class DropPath(keras.layers.Layer):
+    """Stochastic depth as many published models write it."""
+
+    def call(self, x, training=None):
+        if not training:
+            return x
+        kept = tf.floor(0.5 + tf.random.uniform((tf.shape(x)[0],) + (1,) * (x.shape.rank - 1), seed=5))
+        return x / 0.5 * kept
+
+
+class Generated(keras.layers.Layer):
+    """Draws from a `tf.random.Generator`."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = tf.random.Generator.from_seed(7)
+
+    def call(self, x):
+        return x + self.generator.normal(tf.shape(x)) + self.generator.uniform(tf.shape(x)[:1])[:, None]
+
+
+class Shuffled(keras.layers.Layer):
+    def call(self, x):
+        order = tf.random.shuffle(tf.range(tf.shape(x)[0]), seed=3)
+        choice = tf.random.categorical(tf.zeros((1, 4)), 1, seed=4)[0]
+        whole = tf.cast(tf.random.uniform((2,), 1, 9, tf.int32, seed=6), x.dtype)
+        return tf.gather(tf.gather(x, order), choice, axis=1) * tf.reduce_sum(whole) / 9.0 + x
+
+
+class Large(keras.layers.Layer):
+    """Draws as much as it computes."""
+
+    def call(self, x):
+        return x * tf.random.uniform(tf.shape(x), seed=8)
+
+
+LAYERS = {"DropPath": DropPath, "Generator": Generated, "shuffle": Shuffled}
+
+
+def model_with(layer):
+    def build():
+        tf.random.set_seed(1)
+        blocks = [part for _ in range(3) for part in (keras.layers.Dense(64, "tanh"), layer())]
+        return keras.Sequential([keras.Input((4,)), *blocks, keras.layers.Dense(4)])
+
+    return build
+
+
+def crossings():
+    """Every layer in every mode by a plan; the other ways in one mode each are fast."""
+    for layer in LAYERS:
+        for way, fast in {"enable": MODES, "layers": ["compiled"], "recompute": ["eager"], "nested": ["graph"]}.items():
+            for mode in MODES:
+                marks = [] if mode in fast else [pytest.mark.slow]
+                yield pytest.param(layer, way, mode, marks=marks)
+
+
+@pytest.mark.parametrize(("layer", "way", "mode"), crossings())
+def test_gradients_with_what_was_drawn(layer, way, mode):
+    build, x, y = model_with(LAYERS[layer]), noise(8, 4), [noise(8, 4, seed=2)]
+    # TensorFlow seeds an eager operation and one in a graph alike only if both have a seed of their own.
+    plain = train(fresh(build), x, y, graph=mode != "eager")
+    model = fresh(build)
+    call = model
+    if way == "enable":
+        plan = tfgc.plan(model, strategy="uniform", segments=3)
+        assert plan.segments[0].mode == "recompute"
+        tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    elif way == "nested":
+        tfgc.enable(model, nested_plan(model), compile_segments=mode == "compiled")
+    elif way == "layers":
+        chosen = [part for part in model.layers if isinstance(part, LAYERS[layer])]
+        tfgc.enable(model, layers=chosen, compile_segments=mode == "compiled")
+    else:
+        call = tfgc.recompute(model)
+        mode = "graph" if mode == "compiled" else mode
+    ours = train(model, x, y, graph=mode == "graph", call=call)
+    # The second run is traced, since only in a graph can stored numbers stand for an operation: it may round otherwise.
+    assert_equal(plain, ours, exact=False)
+
+
+def nested_plan(model):
+    """The first layers are run again as three segments, two of which run a third time."""
+    graph = _trace.read(model)
+    n = len(graph.nodes)
+    pieces = [(0, n - 1, [(0, 2, "recompute"), (2, 4, "recompute"), (4, n - 1, "keep")]), (n - 1, n, "keep")]
+    return Plan.from_pieces(graph, pieces, strategy="by hand")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_stream_goes_on_as_without_tfgc(mode):
+    """A replay that drew again would leave the generator further on."""
+    model = fresh(model_with(Generated))
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3), compile_segments=mode == "compiled")
+    train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
+    plain = fresh(model_with(Generated))
+    train(plain, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
+    for ours, other in zip(model.layers, plain.layers):
+        if isinstance(ours, Generated):
+            np.testing.assert_array_equal(ours.generator.state, other.generator.state)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_nothing_is_drawn_in_the_second_run(mode):
+    drawn = []
+
+    @tfgc.recompute
+    def fn(x):
+        kept = tf.random.uniform((4, 1), seed=2)
+        drawn.append(kept)
+        return tf.tanh(tf.tanh(tf.tanh(x) * kept))
+
+    def step():
+        x = noise(4, 64)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = fn(x)
+        return tape.gradient(y, x)
+
+    if mode == "graph":
+        graph = tf.function(step).get_concrete_function().graph
+        assert [op.type for op in graph.get_operations()].count("RandomUniform") == 1
+        return
+    before = len(drawn)
+    step()
+    eager = [t for t in drawn[before:] if not tf.is_symbolic_tensor(t)]
+    assert len(eager) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_large_draws_keep_their_layer(mode):
+    model = fresh(model_with(Large))
+    tfgc.enable(model, layers=[model.layers[1]], compile_segments=mode == "compiled")
+    with pytest.warns(tfgc.NotReplayableWarning, match="RandomUniform.* too large to be stored"):
+        ours = train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
+    # A layer that is kept runs op by op in an eager loop, where TensorFlow seeds its draws otherwise than in graphs.
+    plain = train(fresh(model_with(Large)), noise(8, 4), [noise(8, 4, seed=2)], graph=mode == "graph")
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+def test_draws_with_a_gradient_are_not_stored():
+    """RandomGamma's gradient for its shape parameter runs through the draw."""
+    fn = tfgc.recompute(lambda x: tf.tanh(x) * tf.random.gamma((), x[0, 0] + 1.0))
+    with pytest.warns(tfgc.NotReplayableWarning, match="RandomGamma"):
+        fn(tf.ones((64, 64)))
+
+
+def test_a_draw_in_a_branch_keeps_the_function():
+    fn = tfgc.recompute(lambda x: tf.cond(x[0, 0] > 0, lambda: tf.tanh(x) * tf.random.uniform(()), lambda: x))
+    with pytest.warns(tfgc.NotReplayableWarning, match="RandomUniform"):
+        fn(tf.ones((64, 64)))
+
+
+def test_another_number_of_draws_raises():
+    times = iter([1, 1, 2])
+
+    def fn(x):
+        for _ in range(next(times)):
+            x = tf.tanh(x) * tf.random.uniform(())
+        return tf.tanh(x)
+
+    x = noise(16, 16)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfgc.recompute(fn)(x)
+    with pytest.raises(
+        tfgc.ReplayMismatchError, match="draws float32 numbers by RandomUniform where the first drew noth"
+    ):
+        tape.gradient(y, x)
+
+
+def test_models_with_such_layers_are_planned_and_proven():
+    """Drawn numbers do not keep a block; `verify` finds nothing that differs."""
+    model = fresh(model_with(DropPath))
+    plan = tfgc.plan(model, 8, strategy="uniform", segments=3)
+    assert [segment.mode for segment in plan.segments] == ["recompute", "recompute", "keep"]
+    x, y = noise(8, 4), noise(8, 4, seed=2)
+    assert tfgc.verify(model, plan, (x, y), loss="mse", modes=("compiled", "graph"))
+
+
+@pytest.mark.parametrize("before", [0.0, 0.5])
+def test_a_layer_that_has_changed_draws_and_scales_as_it_does_now(before):
+    """Before, it may not have drawn at all."""
+
+    class Scaled(keras.layers.Layer):
+        scale = before
+
+        def call(self, x):
+            return tf.tanh(tf.tanh(x)) * tf.random.uniform(()) * self.scale if self.scale else tf.sin(x)
+
+    layer = Scaled()
+    fn, x = tfgc.recompute(layer), noise(8, 8)
+    for scale in (before, 3.0, 0.25):
+        layer.scale = scale
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = fn(x)
+        drawn = y / tf.tanh(tf.tanh(x)) if scale else 1.0
+        inner = tf.tanh(x)
+        expected = (1 - tf.tanh(inner) ** 2) * (1 - inner**2) * drawn if scale else tf.cos(x)
+        np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-4)

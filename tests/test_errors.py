@@ -1,0 +1,68 @@
+"""Every error and warning of tfgc passes between processes whole: through pickle, copy and deepcopy."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+
+from tfgc import InfeasibleBudgetError, TfgcError, _errors
+
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(_errors, inspect.isclass)
+    if issubclass(kind, Exception) and kind.__module__ == _errors.__name__
+]
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{
+        f"pickle {n}": lambda error, n=n: pickle.loads(pickle.dumps(error, n))
+        for n in range(pickle.HIGHEST_PROTOCOL + 1)
+    },
+}
+
+
+def made(kind):
+    """One error of a kind, with all that an error can carry."""
+    if kind is InfeasibleBudgetError:
+        error = kind(1000, 2048, "dense", " at a batch of one sample", instead="a smaller network")
+    else:
+        error = kind("segments=0: it is a whole number from 1 on", ("a", 3))
+    error.own = {"layer": "conv"}
+    error.add_note("while planning")
+    return error
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_copied_whole(kind, copied):
+    error = made(kind)
+    other = COPIES[copied](error)
+    assert type(other) is kind
+    assert other is not error
+    assert (str(other), other.args) == (str(error), error.args)
+    assert vars(other) == vars(error)
+    assert other.__notes__ == ["while planning"]
+
+
+def test_an_infeasible_budget_keeps_its_figures_and_words():
+    error = pickle.loads(pickle.dumps(InfeasibleBudgetError(1000, 2048, "dense")))
+    assert (error.budget, error.least, error.node) == (1000, 2048, "dense")
+    assert str(error) == (
+        "no plan fits in 1,000 bytes: the least budget that works is 2,048 bytes, set by node 'dense'. "
+        "Use a smaller batch or input, or that budget"
+    )
+
+
+class Own(TfgcError):
+    """An error of a user's strategy, with arguments of its own."""
+
+    def __init__(self, layer, *, size):
+        super().__init__(f"{layer} needs {size}")
+        self.layer, self.size = layer, size
+
+
+def test_an_error_of_a_subclass_is_copied_whatever_its_arguments():
+    other = pickle.loads(pickle.dumps(Own("conv", size=3)))
+    assert (str(other), other.layer, other.size) == ("conv needs 3", "conv", 3)

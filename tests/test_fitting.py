@@ -1,0 +1,135 @@
+"""A budget means the same to every strategy: the whole step as TensorFlow's allocator serves it."""
+
+import contextlib
+import functools
+import itertools
+
+import pytest
+
+from tfgc import Graph, InfeasibleBudgetError, _fitting, _planner, _simulate, strategies
+from tfgc._graph import Cost, Node, Ref, Spec
+from tfgc._plan import Plan
+from tfgc.strategies import budget as budget_strategy
+
+MB = 10**6
+# Such that chunks are larger than buffers, by other amounts for other plans
+SIZES = [3.0, 2.9, 5.3, 1.1, 4.7, 2.3, 3.7]
+FIXED = 7 * MB
+
+
+def chain():
+    """Nodes that keep what they read, with weights of half a megabyte each."""
+    nodes, last = [], Ref("x")
+    for i, size in enumerate(SIZES):
+        cost = Cost((last,), wants=(last,), flops=100 + i, backward_flops=200, gradient_bytes=MB // 2)
+        nodes.append(Node(f"n{i}", (last,), (Spec((int(size * MB),), "float8_e5m2"),), cost=cost))
+        last = Ref(f"n{i}")
+    return Graph(tuple(nodes), {"x": Spec((MB,), "float8_e5m2")}, (last,), 1, whole_step=True)
+
+
+def own(graph, *, budget):
+    """A user's strategy: more segments until its buffers fit, as the simulator counts them."""
+    peaks = []
+    for count in range(1, 6):
+        plan = strategies.get("sqrt")(graph, segments=count)
+        peaks.append((_simulate.predict(graph, plan).peak_bytes, plan.segments[0].nodes[0]))
+        if peaks[-1][0] <= budget:
+            return plan
+    raise InfeasibleBudgetError(budget, *min(peaks))
+
+
+def careless(graph, *, budget):
+    """A user's strategy that leaves its budget aside."""
+    return strategies.get("sqrt")(graph, segments=3)
+
+
+@functools.cache
+def solved(budget):
+    return strategies.get("ilp")(chain(), budget=budget)
+
+
+def ilp(graph, *, budget):
+    """`ilp`, which takes a second for each answer, asked once at each budget."""
+    return solved(budget)
+
+
+BUDGETED = ["budget", ilp, own, careless]
+
+
+@functools.cache
+def least(strategy):
+    with pytest.raises(InfeasibleBudgetError) as error:
+        _planner.choose(chain(), strategy, MB, FIXED, {})
+    assert error.value.budget == MB
+    assert error.value.node in {node.name for node in chain().nodes}
+    return error.value.least
+
+
+def chosen(strategy, total):
+    plan = _planner.choose(chain(), strategy, total, FIXED, {})
+    return _simulate.estimate(chain(), plan, FIXED)
+
+
+@pytest.mark.parametrize("strategy", BUDGETED)
+def test_every_plan_fits_as_the_allocator_serves_it(strategy):
+    plain = _simulate.estimate(chain(), Plan.from_cuts(chain(), [], strategy="keep_all"), FIXED)
+    assert plain.allocated_bytes > plain.peak_bytes
+    low, high = least(strategy), int(1.05 * plain.needed_bytes)
+    totals = [low + (high - low) * i // 9 for i in range(10)]
+    steps = [chosen(strategy, total) for total in totals]
+    assert all(step.needed_bytes <= total for step, total in zip(steps, totals))
+    assert any(step.allocated_bytes > step.peak_bytes for step in steps)
+    for tight, loose in itertools.pairwise(steps):
+        assert loose.work <= tight.work
+        assert tight.needed_bytes <= loose.needed_bytes
+    if strategy is not careless:
+        assert steps[-1].overhead == 0 < steps[0].overhead
+
+
+@pytest.mark.parametrize("strategy", BUDGETED)
+def test_the_least_budget_that_is_named_works_and_none_below(strategy):
+    assert chosen(strategy, least(strategy)).needed_bytes <= least(strategy)
+    with pytest.raises(InfeasibleBudgetError) as error:
+        chosen(strategy, least(strategy) - 1)
+    assert error.value.least == least(strategy)
+    assert str(error.value) == (
+        f"no plan fits in {least(strategy) - 1:,} bytes: the least budget that works is {least(strategy):,} bytes, set "
+        f"by node {error.value.node!r}. Use a smaller batch or input, or that budget"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["budget", ilp, own])
+def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
+    """What the strategy gives if the budget is told it in buffers needs more, for some budgets."""
+    rooms = [peak for peak, _ in budget_strategy.front(chain())]
+    exceeded = 0
+    for room in rooms:
+        with contextlib.suppress(InfeasibleBudgetError):
+            told = strategies.apply(strategy, chain(), budget=room)
+            exceeded += _simulate.estimate(chain(), told, FIXED).needed_bytes > room + FIXED
+            assert chosen(strategy, room + FIXED).needed_bytes <= room + FIXED
+    assert exceeded
+
+
+def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
+    """The allocator may serve the twelfth plan of a front with less than the first."""
+    front = [(100 + i, f"plan {i}") for i in range(20)]
+    needs = {f"plan {i}": 150 - 2 * i if i < 12 else 200 for i in range(20)}
+    asked = []
+
+    def estimate(graph, plan, fixed):
+        asked.append(plan)
+        return type("Step", (), {"needed_bytes": needs[plan] + fixed, "node": plan})
+
+    monkeypatch.setattr(_simulate, "estimate", estimate)
+    with pytest.raises(InfeasibleBudgetError) as error:
+        _fitting.from_front(None, front, 10, 5)
+    assert (error.value.least, error.value.node) == (5 + 128, "plan 11")
+    assert len(asked) == 20
+    asked.clear()
+    assert _fitting.from_front(None, front, 5 + 128, 5) == "plan 11"
+    needs.update(dict.fromkeys(needs, 100))
+    asked.clear()
+    with pytest.raises(InfeasibleBudgetError):
+        _fitting.from_front(None, front, 10, 5)
+    assert asked == ["plan 0"]  # no other can need less

@@ -1,0 +1,448 @@
+"""Models with a training step of their own that hold the model which is enabled: no trace from before is used again."""
+
+import warnings
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import fresh, noise
+
+import tfgc
+
+L = keras.layers
+X = noise(8, 6)
+
+
+def net(name="net", depth=4):
+    layers = [L.Dense(6, activation="tanh") for _ in range(depth)]
+    return keras.Sequential([keras.Input((6,)), *layers], name=name)
+
+
+def square(model, x):
+    return tf.reduce_mean(model(x, training=True) ** 2)
+
+
+class Outer(keras.Model):
+    """Trains what `part()` gives; how that is held is up to those below."""
+
+    def train_step(self, data):
+        x = data[0] if isinstance(data, tuple) else data
+        with tf.GradientTape() as tape:
+            loss = square(self.part(), x)
+        weights = self.part().trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"square": loss}
+
+
+class ByAttribute(Outer):
+    def __init__(self, inner):
+        super().__init__()
+        self.net = inner
+
+    def part(self):
+        return self.net
+
+
+class InList(Outer):
+    def __init__(self, inner):
+        super().__init__()
+        self.nets = [{"a": inner}]
+
+    def part(self):
+        return self.nets[0]["a"]
+
+
+class InModel(Outer):
+    def __init__(self, inner):
+        super().__init__()
+        self.held = ByAttribute(inner)
+
+    def part(self):
+        return self.held.net
+
+
+class Wrapper:
+    def __init__(self, inner):
+        self.inner = inner
+
+
+class InWrapper(Outer):
+    """Keras does not know that it holds anything."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.wrapper = Wrapper(inner)
+
+    def part(self):
+        return self.wrapper.inner
+
+
+class InClosure(Outer):
+    def __init__(self, inner):
+        super().__init__()
+        self.part = lambda: inner
+
+
+HOLDERS = (ByAttribute, InList, InModel, InWrapper, InClosure)
+
+
+def functions_in(trace):
+    """How often each kind of operation stands in a trace and in all that it calls."""
+    graph = trace.graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return [node.op for node in nodes]
+
+
+def tanhs_of_the_step(model):
+    """How often the compiled training step of a model runs tanh: twice for each that is recomputed."""
+    kind = type(tf.function(square))
+    cells = [cell.cell_contents for cell in model.train_function.__closure__]
+    found = [cell for cell in cells if isinstance(cell, kind) and cell.name == "multi_step_on_iterator"]
+    (trace,) = found[0]._function_cache.values()
+    return functions_in(trace).count("Tanh")
+
+
+def recomputes(model):
+    return tanhs_of_the_step(model) > 4
+
+
+def fit(model):
+    return model.fit(X, batch_size=4, verbose=0).history["square"]
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_part_is_enabled_and_disabled_in_a_model_that_has_trained(holder):
+    model = fresh(lambda: holder(net()))
+    model.compile("sgd")
+    fit(model)
+    assert not recomputes(model)
+    tfgc.enable(model.part(), strategy="uniform")
+    fit(model)
+    assert recomputes(model)
+    tfgc.disable(model.part())
+    fit(model)
+    assert tanhs_of_the_step(model) == 4
+
+
+def test_another_plan_and_chosen_layers_of_a_part_take_effect():
+    model = fresh(lambda: ByAttribute(net()))
+    model.compile("sgd")
+    tfgc.enable(model.net, strategy="uniform")
+    fit(model)
+    tfgc.enable(model.net, strategy="keep_all")
+    fit(model)
+    assert not recomputes(model)
+    tfgc.enable(model.net, layers=[model.net.layers[1]])
+    fit(model)
+    assert tanhs_of_the_step(model) == 5
+
+
+def test_training_goes_on_as_it_would_have():
+    def losses(enabled):
+        model = fresh(lambda: ByAttribute(net()))
+        model.compile("adam")
+        record = fit(model)
+        if enabled:
+            tfgc.enable(model.net, strategy="uniform")
+        record += fit(model)
+        if enabled:
+            tfgc.disable(model.net)
+        return record + fit(model)
+
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"steps_per_execution": 2}, {"jit_compile": True}, {"run_eagerly": True}], ids=str
+)
+def test_in_every_kind_of_fit(settings):
+    model = fresh(lambda: ByAttribute(net()))
+    model.compile("sgd", **settings)
+    first = fit(model)
+    before = model.train_function
+    tfgc.enable(model.net, strategy="uniform")
+    # What runs eagerly has traced nothing.
+    assert (model.train_function is before) == ("run_eagerly" in settings)
+    assert fit(model) < first
+
+
+def test_a_callback_enables_in_the_midst_of_fit():
+    model = fresh(net)
+    model.compile("sgd", "mse")
+    seen = []
+
+    def on_batch(batch, logs=None):
+        if batch == 1:
+            tfgc.enable(model, strategy="uniform")
+        seen.append(batch)
+
+    switch = keras.callbacks.LambdaCallback(on_train_batch_end=on_batch)
+    model.fit(X, X, batch_size=2, verbose=0, callbacks=[switch])
+    assert seen == [0, 1, 2, 3]
+    assert recomputes(model)
+
+
+def test_evaluation_and_prediction_are_traced_again():
+    class Evaluates(ByAttribute):
+        def test_step(self, data):
+            return {"loss": square(self.net, data)}
+
+        def predict_step(self, data):
+            return self.net(data[0] if isinstance(data, tuple) else data, training=False)
+
+    model = fresh(lambda: Evaluates(net()))
+    model.compile("sgd")
+    expected = model.predict(X, verbose=0)
+    model.evaluate(X, verbose=0)
+    before = model.test_function, model.predict_function
+    tfgc.enable(model.net, strategy="uniform")
+    assert model.test_function is not before[0]
+    assert model.predict_function is not before[1]
+    np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-5, atol=1e-7)
+    # What never ran is not made.
+    assert fresh(lambda: ByAttribute(net())).train_function is None
+
+
+def test_a_student_is_enabled_in_keras_own_distiller():
+    distillation = pytest.importorskip("keras.distillation")
+
+    def build():
+        teacher, student = net("teacher"), net("student")
+        model = distillation.Distiller(
+            teacher=teacher, student=student, distillation_losses=distillation.LogitsDistillation()
+        )
+        model.compile("sgd", loss="mse")
+        return model
+
+    def losses(enabled):
+        model = fresh(build)
+        record = model.fit(X, X, verbose=0).history["loss"]
+        plain = tanhs_of_the_step(model)
+        if enabled:
+            tfgc.enable(model.student, strategy="uniform")
+        record += model.fit(X, X, verbose=0).history["loss"]
+        assert (tanhs_of_the_step(model) > plain) is enabled
+        return record
+
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
+
+
+class Loop:
+    """A training loop of the user's own, as a class."""
+
+    def __init__(self, model):
+        self.model = model
+
+    @tf.function
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            loss = square(self.model, x)
+        return tape.gradient(loss, self.model.trainable_variables)
+
+
+def test_a_function_of_the_users_own_is_named():
+    model = fresh(net)
+
+    @tf.function
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = square(model, x)
+        return tape.gradient(loss, model.trainable_variables)
+
+    @tf.function
+    def infer(x):
+        return model(x, training=False)
+
+    train(X)
+    infer(X)
+    line = train.python_function.__code__.co_firstlineno
+    told = rf"^tfgc.enable of 'net' does not reach tf.function 'train' \(test_outer_models.py, line {line}\), which "
+    told += r"trained with it before: TensorFlow goes on with what it traced. "
+    told += r"Use tf.function\(train.python_function\) from now on$"
+    with pytest.warns(tfgc.StaleTraceWarning, match=told) as caught:
+        tfgc.enable(model, strategy="uniform")
+    assert caught[0].filename == __file__
+    train = tf.function(train.python_function)
+    train(X)
+    (trace,) = train._function_cache.values()
+    assert functions_in(trace).count("Tanh") > 4
+    with pytest.warns(tfgc.StaleTraceWarning, match=r"^tfgc.disable of 'net' does not reach tf.function 'train'"):
+        tfgc.disable(model)
+
+
+def test_methods_and_functions_differentiated_from_outside_are_named():
+    model = fresh(net)
+    loop, forward = Loop(model), tf.function(lambda x: square(model, x))
+    loop.step(X)
+    with tf.GradientTape() as tape:
+        loss = forward(X)
+    tape.gradient(loss, model.trainable_variables)
+    with pytest.warns(tfgc.StaleTraceWarning) as caught:
+        tfgc.enable(model, strategy="uniform")
+    (message,) = [str(warning.message) for warning in caught]
+    assert "tf.function 'step' (test_outer_models.py, line " in message
+    assert "tf.function '<lambda>' (test_outer_models.py, line " in message
+    again = tf.function(loop.step.python_function)
+    again(X)
+    (trace,) = again._function_cache.values()
+    assert functions_in(trace).count("Tanh") > 4
+
+
+def test_no_function_is_named_that_has_nothing_to_do_with_it():
+    """Of another model, of inference, not yet traced, thrown away, or tfgc's own."""
+    model, other = fresh(net), net("other")
+    plain = tf.function(lambda x: model(x))
+    plain(X)
+    loops = Loop(other), Loop(model), Loop(model)
+    loops[0].step(X)
+    loops[1].step(X)
+    loops = (loops[0], loops[2])
+    step = tfgc.train_step(model, "mse", "sgd", plan=tfgc.plan(model, strategy="uniform"))
+    step(X, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tfgc.enable(model, strategy="uniform")
+        tfgc.disable(model)
+
+
+class Holder(L.Layer):
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def call(self, x, training=None):
+        return 2.0 * self.inner(x, training=training)
+
+
+class Tower(keras.Model):
+    def __init__(self, inner):
+        super().__init__()
+        self.holder = Holder(inner, name="holder")
+        self.head = L.Dense(6, name="head")
+
+    def call(self, x, training=None):
+        return self.head(self.holder(x, training=training))
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("chosen", ["holder", "head"])
+def test_an_inner_model_is_enabled_after_a_layer_of_the_outer_one(chosen, mode):
+    """Compiled segments of the outer model that were traced with the plain inner one are traced again."""
+    model = fresh(lambda: Tower(net("inner")))
+    model(X)
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = square(model, X)
+        return [g.numpy() for g in tape.gradient(loss, [v.value for v in model.trainable_variables])]
+
+    expected = gradients()
+    tfgc.enable(model, layers=[chosen], compile_segments=mode == "compiled")
+    gradients()
+    calls = []
+    tfgc.enable(model.holder.inner, strategy="uniform")
+    run = vars(model.holder.inner)["call"]
+
+    def seen(*args, **kwargs):
+        calls.append(1)
+        return run(*args, **kwargs)
+
+    seen.stands_in = True
+    model.holder.inner.call = seen
+    for a, b in zip(expected, gradients(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert calls
+    tfgc.disable(model.holder.inner)
+    before = len(calls)
+    for a, b in zip(expected, gradients(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert len(calls) == before
+
+
+def test_the_plan_of_a_whole_covers_a_part_that_is_enabled_afterwards():
+    inner = net("inner")
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, L.Dense(6)(inner(inputs)))
+    model.compile("sgd", "mse")
+    tfgc.enable(model, strategy="keep_all")
+    model.fit(X, X, verbose=0)
+    tfgc.enable(inner, strategy="uniform")
+    model.fit(X, X, verbose=0)
+    assert tanhs_of_the_step(model) == 4
+    tfgc.disable(model)
+    model.fit(X, X, verbose=0)
+    assert tanhs_of_the_step(model) == 4, "disabling a model disables its parts"
+
+
+class Empty(keras.Model):
+    pass
+
+
+class Many(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.generator = net("g")
+        self.nets = [net("a"), keras.Sequential([L.Dense(2)])]
+        self.parts = {"a": net("b"), 3: net("c")}
+        self.held = ByAttribute(net("d"))
+        self.wrapper = Wrapper(net("e"))
+        self.timed = L.TimeDistributed(net("f"))
+        self.again = self.generator
+        self.augment = keras.Sequential([keras.Input((6,)), L.Dropout(0.1)])
+
+
+def test_the_error_names_functional_parts():
+    advised = (
+        "tfgc.enable(model.generator), tfgc.enable(model.nets[0]), tfgc.enable(model.nets[1]), "
+        'tfgc.enable(model.parts["a"]), tfgc.enable(model.parts[3]), tfgc.enable(model.held.net), '
+        "tfgc.enable(model.wrapper.inner), tfgc.enable(model.timed.layer)"
+    )
+    model = Many()
+    for call in (tfgc.enable, tfgc.plan, lambda m: tfgc.split(m, 2), lambda m: tfgc.train_step(m, "mse", "sgd")):
+        with pytest.raises(tfgc.UnsupportedModelError) as caught:
+            call(model)
+        assert str(caught.value) == (
+            "'many' is a subclassed model (Many), whose inside tfgc cannot read. Enable the functional parts that it "
+            f"holds, each by itself: {advised}"
+        )
+    for call in advised.split(", "):
+        if "nets[1]" not in call:
+            eval(call, {"tfgc": tfgc, "model": model})
+            assert eval(call.replace("enable", "disable"), {"tfgc": tfgc, "model": model}).built
+
+
+def test_the_error_counts_what_it_does_not_name():
+    model = InList(net())
+    model.nets.extend(net(f"net_{i}") for i in range(9))
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"enable\(model.nets\[8\]\), and 2 more$"):
+        tfgc.enable(model)
+
+
+def test_the_error_advises_layers_where_there_are_no_functional_parts():
+    with pytest.raises(tfgc.UnsupportedModelError) as caught:
+        tfgc.enable(Empty(name="empty"))
+    assert str(caught.value) == (
+        "'empty' is a subclassed model (Empty), whose inside tfgc cannot read. It plans keras.Sequential and "
+        "functional models; elsewhere name the large blocks: tfgc.enable(model, layers=[...])"
+    )
+
+
+def peaks_of_an_outer_model():
+    """Of a step before its part is enabled, then, and after the part is disabled."""
+    layers = [keras.layers.Conv2D(8, 3, padding="same", activation="tanh") for _ in range(16)]
+    model = ByAttribute(keras.Sequential([keras.Input((32, 32, 8)), *layers]))
+    x = tf.random.stateless_normal((16, 32, 32, 8), (1, 2))
+    model.compile("sgd")
+    plain = memory.peak(model.train_on_batch, x, steps=1)
+    tfgc.enable(model.net)
+    enabled = memory.peak(model.train_on_batch, x, steps=1)
+    tfgc.disable(model.net)
+    return plain, enabled, memory.peak(model.train_on_batch, x, steps=1)
+
+
+def test_the_peak_of_an_outer_model_that_has_trained_falls_and_rises_again():
+    plain, enabled, disabled = memory.alone(peaks_of_an_outer_model)
+    assert enabled < 0.6 * plain
+    assert 0.9 * plain < disabled < 1.1 * plain

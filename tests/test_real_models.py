@@ -1,0 +1,133 @@
+"""Models of real shape, three steps of `fit` each: losses, weights and states with tfgc are those of plain training."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from harness import TOLERANCE, fresh, states
+from real_models import BATCH, MODELS, STEPS
+
+from tfgc import _replay
+
+# What `compile` is given. Compiled segments are compared with the whole step as a graph.
+MODES = {"fit": {"jit_compile": False}, "fit, eager": {"run_eagerly": True}, "fit, XLA": {"jit_compile": True}}
+BASELINES = {"fit": "fit", "fit, eager": "fit", "fit, XLA": "fit, XLA"}
+EPS = 2.0**-23
+
+
+class Logs(keras.callbacks.Callback):
+    """Losses and metrics after each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps.append({name: float(value) for name, value in logs.items()})
+
+
+def trained(row, settings, enabled):
+    """Train a model of the table for three steps.
+
+    Returns:
+        The logs of each step, and two mappings, by kind and then by name: every variable before and after.
+    """
+    keras.config.set_dtype_policy(row.policy)
+    model = fresh(row.build)
+    if enabled:
+        row.enable(model)
+    model.compile(**row.compile(), **settings)
+    for optimizer, weights in optimizers(model):
+        optimizer.build(weights)
+    before, logs, arguments = variables(model), Logs(), row.data()
+    callbacks = [logs, *arguments.pop("callbacks", ())]
+    model.fit(**arguments, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
+    return logs.steps, before, variables(model)
+
+
+def optimizers(model):
+    """Each optimizer of a model with the weights that it moves."""
+    if hasattr(model, "d_optimizer"):
+        yield model.d_optimizer, model.discriminator.trainable_variables
+        yield model.g_optimizer, model.generator.trainable_variables
+    else:
+        yield model.optimizer, model.trainable_variables
+
+
+def variables(model):
+    weights = {id(v) for v in model.trainable_variables}
+    kinds = {
+        "weights": [v for v in states(model) if id(v) in weights],
+        "states": [v for v in states(model) if id(v) not in weights],
+    }
+    kinds |= {f"optimizer {i}": optimizer.variables for i, (optimizer, _) in enumerate(optimizers(model))}
+    return {kind: {f"{i} {v.path}": np.array(v) for i, v in enumerate(vs)} for kind, vs in kinds.items()}
+
+
+def norm(x):
+    return np.linalg.norm(np.asarray(x, "float64"))
+
+
+def compare(plain, ours, tol):
+    """Losses by `tol`; what moved by `tol` of its way, or of 0.001 of the longest way of its kind; integers exactly.
+
+    Ways and not values are compared, so that a wrong gradient does not hide behind a small learning rate. Each step
+    also rounds the value.
+    """
+    (logs, before, after), (our_logs, our_before, our_after) = plain, ours
+    assert len(logs) == len(our_logs) == STEPS
+    for step, (a, b) in enumerate(zip(logs, our_logs)):
+        assert list(a) == list(b)
+        np.testing.assert_allclose(list(b.values()), list(a.values()), rtol=tol, err_msg=f"{list(a)} of step {step}")
+    for kind, values in after.items():
+        assert list(values) == list(our_after[kind])
+        # A metric has its variables from the first step on.
+        ways = {name: v - before[kind].get(name, 0) for name, v in values.items() if v.dtype.kind == "f"}
+        longest = max(map(norm, ways.values()), default=0.0)
+        for name, value in values.items():
+            where = f"{kind}, {name}"
+            if name in before[kind]:
+                np.testing.assert_array_equal(our_before[kind][name], before[kind][name], f"{where}, at the start")
+            if name not in ways:
+                np.testing.assert_array_equal(our_after[kind][name], value, where)
+                continue
+            assert np.isfinite(value).all(), where
+            error = norm(our_after[kind][name] - value)
+            allowed = tol * max(norm(ways[name]), 1e-3 * longest) + STEPS * EPS * norm(value)
+            assert error <= allowed, f"{where}: differs by {error}, allowed {allowed}, moved by {norm(ways[name])}"
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """A list that grows whenever a segment runs again, or is traced to do so."""
+    seen, backward = [], _replay.Piece.backward
+
+    def counted(piece, *arguments):
+        seen.append(piece.name)
+        return backward(piece, *arguments)
+
+    monkeypatch.setattr(_replay.Piece, "backward", counted)
+    return seen
+
+
+@functools.cache
+def plainly(name, mode):
+    """What the plain model comes to."""
+    return trained(MODELS[name], MODES[mode], enabled=False)
+
+
+def cells():
+    for name, row in MODELS.items():
+        for mode in MODES:
+            yield pytest.param(name, mode, marks=[] if mode in row.fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "mode"), cells())
+def test_training_equals_plain_training(name, mode, replays):
+    row = MODELS[name]
+    plain = plainly(name, BASELINES[mode])
+    assert not replays
+    ours = trained(row, MODES[mode], enabled=True)
+    assert replays, "nothing was recomputed"
+    compare(plain, ours, TOLERANCE[row.policy])

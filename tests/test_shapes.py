@@ -1,0 +1,362 @@
+"""Models on strings, shapes that Keras does not tell, and what is done where sizes are not known."""
+
+import warnings
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from harness import MODES, fresh
+
+import tfgc
+from tfgc import _synthetic, strategies
+from tfgc._graph import Graph, Node, Ref, Spec
+
+pytestmark = pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
+L = keras.layers
+WORDS = ["ash", "birch", "cedar", "elm"]
+LINES = np.array([["ash birch"], ["cedar"], ["elm elm ash"], ["yew birch"]])
+TOKENS = np.array([["ash", "birch", "yew"], ["cedar", "elm", "elm"], ["elm", "ash", "ash"], ["birch", "ash", "yew"]])
+
+
+def vectorizer(**options):
+    layer = L.TextVectorization(**options)
+    layer.adapt(LINES)
+    return layer
+
+
+def head(x):
+    return L.Dense(1)(L.Dense(8, activation="gelu")(L.Flatten()(x)))
+
+
+def text(shape=(1,)):
+    line = keras.Input(shape, dtype="string", name="line")
+    return keras.Model(line, head(L.Embedding(9, 8)(vectorizer(output_sequence_length=6)(line))))
+
+
+def bag_of_words():
+    line = keras.Input((1,), dtype="string")
+    return keras.Model(line, head(vectorizer(output_mode="tf_idf")(line)))
+
+
+def hashed():
+    token = keras.Input((3,), dtype="string")
+    return keras.Model(token, head(L.Embedding(16, 8)(L.Hashing(16)(token))))
+
+
+def looked_up(mode, **options):
+    token = keras.Input((3,), dtype="string")
+    found = L.StringLookup(vocabulary=WORDS, output_mode=mode, **options)(token)
+    return keras.Model(token, head(L.Embedding(5, 8)(found) if mode == "int" else found))
+
+
+def columns():
+    number, code, size = (keras.Input((3,), dtype=d, name=n) for n, d in (("n", "int64"), ("c", "int64"), ("s", None)))
+    found = L.IntegerLookup(vocabulary=[1, 2, 3], output_mode="multi_hot")(number)
+    coded = L.CategoryEncoding(7, output_mode="count")(code)
+    binned = L.Flatten()(L.Embedding(4, 2)(L.Discretization([0.0, 1.0])(size)))
+    return keras.Model([number, code, size], head(L.Concatenate()([found, coded, binned])))
+
+
+NUMBERS = np.array([[1, 2, 3], [3, 4, 4], [1, 1, 1], [2, 2, 5]])
+FED = {
+    "text": (text, LINES),
+    "text of scalars": (lambda: text(()), LINES[:, 0]),
+    "bag of words": (bag_of_words, LINES),
+    "hashed": (hashed, TOKENS),
+    "looked up": (lambda: looked_up("int"), TOKENS),
+    "multi hot": (lambda: looked_up("multi_hot"), TOKENS),
+    "sparse multi hot": (lambda: looked_up("multi_hot", sparse=True), TOKENS),
+    "columns": (columns, [NUMBERS, NUMBERS, np.float32(NUMBERS) - 2]),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("text", "columns") else pytest.mark.slow) for n in FED]
+)
+def test_models_on_strings_and_categories_can_be_planned_in_every_way(name):
+    build, x = FED[name]
+    model = fresh(build)
+    for strategy in strategies.available():
+        options = {"keep": [model.layers[-2].name]} if strategy == "manual" else {}
+        options |= {"budget": "100%"} if strategy in ("budget", "ilp") else {}
+        plan = tfgc.plan(model, 4, strategy=strategy, **options)
+        assert plan.outlook.plain_bytes > 0
+    assert tfgc.plan(model, example=x) == tfgc.plan(model, 4)
+    assert tfgc.pareto(model, 4)[-1].outlook.overhead == 0
+    assert tfgc.estimate(model, 4).activation_bytes == tfgc.plan(model, 4, strategy="keep_all").outlook.peak_bytes
+    composed = x
+    for part in tfgc.split(model, 2):
+        composed = part(composed)
+    np.testing.assert_array_equal(composed, model(x))
+
+
+QUICK = {("text", "compiled"), ("text", "fit"), ("sparse multi hot", "eager"), ("columns", "graph")}
+CROSSED = [
+    pytest.param(name, mode, marks=() if (name, mode) in QUICK else pytest.mark.slow)
+    for name in FED
+    for mode in (*MODES, "fit")
+]
+
+
+@pytest.mark.parametrize(("name", "mode"), CROSSED)
+def test_models_on_strings_and_categories_train_as_without(name, mode):
+    build, x = FED[name]
+    inputs = tuple(map(tf.constant, x)) if isinstance(x, list) else tf.constant(x)
+    found = []
+    for planned in (False, True):
+        model = fresh(build)
+        if planned:
+            plan = tfgc.plan(model, strategy="uniform", segments=2)
+            tfgc.enable(model, plan, compile_segments=mode != "eager")
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=mode in ("eager", "compiled"))
+        data = tf.data.Dataset.from_tensors((inputs, np.ones((4, 1), "float32"))).repeat(3)
+        if mode == "fit":
+            losses = model.fit(data, epochs=2, verbose=0, shuffle=False).history["loss"]
+        else:
+            losses = [float(model.train_on_batch(*batch)) for batch in data]
+        found.append((losses, model.get_weights()))
+    (plain, weights), (ours, ours_weights) = found
+    if mode == "eager":
+        assert ours == plain
+    np.testing.assert_allclose(ours, plain, rtol=1e-5)
+    for a, b in zip(weights, ours_weights):
+        if mode == "eager":
+            np.testing.assert_array_equal(a, b)
+        elif np.asarray(a).dtype.kind == "f":
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+def test_verify_takes_strings():
+    model = fresh(text)
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    assert tfgc.verify(model, plan, (LINES, np.ones((4, 1))), loss="mse", modes="compiled", steps=2)
+
+
+def test_noise_for_string_inputs_is_made_of_known_words():
+    tokens, _ = _synthetic.batch(fresh(lambda: looked_up("int", num_oov_indices=0)), 5)
+    assert tokens.shape == (5, 3)
+    assert {word.decode() for word in tokens.numpy().ravel()} <= set(WORDS)
+    lines, _ = _synthetic.batch(fresh(text), 5)
+    assert all(len(line.split()) == 8 for line in lines.numpy().ravel())
+    plain, _ = _synthetic.batch(fresh(hashed), 5)
+    assert plain.dtype == tf.string
+
+
+def bytes_of_lines(count):
+    before = memory.info("current")
+    lines = tf.fill([count], "text of more than twenty-two letters, which lies on the heap")
+    assert lines.dtype == tf.string
+    return memory.info("current") - before
+
+
+def test_a_string_is_counted_as_the_handle_that_the_allocator_is_asked_for():
+    """`estimate` by hand: 4 lines, and the indices made of them; and the allocator's own count."""
+    assert Spec((None, 3), "string").bytes(4) == 4 * 3 * 24
+    count = 2**17 // 3  # 1 MB, a whole chunk
+    assert 0 <= memory.alone(bytes_of_lines, count) - 24 * count < 256
+
+
+@keras.saving.register_keras_serializable("tests")
+class Unpatch(L.Layer):
+    """Its `compute_output_shape` forgets what the input tells."""
+
+    def call(self, x):
+        return tf.reshape(x, (tf.shape(x)[0], x.shape[1] * 2, x.shape[2] // 2))
+
+    def compute_output_shape(self, shape):
+        return (None, None, None)
+
+
+class Distinct(L.Layer):
+    """Its output has as many rows as there are distinct values."""
+
+    def call(self, x):
+        return tf.reshape(tf.unique(tf.reshape(x, [-1]))[0], (-1, 1))
+
+    def compute_output_shape(self, shape):
+        return (None, 1)
+
+
+class Rows(Distinct):
+    def call(self, x):
+        return tf.boolean_mask(x, x[:, 0] > 0)
+
+    def compute_output_shape(self, shape):
+        return (None, shape[1])
+
+
+def unpatched():
+    image = keras.Input((8, 16), name="image")
+    x = Unpatch(name="unpatch")(L.Dense(16, activation="gelu")(image))
+    return keras.Model(image, L.Softmax()(L.Activation("gelu")(x)))
+
+
+def test_a_shape_that_keras_does_not_tell_is_traced():
+    model = fresh(unpatched)
+    assert model.get_layer("unpatch").output.shape == (None, None, None)
+    for plan in (tfgc.plan(model, 4), tfgc.plan(model, example=np.ones((4, 8, 16), "float32"))):
+        assert plan.strategy == "optimal"
+        assert plan.outlook.plain_bytes > 0
+    told = tfgc.plan(model, 4, strategy="keep_all").outlook.plain_bytes
+
+    class Telling(Unpatch):
+        def compute_output_shape(self, shape):
+            return (shape[0], shape[1] * 2, shape[2] // 2)
+
+    image = keras.Input((8, 16))
+    x = Telling()(L.Dense(16, activation="gelu")(image))
+    same = keras.Model(image, L.Softmax()(L.Activation("gelu")(x)))
+    assert told == tfgc.plan(same, 4, strategy="keep_all").outlook.plain_bytes
+
+
+def test_a_layer_that_cannot_be_traced_keeps_what_it_declares():
+    class Python(L.Layer):
+        def call(self, x):
+            return x * float(np.asarray(x).max())  # only eagerly
+
+        def compute_output_shape(self, shape):
+            return (None, *shape[1:])
+
+    x = keras.Input((8,))
+    model = keras.Model(x, L.Dense(4)(Python(name="python")(L.Dense(8)(x))))
+    with pytest.warns(tfgc.NotReplayableWarning, match="'python' cannot be run twice"):
+        assert tfgc.plan(model, 4).outlook.plain_bytes > 0
+
+
+VARIES = "makes a tensor of shape {}, whose unknown sizes depend on the values in the batch"
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(Distinct, (None, 1)), (Rows, (None, 3))])
+def test_a_layer_whose_shape_depends_on_values_is_named(layer, shape):
+    x = keras.Input((3,))
+    model = keras.Model(x, L.Dense(4)(layer(name="picked")(L.Dense(3)(x))))
+    told = VARIES.format(shape)
+    with pytest.raises(tfgc.OptionError) as raised:
+        tfgc.plan(model, 4, budget="1GB")
+    assert str(raised.value) == (
+        f"'picked': it {told}, so its bytes cannot be known ahead. Give it a fixed size, or apply it to the data "
+        "before the model; strategy='uniform' and 'manual' need no sizes"
+    )
+    with pytest.warns(tfgc.OpenSizesWarning) as caught:
+        plan = tfgc.plan(model, 4)
+    assert str(caught[0].message) == (
+        f"nothing is recomputed: 'picked' {told}, so no plan is known to need less than keeping all. To save memory "
+        "give it a fixed size, or apply it to the data before the model; strategy='uniform' recomputes without knowing "
+        "sizes."
+    )
+    assert [segment.mode for segment in plan.segments] == ["keep"]
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    assert model(np.ones((2, 3))).shape[1] == 4
+
+
+def test_a_lookup_of_open_length_is_named():
+    line = keras.Input((1,), dtype="string")
+    model = keras.Model(line, L.GlobalAveragePooling1D()(L.Embedding(9, 4)(vectorizer(name="lines")(line))))
+    for plan in (tfgc.pareto, tfgc.estimate):
+        with pytest.raises(tfgc.OptionError, match=r"'lines': it makes a tensor of shape \(4, None\), whose unknown"):
+            plan(model, 4)
+
+
+def sequence():
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    scale = keras.Input((1,), name="scale")
+    x = L.Embedding(9, 8)(tokens)
+    for i in range(4):
+        x = L.Dense(8, activation="gelu", name=f"dense{i}")(x)
+    return keras.Model([tokens, scale], L.Dense(1)(x) * L.Reshape((1, 1))(scale))
+
+
+OPEN = (
+    "nothing is recomputed: the model leaves sizes of its inputs open ('tokens' is (64, None)), so no plan is known to "
+    "need less than keeping all. To save memory give them: tfgc.plan(model, batch_size, input_shapes={'tokens': shape})"
+    ", shapes without the batch, or example=batch; strategy='uniform' recomputes without knowing sizes."
+)
+
+
+def train_step(model):
+    return tfgc.train_step(model, "mse", "sgd")
+
+
+@pytest.mark.parametrize("use", [tfgc.plan, tfgc.enable, train_step])
+def test_where_sizes_are_open_all_is_kept_and_that_is_said(use):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        use(fresh(sequence))
+    assert [str(w.message) for w in caught] == [OPEN]
+    assert caught[0].category is tfgc.OpenSizesWarning
+    assert caught[0].filename == __file__
+
+
+def test_explain_says_that_all_is_kept_until_sizes_are_known():
+    model = fresh(sequence)
+    with pytest.warns(tfgc.OpenSizesWarning):
+        kept = tfgc.plan(model)
+    assert [segment.mode for segment in kept.segments] == ["keep"]
+    unknown = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
+    said = " ".join(kept.explain().split())
+    assert f"{unknown} All is kept until then, which never needs more than plain training." in said
+    said = " ".join(tfgc.plan(model, strategy="uniform", segments=3).explain().split())
+    assert unknown in said
+    assert "All is kept" not in said
+
+
+def test_sizes_once_known_give_the_plan_of_least_peak():
+    model = fresh(sequence)
+    example = {"tokens": np.zeros((2, 64), "int32"), "scale": np.ones((2, 1), "float32")}
+    for plan in (tfgc.plan(model, 2, input_shapes={"tokens": (64,)}), tfgc.plan(model, example=example)):
+        assert plan.strategy == "optimal"
+        assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
+
+
+def test_an_example_may_be_of_the_ranks_that_keras_takes():
+    """`fit` adds or drops a last dimension of one, and so does a plan by example."""
+    model = fresh(text)
+    assert tfgc.plan(model, example=LINES[:, 0]) == tfgc.plan(model, example=LINES)
+    scalars = fresh(lambda: text(()))
+    assert tfgc.plan(scalars, example=LINES) == tfgc.plan(scalars, example=LINES[:, 0])
+
+
+def test_an_optional_input_may_be_missing_from_the_example():
+    x, extra = keras.Input((8,), name="x"), keras.Input((8,), name="extra", optional=True)
+
+    class Both(L.Layer):
+        def call(self, x, extra=None):
+            return x if extra is None else x + extra
+
+    model = keras.Model([x, extra], L.Dense(1)(Both()(L.Dense(8)(x), extra)))
+    example = [np.ones((4, 8), "float32"), None]
+    assert tfgc.plan(model, example=example) == tfgc.plan(model, 4)
+    plain = model(example, training=True)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    np.testing.assert_allclose(model(example, training=True), plain, rtol=1e-6)
+
+
+def test_a_tensor_that_varies_has_no_bytes_even_for_one_sample():
+    spec = Spec((None, 4), "float32", True)
+    graph = Graph((Node("a", (Ref("x"),), (spec,)),), {"x": Spec((None, 4))}, (Ref("a"),), 4)
+    assert not graph.sizes_known
+    with pytest.raises(tfgc.OptionError, match="'a': it makes a tensor"):
+        graph.bytes(Ref("a"))
+
+
+@pytest.mark.parametrize("batch", [1, 64, None])
+def test_the_default_plan_never_needs_more_than_keeping_all(batch):
+    """On small graphs too, where a replay may cost more than it frees, and with layers that cannot run twice."""
+
+    class Noisy(L.Layer):
+        def call(self, x):
+            return x + tf.random.normal(tf.shape(x))
+
+    random = np.random.default_rng(3)
+    for _ in range(8):
+        tensors = [keras.Input((8,))]
+        for _ in range(random.integers(1, 7)):
+            x = tensors[-random.integers(1, min(2, len(tensors)) + 1)]
+            kind = random.integers(5)
+            make = [L.Dense(64), L.Dense(2), L.BatchNormalization(), Noisy(), L.Activation("gelu")][kind]
+            tensors.append(make(x))
+        plan = tfgc.plan(keras.Model(tensors[0], tensors[-1]), batch)
+        assert plan.outlook.peak_bytes <= plan.outlook.plain_bytes
+        assert plan.outlook.peak_bytes < plan.outlook.plain_bytes or plan.outlook.overhead == 0

@@ -1,0 +1,56 @@
+"""What Keras and TensorFlow read off a tensor beside its value.
+
+A tensor carries its mask and the logits behind its probabilities as attributes (`_keras_mask`, `_keras_logits`). In a
+graph Keras's crossentropies also look at the operation that made a tensor: of a Softmax or Sigmoid they take the input
+for the logits. A copy of a tensor, or what a function returns in its place, has neither of its own.
+"""
+
+import tensorflow as tf
+
+ACTIVATIONS = {
+    "Softmax": lambda logits: tf.raw_ops.Softmax(logits=logits),
+    "Sigmoid": lambda logits: tf.raw_ops.Sigmoid(x=logits),
+}
+
+
+_COPY_OF = "_tfgc_copy_of"
+
+
+def attributes(tensor):
+    """The tensors that hang on a tensor, as pairs of a name and a tensor."""
+    return [
+        (name, value) for name, value in sorted(getattr(tensor, "__dict__", {}).items()) if isinstance(value, tf.Tensor)
+    ]
+
+
+def activation(tensor):
+    """The type of the operation that made `tensor` and its input, where Keras looks for logits there; else Nones."""
+    kind = getattr(tensor, _COPY_OF, None)
+    if kind is not None:
+        return kind, tensor._keras_logits
+    if not tf.is_symbolic_tensor(tensor) or tensor.op.type not in ACTIVATIONS:
+        return None, None
+    logits = tensor.op.inputs[0]
+    return (tensor.op.type, logits) if getattr(tensor, "_keras_logits", logits) is logits else (None, None)
+
+
+def copied(tensor, copy):
+    """`copy(tensor)`, off which the same is read, each in a copy of its own."""
+    copies = {}
+
+    def once(value):
+        if id(value) not in copies:
+            copies[id(value)] = copy(value)
+        return copies[id(value)]
+
+    (kind, logits), hung = activation(tensor), attributes(tensor)
+    if kind is not None and not hasattr(tensor, "_keras_logits"):
+        made = ACTIVATIONS[kind](once(logits))
+    else:
+        # Keras does not look at the operation then, and one more would store its result once more.
+        made = copy(tensor)
+        if kind is not None:
+            setattr(made, _COPY_OF, kind)
+    for name, value in hung:
+        setattr(made, name, once(value))
+    return made

@@ -1,0 +1,101 @@
+"""The files of a shell command: which it reads and which it writes, and that nothing is lost by writing.
+
+Options and arguments say by their type what their paths are for; `Command` looks at all of them before any work.
+"""
+
+import os
+
+import click
+
+from tfgc import _files
+from tfgc._errors import OptionError
+
+
+class Read(str):
+    """What stands for a file that is read; `path` is that file."""
+
+    def __new__(cls, text, path=None):
+        made = super().__new__(cls, text)
+        made.path = path or text
+        return made
+
+
+class Written(str):
+    """The path of a file that is written."""
+
+
+class Network(click.ParamType):
+    """A network: a saved model and the module of a builder are files to read."""
+
+    name = "network"
+
+    def convert(self, value, param, ctx):
+        if value.endswith(".keras"):
+            return Read(value)
+        inside = value.partition(":")[0].replace(".", os.sep)
+        files = [f"{inside}.py", os.path.join(inside, "__init__.py")] if ":" in value else []
+        return next((Read(value, path) for path in files if os.path.isfile(path)), value)
+
+
+class Input(click.Path):
+    """The path of a file to read."""
+
+    def convert(self, value, param, ctx):
+        return Read(super().convert(value, param, ctx))
+
+
+class Output(click.Path):
+    """The path of a file to write; `ending` is the one that a file of this kind has."""
+
+    def __init__(self, ending=None):
+        super().__init__()
+        self._ending = ending
+
+    def convert(self, value, param, ctx):
+        path = super().convert(value, param, ctx)
+        if self._ending and not path.lower().endswith(self._ending) and _files.is_file(path):
+            raise OptionError(f"{_flag(param)} {path!r}: what is written is a {self._ending} file, name it so")
+        return Written(path)
+
+
+class Conflict(click.ClickException):
+    """A file would be written over that is read or written, too."""
+
+    exit_code = 2
+
+    def show(self, file=None):
+        click.echo(f"tfgc: {self.message}", err=True)
+
+
+class Command(click.Command):
+    """A command that begins once it knows that all its files can be written, each once and none over an input."""
+
+    def invoke(self, ctx):
+        reads, writes = [], []
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, (Read, Written)):
+                    (reads if isinstance(one, Read) else writes).append((_flag(param), one))
+        for i, (flag, path) in enumerate(writes):
+            for other, read in reads:
+                if _files.same(path, read.path):
+                    raise Conflict(f"{flag} {path!r}: that is what {other} {read!r} reads, name another file")
+            for other, written in writes[:i]:
+                if _files.same(path, written):
+                    raise Conflict(f"{flag} {path!r}: that is the file that {other} {written!r} writes, name another")
+        for _, path in writes:
+            _files.check_writable(path)
+        ctx.params = {name: _plain(value) for name, value in ctx.params.items()}
+        return super().invoke(ctx)
+
+
+def _plain(value):
+    """The value of a parameter as the command itself works with it."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return str(value) if isinstance(value, str) else value
+
+
+def _flag(param):
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name

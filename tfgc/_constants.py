@@ -1,0 +1,53 @@
+"""Let constants of a replay be those of the first run.
+
+TensorFlow computes what depends on constants alone once, when it optimizes a graph, and holds it for good: with a
+static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a mask, positions). Equal constants become
+one, unless they wait for different operations, as all that runs in a replay waits for its upstream gradients:
+then every replay holds a copy of its own. So constants are made not to wait, and what reads them waits in their place.
+"""
+
+import contextlib
+
+import tensorflow as tf
+
+# TensorFlow leaves larger ones to each step (`ConstantFoldingOptions`), where those of a replay had better wait.
+_MOST = 10 * 2**20
+_LEAST = 2**10
+
+
+@contextlib.contextmanager
+def shared(upstream):
+    """Let no constant made in here wait for `upstream`, tensors that all else waits for by control dependencies."""
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    fence = [tensor.op for tensor in upstream if tensor.graph is graph]
+    made = graph.get_operations()[before:]
+    free = _worth_freeing(made)
+    for op in free:
+        others = [c for c in op.control_inputs if c not in fence]
+        if len(others) < len(op.control_inputs):
+            op._remove_all_control_inputs()
+            op._add_control_inputs(others)
+    inside = set(made) - free
+    for op in inside:
+        read = {tensor.op for tensor in op.inputs}
+        # TensorFlow adds no control edge to an operation that reads one that has it.
+        if read & free and not read & inside:
+            op._add_control_inputs([c for c in fence if c not in op.control_inputs])
+
+
+def _worth_freeing(operations):
+    """Constants that are folded into large ones, and all that they are made of."""
+    constant, free = set(), set()
+    for op in operations:
+        if op.type == "Const" or (op.inputs and not op.op_def.is_stateful and all(t.op in constant for t in op.inputs)):
+            constant.add(op)
+    for op in reversed(operations):
+        if op in constant and (op in free or any(_LEAST <= _bytes(t) <= _MOST for t in op.outputs)):
+            free.update([op, *(t.op for t in op.inputs)])
+    return free
+
+
+def _bytes(tensor):
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -1,0 +1,67 @@
+"""Random numbers that TensorFlow draws from hidden state, taken from the first run for the second.
+
+`tf.random.uniform` and its like move a state that no one can read; a second run would draw others. What they drew is
+stored instead, and stands in for the operation when the function runs again. For `tf.random.Generator` that is three
+numbers: the counter that it skipped to.
+"""
+
+import contextlib
+import math
+
+from tfgc import _building
+from tfgc._errors import ReplayMismatchError
+
+# Those through which no gradient flows: RandomGamma has one for its shape parameter.
+TYPES = frozenset(
+    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal"]
+    + ["RandomShuffle", "Multinomial", "RandomPoissonV2", "RngReadAndSkip"]
+)
+# A function that is kept stores more than this share of what it computes.
+SHARE = 1 / 16
+
+
+def too_large(graph, share=SHARE):
+    """The operation that draws most in a graph, if the draws are more than a share of all it computes; else None."""
+    operations = graph.get_operations()
+    draws = [op for op in operations if op.type in TYPES]
+    if not draws:
+        return None
+    drawn = sum(map(_bytes_of, draws))
+    computed = sum(_bytes_of(op) for op in operations if op.type not in ("Placeholder", "Const"))
+    return max(draws, key=_bytes_of) if not drawn <= share * computed else None
+
+
+def _bytes_of(op):
+    """Bytes of what an operation makes for one sample; of a random one without bounds where that is not known."""
+    known = [t for t in op.outputs if t.shape.rank is not None]
+    if len(known) < len(op.outputs) and op.type in TYPES:
+        return math.inf
+    return sum(t.dtype.size * math.prod(length or 1 for length in t.shape.as_list()) for t in known)
+
+
+@contextlib.contextmanager
+def noted(found):
+    """Add what is drawn in here to the list `found`."""
+    with _building.operations_seen(TYPES, found.append):
+        yield
+
+
+@contextlib.contextmanager
+def handed_in(drawn, name):
+    """Let `drawn` stand for what would be drawn in here, in the graph being built, in turn."""
+    rest = list(drawn)
+
+    def next_one(op_type, dtype):
+        if not rest or rest[0].dtype != dtype:
+            raise ReplayMismatchError(
+                f"The second run of {name} did not repeat the first: it draws {dtype.name} numbers by {op_type} where "
+                f"the first drew {rest[0].dtype.name if rest else 'nothing'}."
+            )
+        return rest.pop(0)
+
+    with _building.operations_replaced(TYPES, next_one):
+        yield
+    if rest:
+        raise ReplayMismatchError(
+            f"The second run of {name} did not repeat the first: {len(rest)} of {len(drawn)} random draws are missing."
+        )

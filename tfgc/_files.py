@@ -1,0 +1,131 @@
+"""Write files whole or not at all, and tell which paths lead to the same file.
+
+The new contents go into a temporary file beside the old one, which they replace once they are on the disk: a full
+disk, an error or Ctrl-C leaves the old file and nothing else. A symbolic link stays and what it leads to is replaced;
+permissions stay, too. What is no file (a pipe, /dev/null, /dev/stdout) is written to directly.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import sys
+
+from tfgc._errors import TfgcError
+
+
+def write(path, contents):
+    """Write text or bytes as the whole contents of `path`.
+
+    Raises:
+        TfgcError: If that cannot be; what was there before is there still.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(f"{folder}/plan.json", "{}")
+    ...     [(file.name, file.read_text()) for file in pathlib.Path(folder).iterdir()]
+    [('plan.json', '{}')]
+    """
+    contents = contents.encode() if isinstance(contents, str) else contents
+    with _told(path):
+        if not is_file(path):
+            sys.stdout.flush()
+            with _opened(path) as file:
+                file.write(contents)
+            return
+        _allowed(path)
+        target = os.path.realpath(path)
+        with _temporary(target) as (file, name):
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(name, target)
+
+
+def check_writable(path):
+    """Fail before an hour of work rather than after it, unless `path` is None; nothing is left behind.
+
+    Raises:
+        TfgcError: If `path` cannot be written.
+    """
+    if path is None:
+        return
+    with _told(path):
+        _allowed(path)
+        if is_file(path):
+            with _temporary(os.path.realpath(path)):
+                pass
+
+
+def same(first, second):
+    """Whether two paths lead to one file, there already or not; pipes and devices are none.
+
+    >>> same("plan.json", "./plan.json"), same("plan.json", "other.json"), same("/dev/null", "/dev/null")
+    (True, False, False)
+    """
+    with contextlib.suppress(OSError):
+        return os.path.samefile(first, second) and os.path.isfile(first)
+    return os.path.realpath(first) == os.path.realpath(second)
+
+
+@contextlib.contextmanager
+def _told(path):
+    try:
+        yield
+    except OSError as error:
+        raise TfgcError(f"cannot write {os.fspath(path)!r}: {error.strerror}") from error
+
+
+def _allowed(path):
+    """Raise what opening the file would, where a file beside it could be written and take its place."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def is_file(path):
+    """Whether `path` is, or would become, a file that another one can replace: no pipe, device or open descriptor."""
+    if _descriptor(path) is not None:
+        return False
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return True
+
+
+def _descriptor(path):
+    """The number that `/dev/stdout`, `/dev/fd/3` and their like stand for; None for all else."""
+    for _ in range(40):  # As many links as Linux follows.
+        folder, name = os.path.split(os.path.abspath(path))
+        parent = os.path.realpath(folder)
+        if name.isdigit() and (parent == "/dev/fd" or parent == f"/proc/{os.getpid()}/fd"):
+            return int(name)
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(parent, os.readlink(path))
+    return None
+
+
+def _opened(path):
+    """What is no file, to write to. A descriptor is taken over: opened anew it would be written from its beginning."""
+    number = _descriptor(path)
+    return open(path, "wb") if number is None else os.fdopen(os.dup(number), "wb")
+
+
+@contextlib.contextmanager
+def _temporary(target):
+    """A new file beside `target`, open to write, and its name; gone at the end unless it took the place of `target`."""
+    name = os.path.join(os.path.dirname(target), f".tfgc-{secrets.token_hex(8)}")
+    file = os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+    try:
+        with file:
+            yield file, name
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(name)

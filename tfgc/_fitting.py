@@ -1,0 +1,91 @@
+"""Which plan a budget buys. To every strategy a budget means the whole step, as TensorFlow's allocator serves it.
+
+That is `Prediction.needed_bytes`: weights, optimizer slots, gradients and activations, in the chunks that the allocator
+hands out. Strategies count buffers, since what these come to in chunks is known only of a whole plan. So a strategy is
+asked at a fixed series of budgets in buffers, which depends on the graph alone, and each answer is played to the model
+of the allocator, from the largest budget that may be met on, until one is. The series being the same for all budgets, a
+larger one never gives a slower plan if the strategy itself keeps to that.
+"""
+
+from tfgc import _judge, _simulate
+from tfgc._buffers import Buffers
+from tfgc._errors import InfeasibleBudgetError
+from tfgc._plan import Plan
+
+# Each budget of the series is this part of the one before, 4 % less. A finer one would ask `ilp`, which takes
+# seconds or minutes for each answer, more often.
+_STEP = 2 ** (-1 / 16)
+
+
+def from_front(graph, front, total, fixed):
+    """The plan of a front that does the least work in `total` bytes.
+
+    Args:
+        graph: A `Graph` of the whole step.
+        front: Pairs (peak, plan) by rising peak, each next one with less work.
+        total: The budget.
+        fixed: Bytes of weights and optimizer slots.
+
+    Raises:
+        InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
+    """
+    told = lambda plan: _simulate.estimate(graph, plan, fixed)
+    for peak, plan in reversed(front):
+        if peak + fixed <= total and told(plan).needed_bytes <= total:
+            return plan
+    least = None
+    for peak, plan in front:
+        if least is not None and peak + fixed >= least.needed_bytes:
+            break
+        least = min(filter(None, (least, told(plan))), key=lambda step: step.needed_bytes)
+    raise InfeasibleBudgetError(total, least.needed_bytes, least.node)
+
+
+def from_strategy(graph, ask, total, fixed):
+    """The plan that a strategy makes at the largest budget of the series at which it fits in `total` bytes.
+
+    Args:
+        graph, total, fixed: As for `from_front`.
+        ask: Function from a budget in buffers, weights and slots left out, to a plan. It raises
+            `InfeasibleBudgetError` where that is too little.
+
+    Raises:
+        InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
+    """
+    series = _Series(graph, ask, fixed)
+    fitting = (i for i, budget in enumerate(series.budgets) if budget + fixed <= total and series.need(i) <= total)
+    found = next(fitting, None)
+    if found is not None:
+        return series.plans[found]
+    least = len(series.budgets) - 1
+    for i in reversed(range(least)):
+        if series.budgets[i] + fixed >= series.need(least):
+            break
+        least = min(least, i, key=series.need)
+    raise InfeasibleBudgetError(total, series.need(least), series.steps[least].node)
+
+
+class _Series:
+    """Falling budgets in buffers, from the plain step's peak to the least that the strategy takes, and their plans."""
+
+    def __init__(self, graph, ask, fixed):
+        self._graph, self._ask, self._fixed = graph, ask, fixed
+        self.plans, self.steps = {}, {}
+        plain = _simulate.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
+        least, _ = _judge.floor(graph, Buffers(graph))
+        try:
+            ask(max(least - 1, 1))
+        except InfeasibleBudgetError as error:
+            least = error.least
+        self.budgets = [least]
+        budget = plain
+        while budget > least:
+            self.budgets.insert(-1, budget)
+            budget = int(budget * _STEP)
+
+    def need(self, i):
+        """The least budget of the whole step in which the plan of the i-th budget is offered."""
+        if i not in self.plans:
+            self.plans[i] = self._ask(self.budgets[i])
+            self.steps[i] = _simulate.estimate(self._graph, self.plans[i], self._fixed)
+        return max(self.steps[i].needed_bytes, self.budgets[i] + self._fixed)

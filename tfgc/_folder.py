@@ -1,0 +1,115 @@
+"""Import what the user named from the current folder, and nothing else from there.
+
+A folder on `sys.path` lends its files to every import: a `statistics.py` or `keras.py` of the user's then takes the
+place of the module that TensorFlow wants, and a `jax.py` is found where Keras tries whether JAX is installed. So
+commands and their child processes have no such folder on the path. A finder behind all others looks there for the
+module that was named, and for what modules of that folder import in turn.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+# Code between an import and this finder, and pickles that name a module.
+_BETWEEN = ("importlib", "_frozen_importlib", "_frozen_importlib_external", "pickle", "cloudpickle")
+
+
+def leave():
+    """Take off the path what `python -m` put in front of it."""
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+
+
+def for_child():
+    """The path for a child process as `PYTHONPATH`, and the folders that Python itself put on the path of this one.
+
+    These are the current folder and that of the script that runs, unless the user's `PYTHONPATH` names them.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [os.getcwd(), *([os.path.dirname(os.path.abspath(script))] if script else [])]
+    asked = [os.path.abspath(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
+    kept = [p for p in sys.path if isinstance(p, str) and p and (p in asked or os.path.abspath(p) not in folders)]
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.pathsep.join(dict.fromkeys([*kept, home])), list(dict.fromkeys(folders))
+
+
+def install(folders, trusted=()):
+    """Let what the user names be found in `folders`, in this process, from now on.
+
+    Args:
+        folders: Their paths.
+        trusted: Names of modules that may import from them besides their own.
+    """
+    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, Finder)] + [Finder(folders, trusted)]
+
+
+def module(name):
+    """Import a module that the user named: from the folders that are installed, else as Python does.
+
+    A file with the name of an installed module is not entered in `sys.modules`, where others look for that one.
+
+    Raises:
+        ImportError: If there is none.
+    """
+    finder = next((one for one in sys.meta_path if isinstance(one, Finder)), None)
+    first, _, inner = name.partition(".")
+    spec = None if finder is None else finder.search(first)
+    if spec is None or finder.has(getattr(sys.modules.get(first), "__file__", None)):
+        return importlib.import_module(name)
+    if first not in sys.modules and importlib.util.find_spec(first) is None:
+        finder.named.add(first)
+        try:
+            return importlib.import_module(name)
+        finally:
+            finder.named.discard(first)
+    if inner or spec.origin is None:
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            why = f"{error}; {first!r} in the current folder has the name of an installed module: rename it"
+            raise ImportError(why) from error
+    return finder.apart(spec)
+
+
+class Finder:
+    """Finds modules in folders for those that come from there."""
+
+    def __init__(self, folders, trusted):
+        self.named = set()
+        self._folders, self._trusted = list(folders), set(trusted)
+        self._own, self._apart = set(), {}
+
+    def find_spec(self, name, path=None, target=None):
+        """What the import system asks: the spec of a module, None if it is not to come from here."""
+        if path is None and (name in self.named or self._asked_from_inside()):
+            return self.search(name, own=True)
+        return None
+
+    def search(self, name, own=False):
+        """The spec of a module in one of the folders, None if there is none; `own` if it may import from there, too."""
+        spec = importlib.machinery.PathFinder.find_spec(name, self._folders)
+        if spec is not None and own:
+            self._own.update(spec.submodule_search_locations or [spec.origin])
+        return spec
+
+    def has(self, file):
+        """Whether a file is of a module that was found here."""
+        return file is not None and any(file == own or file.startswith(own + os.sep) for own in self._own)
+
+    def apart(self, spec):
+        """The module of a spec, not entered in `sys.modules`."""
+        if spec.origin not in self._apart:
+            self._own.update(spec.submodule_search_locations or [spec.origin])
+            made = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(made)
+            self._apart[spec.origin] = made
+        return self._apart[spec.origin]
+
+    def _asked_from_inside(self):
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+            frame = frame.f_back
+        known = {} if frame is None else frame.f_globals
+        return known.get("__name__") in self._trusted or self.has(known.get("__file__"))

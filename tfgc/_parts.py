@@ -1,0 +1,62 @@
+"""What to do with a model that has no graph of its own: name the parts of it that have one.
+
+The paths are such as the user would write: `model.generator`, `model.nets[0]`, `model.parts["a"]`.
+"""
+
+import json
+
+import keras
+
+from tfgc._settings import books
+
+_MOST = 8
+# What holds nothing of the user's, and much of its own.
+_FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "types", "functools", "abc", "threading", "logging")
+
+
+def advice(model, has_graph):
+    """Say how to enable a subclassed model; `has_graph` tells whether a part of it could be planned.
+
+    Example:
+        >>> import keras
+        >>> class Outer(keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.nets = [keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])]
+        >>> advice(Outer(), lambda part: isinstance(part, keras.Sequential))
+        'Enable the functional parts that it holds, each by itself: tfgc.enable(model.nets[0])'
+    """
+    paths = [path for path, part in _walk(model, has_graph) if not part.built or part.weights]
+    if not paths:
+        return (
+            "It plans keras.Sequential and functional models; elsewhere name the large blocks: "
+            "tfgc.enable(model, layers=[...])"
+        )
+    told = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])
+    more = "" if len(paths) <= _MOST else f", and {len(paths) - _MOST} more"
+    return f"Enable the functional parts that it holds, each by itself: {told}{more}"
+
+
+def _walk(model, wanted):
+    """Paths and parts, the nearest first; what a part holds in turn is its own."""
+    seen, queue = {id(model)}, [("model", model)]
+    for path, thing in queue:
+        if thing is not model and isinstance(thing, keras.Model) and wanted(thing):
+            yield path, thing
+            continue
+        for step, inner in _held(thing):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                queue.append((path + step, inner))
+
+
+def _held(thing):
+    """What a thing holds, and how that is written."""
+    if isinstance(thing, (list, tuple)):
+        yield from ((f"[{i}]", inner) for i, inner in enumerate(thing))
+    elif isinstance(thing, dict):
+        yield from ((f"[{json.dumps(k) if isinstance(k, str) else k}]", inner) for k, inner in thing.items())
+    elif isinstance(thing, keras.Layer):
+        yield from ((f".{name}", inner) for name, inner in vars(thing).items() if name not in books())
+    elif hasattr(thing, "__dict__") and type(thing).__module__.partition(".")[0] not in _FOREIGN:
+        yield from ((f".{name}", inner) for name, inner in vars(thing).items())

@@ -1,0 +1,128 @@
+"""What the code of layers depends on besides its arguments, as a key that changes when that does.
+
+A trace freezes the Python that a layer ran: whether a layer is frozen, its dtype policy, a dropout rate, an activation,
+LoRA. Plain eager code sees each as it is now, so what was traced is looked up by them.
+
+Known weakness: values inside of lists, dicts and objects that a layer holds are not compared, and of attributes those
+that the layer had at its first call.
+"""
+
+import contextlib
+import functools
+import operator
+import types
+
+import keras
+
+_CODE = (types.FunctionType, types.BuiltinFunctionType, type)
+_PLAIN = (bool, int, float, str, type(None), *_CODE)
+
+
+class Settings:
+    """The settings of layers, and of all that is inside of them.
+
+    Args:
+        layers: The layers that are called.
+
+    Example:
+        >>> import keras
+        >>> drop = keras.layers.Dropout(0.5)
+        >>> settings = Settings([drop])
+        >>> before = settings()
+        >>> drop.rate = 0.1
+        >>> settings() == before
+        False
+    """
+
+    def __init__(self, layers):
+        self._layers = tuple({id(layer): layer for layer in layers}.values())
+        self._known = {}
+
+    def __call__(self):
+        """A hashable value."""
+        return tuple([self._of(layer) for layer in self._all()])
+
+    @contextlib.contextmanager
+    def watched(self):
+        """Leave out from now on what layers change themselves while they run in here, such as a counter of calls."""
+        before = [(layer, self._names(layer), self._values(layer)) for layer in self._all()]
+        yield
+        for layer, names, values in before:
+            now = self._values(layer)
+            kept = [name for name, old, new in zip(names, values, now) if old is new or old == new]
+            if len(kept) < len(names):
+                self._known[layer] = _reader(kept)
+
+    def _all(self):
+        for layer in self._layers:
+            yield from layer._flatten_layers() if layer._layers else (layer,)
+
+    def _of(self, layer):
+        # Of a layer that holds others the user may exchange one; Keras's own layers keep theirs.
+        inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer)) else ()
+        return layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), inside, self._values(layer)
+
+    def _names(self, layer):
+        if layer not in self._known:
+            own = {}
+            for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind)]):
+                own |= {name: value for name, value in vars(kind).items() if not isinstance(value, _CODE)}
+            own |= vars(layer)
+            self._known[layer] = _reader([n for n, v in own.items() if _is_setting(n, v)])
+        return self._known[layer][0]
+
+    def _values(self, layer):
+        names = self._names(layer)
+        try:
+            values = self._known[layer][1](vars(layer))
+            hash(values)
+        except (KeyError, TypeError):
+            values = (getattr(layer, name, None) for name in names)
+            values = tuple(value if isinstance(value, _PLAIN) else _Same(value) for value in values)
+        return values
+
+
+def _held(layer):
+    """The layers that a layer holds, as its code would find them now."""
+    for name, value in vars(layer).items():
+        if isinstance(value, keras.Layer):
+            yield value
+        elif isinstance(value, (list, tuple, dict)) and name not in books():
+            yield from (inner for inner in keras.tree.flatten(value) if isinstance(inner, keras.Layer))
+
+
+def _is_setting(name, value):
+    return isinstance(value, _PLAIN) and name not in books() and not name.startswith(("__", "_self_"))
+
+
+@functools.cache
+def _of_keras(kind):
+    return kind.__module__.startswith(("keras.", "tensorflow.", "builtins"))
+
+
+def _reader(names):
+    """Names of attributes, and what reads them, as a tuple, of a layer's own."""
+    if len(names) > 1:
+        return names, operator.itemgetter(*names)
+    return names, lambda own: tuple(own[name] for name in names)
+
+
+class _Same:
+    """Equal to what holds the very same thing."""
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing):
+        self._thing = thing
+
+    def __hash__(self):
+        return id(self._thing)
+
+    def __eq__(self, other):
+        return isinstance(other, _Same) and self._thing is other._thing
+
+
+@functools.cache
+def books():
+    """Attributes in which Keras keeps its books."""
+    return frozenset(["call", *vars(keras.Layer(name="books")), *vars(keras.Model(name="books"))])

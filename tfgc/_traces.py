@@ -1,0 +1,139 @@
+"""Let what was traced before a change be traced again.
+
+Keras keeps the training function of a model compiled, and that of a model that holds the changed one as well, be it as
+an attribute, in a wrapper of the user's own, or as a global that its `train_step` reads. So every model that was
+traced gets new functions: retracing costs seconds, and a trace from before would be silently wrong.
+
+A `tf.function` of the user's own has no way to be traced again. Where one was differentiated, or takes
+gradients itself, with weights of the changed model, a warning names it.
+
+Known weaknesses. Objects are found by Python's garbage collector: those that `gc.freeze` has hidden are not. A
+`tf.function` that was traced before the change and is differentiated for the first time after it is not told.
+"""
+
+import functools
+import gc
+import inspect
+import itertools
+import sys
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tfgc import _context
+from tfgc._errors import StaleTraceWarning
+
+_TRACED = ("train", "test", "predict")
+_FUNCTION = type(tf.function(lambda: None))
+
+
+def renew(model, what, changed):
+    """Make the functions of every Keras model anew after `what` changed the `call` of some layers of `model`."""
+    if not _is_captured(model):
+        return
+    models, functions = _instances(keras.Model, _FUNCTION)
+    for other in models:
+        for name in _TRACED:
+            if vars(other).get(f"{name}_function") is not None:
+                setattr(other, f"{name}_function", None)
+                # At once, since the change may come from a callback in the midst of `fit`.
+                getattr(other, f"make_{name}_function")()
+    inside = set(map(id, _functions_inside(changed)))
+    if _stale(model, functions, inside):
+        del functions
+        gc.collect()  # Some may be garbage by now.
+        stale = _stale(model, _instances(_FUNCTION)[0], inside)
+        if stale:
+            warnings.warn(_told(model, what, stale), StaleTraceWarning, stacklevel=3)
+
+
+def _is_captured(model):
+    """Whether anything holds handles of the model's variables besides these, as does each trace that reads them.
+
+    A look at all objects takes a second where there are millions, and most models are enabled before they train.
+    """
+    with tf.init_scope():
+        alone = max(map(_references, _replicas(tf.Variable(0.0))))  # replicas, in the scope of a strategy
+    parts = [part for variable in model.variables for part in _replicas(_context.storage(variable))]
+    return not parts or any(_references(part) > alone for part in parts)
+
+
+def _references(storage):
+    return sys.getrefcount(storage.handle)
+
+
+def _told(model, what, stale):
+    named = " and ".join(map(_place, stale))
+    made = " and ".join(f"tf.function({function.name}.python_function)" for function in stale)
+    return (
+        f"{what} of {model.name!r} does not reach {named}, which trained with it before: TensorFlow goes on with "
+        f"what it traced. Use {made} from now on"
+    )
+
+
+def _stale(model, functions, inside):
+    """Functions of the user's own whose traces hold gradients of `model`, those with the ids `inside` apart."""
+    handles = {id(handle) for variable in model.variables for handle in _handles(variable)}
+    concerned = [f for f in functions if id(f) not in inside and not _is_ours(f.python_function)]
+    return [f for f in concerned if any(_holds(trace, handles) for trace in _context.traces(f))]
+
+
+def _functions_inside(changed):
+    """The `call`s of changed layers and methods of their parts that are `tf.function`s: the change is around them."""
+    for layer in changed:
+        for part in layer._flatten_layers():
+            for kind in type(part).__mro__:
+                for name, value in vars(kind).items():
+                    if isinstance(value, _FUNCTION) and (part is not layer or name == "call"):
+                        yield from (value, value.__get__(part, kind))
+
+
+def _holds(trace, handles):
+    """Whether a trace reads one of these variables and takes gradients, or was called under an eager tape."""
+    if not any(id(tensor) in handles for tensor in trace.captured_inputs):
+        return False
+    if _context.is_differentiated(trace):
+        return True
+    return any(op.name.startswith(("gradient_tape/", "gradients/")) for op in trace.graph.get_operations())
+
+
+def _handles(variable):
+    """What traces capture of a variable: one handle for each replica."""
+    return [part.handle for part in _replicas(_context.storage(variable))]
+
+
+def _replicas(storage):
+    """The variables under one of a strategy, or the variable itself."""
+    parts = getattr(storage, "values", None)
+    return [part for part in (parts if isinstance(parts, tuple) else (storage,)) if part is not None]
+
+
+def _is_ours(function):
+    """Whether Keras or tfgc made a function, and so makes it anew."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    module = function.__module__ if inspect.isroutine(function) else ""
+    return str(module).startswith(("keras.", "tfgc."))
+
+
+def _place(function):
+    code = getattr(inspect.unwrap(function.python_function), "__code__", None)
+    at = "" if code is None else f" ({code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno})"
+    return f"tf.function {function.name!r}{at}"
+
+
+def _instances(*kinds):
+    """For each class all objects of it that there are."""
+    found = {below: i for i, kind in enumerate(kinds) for below in (kind, *_subclasses(kind))}
+    objects = gc.get_objects()
+    # No Python for each of them: there are hundreds of thousands.
+    things = list(itertools.compress(objects, map(found.__contains__, map(type, objects))))
+    return [[thing for thing in things if found[type(thing)] == i] for i in range(len(kinds))]
+
+
+def _subclasses(kind):
+    for below in kind.__subclasses__():
+        yield below
+        yield from _subclasses(below)
