@@ -1,5 +1,6 @@
 """Every test starts from the same seeds and from Keras's default state."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -7,6 +8,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import pytest
 import tensorflow as tf
+
+# Traces make objects by the million: at Python's thresholds a tenth of the suite's time goes into looking for garbage.
+gc.freeze()
+gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(autouse=True)

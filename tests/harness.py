@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfgc
@@ -167,6 +168,16 @@ def check_recomputed(build, x, y, mode, *, policy="float32", allowed=0.0, **sett
     ours = train(model, x, y, graph=mode == "graph", call=tfgc.recompute(model), **settings)
     assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed)
     return model
+
+
+def in_turn(things, modes=MODES):
+    """Parameters of all pairs. In the fast suite each thing meets one mode, by turns, and each mode every third thing.
+
+    For what wraps that which other tests hold in every mode.
+    """
+    for i, thing in enumerate(things):
+        for j, mode in enumerate(modes):
+            yield pytest.param(thing, mode, marks=[] if (j - i) % len(modes) == 0 else pytest.mark.slow)
 
 
 def fresh(build):

@@ -108,7 +108,12 @@ def before_and_after(build, change, mode, enabled):
 
 # Other settings are nothing new where each call runs the layers' own code.
 GRAPHS = (add, pop, add_to_nested, enable_lora)
-CROSSINGS = [(change, mode) for change in CHANGES for mode in MODES if change in GRAPHS or mode == "compiled"]
+CROSSINGS = [
+    pytest.param(change, mode, marks=[pytest.mark.slow] * (change is quantize))
+    for change in CHANGES
+    for mode in MODES
+    if change in GRAPHS or mode == "compiled"
+]
 
 
 @pytest.mark.parametrize(("change", "mode"), CROSSINGS)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, noise, plain_steps, train
+from harness import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
 from test_layers import Subclassed, built
 from test_nested import halves, plan_for
 
@@ -41,8 +41,7 @@ def masked():
 TOKENS = tf.constant(np.random.default_rng(0).integers(0, 3, (16, 5)), "int32")
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("build", [everything, masked])
+@pytest.mark.parametrize(("build", "mode"), in_turn([everything, masked]))
 def test_what_repeats_itself_passes_and_trains_as_the_plain_one(build, mode):
     x = TOKENS if build is masked else X
     plain = plain_steps(build, x, Y, graph=mode != "eager")
@@ -52,7 +51,9 @@ def test_what_repeats_itself_passes_and_trains_as_the_plain_one(build, mode):
     assert_equal(plain, train(model, x, Y, graph=mode == "graph"), exact=mode == "eager")
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "policy", ["mixed_float16", *(pytest.param(p, marks=pytest.mark.slow) for p in ("mixed_bfloat16", "float64"))]
+)
 def test_rounding_is_no_difference(policy):
     keras.config.set_dtype_policy(policy)
     model = fresh(everything)
@@ -60,7 +61,7 @@ def test_rounding_is_no_difference(policy):
     train(model, X, Y, graph=True)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["compiled", *(pytest.param(m, marks=pytest.mark.slow) for m in ("eager", "graph"))])
 def test_nested_plans_are_checked_at_every_level(mode):
     plain = plain_steps(everything, X, Y, graph=mode != "eager")
     model = fresh(everything)

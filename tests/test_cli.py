@@ -336,6 +336,7 @@ def test_help_does_not_import_tensorflow(name):
     assert "Usage" in done.stdout
 
 
+@pytest.mark.slow
 def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
     results = tfgc.compare("test_cli:chain", 8, plans=[plan_file], modes=["graph"], steps=1)
     assert [r.name for r in results] == ["plain-eager", "plain-graph", "plan.json-graph"]

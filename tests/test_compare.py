@@ -218,6 +218,7 @@ def tfgc_command(*arguments):
     return subprocess.run([sys.executable, "-m", "tfgc", *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow  # scripts/readme_commands.py runs the same command in the gate
 def test_command_line(tmp_path):
     done = tfgc_command(
         "compare",

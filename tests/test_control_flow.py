@@ -118,7 +118,7 @@ def test_gradient_through(name, kind):
         close(expected, gradient(through(ours), X, sources))
 
 
-@cases(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map"], "while_loop")
+@cases(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map"])
 def test_gradient_through_under_xla(name, kind):
     plain, ours, sources = kind()
     options = {"maximum_iterations": 3} if name == "while_loop" else {}  # XLA refuses others, plain ones too
@@ -137,7 +137,7 @@ def test_rows_gathered_from_a_variable(name):
     close(expected, gradient(tf.function(through(tfgc.recompute(plain))), X, [table]))
 
 
-@cases(["cond", "while_loop", "map_fn"], "while_loop")
+@cases(["cond", "while_loop", "map_fn"])
 def test_gradient_penalty_through(name, kind):
     """Second order: the replay is differentiated as well, down to the variables it reads."""
     plain, ours, sources = kind()

@@ -1,5 +1,6 @@
 """Several devices and workers, by TensorFlow's own strategies: as plain training under the same strategy."""
 
+import functools
 import json
 import os
 import pathlib
@@ -20,20 +21,31 @@ def run(*command):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
-@pytest.fixture(scope="module")
-def found():
-    """What one process that trains every case reports: TensorFlow is started once."""
-    done = run("tests/mirrored.py")
+FAST = ("compiled, plain variable", "graph", "graph, float16", "fit", "train_step", "synchronized", "naive")
+
+
+@functools.cache
+def trained(*names):
+    """What one process that trains these cases reports: TensorFlow is started once."""
+    done = run("tests/mirrored.py", *names)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-EQUAL = [name for name in mirrored.CASES if name not in ("synchronized", "naive")]
+def found(name):
+    return trained(*(FAST if name in FAST else (other for other in mirrored.CASES if other not in FAST)))[name]
+
+
+EQUAL = [
+    pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
+    for name in mirrored.CASES
+    if name not in ("synchronized", "naive")
+]
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_two_devices_train_as_plainly(found, name):
-    case = found[name]
+def test_two_devices_train_as_plainly(name):
+    case = found(name)
     assert case["warnings"] == []
     assert case["replays"] >= 2
     assert case["moved"] > 0.05
@@ -41,13 +53,13 @@ def test_two_devices_train_as_plainly(found, name):
     assert max(case["weights"], case["states"], case["losses"]) <= tolerance, case
 
 
-def test_the_comparison_sees_a_second_run_that_draws_other_numbers(found):
-    assert found["naive"]["weights"] > 1e-2
+def test_the_comparison_sees_a_second_run_that_draws_other_numbers():
+    assert found("naive")["weights"] > 1e-2
 
 
-def test_what_devices_compute_together_is_kept_with_a_warning(found):
+def test_what_devices_compute_together_is_kept_with_a_warning():
     """TensorFlow refuses to trace a sum over replicas inside of another function."""
-    case = found["synchronized"]
+    case = found("synchronized")
     assert max(case["weights"], case["states"], case["losses"]) <= 1e-5
     assert case["replays"] == 0
     assert all("cannot be run twice" in message for message in case["warnings"])

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, check_enabled, fresh, noise, train
+from harness import assert_equal, check_enabled, fresh, in_turn, noise, train
 
 import tfgc
 
@@ -128,8 +128,7 @@ def counted(regularizer=None):
     return keras.Sequential([keras.Input((4,)), *layers])
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", ["layers", "enable"])
+@pytest.mark.parametrize(("mode", "way"), in_turn(MODES, ("layers", "enable")))
 def test_states_of_a_compiled_function(way, mode):
     x, y = noise(8, 4), [noise(8, 4, seed=2)]
     plain = train(fresh(counted), x, y, graph=mode != "eager")
@@ -145,7 +144,7 @@ def test_states_of_a_compiled_function(way, mode):
     assert_equal(plain, ours, exact=False)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param("eager", marks=pytest.mark.slow), "compiled", "graph"])
 def test_a_loss_added_in_a_compiled_function(mode):
     """Plain Keras loses it: the tensor stays in the inner function."""
     model = fresh(functools.partial(counted, "l2"))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, noise, plain_steps, train
+from harness import assert_equal, fresh, in_turn, noise, plain_steps, train
 
 import tfgc
 
@@ -100,8 +100,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "mode"), in_turn(CASES))
 def test_chosen_layers_train_as_the_plain_ones(case, mode):
     build, x, chosen = CASES[case]
     y = [noise(x.shape[0], 4, seed=2)]
@@ -112,9 +111,9 @@ def test_chosen_layers_train_as_the_plain_ones(case, mode):
     assert_equal(plain, ours, exact=mode == "eager")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_transformer_layer_in_a_functional_graph_is_one_node_and_its_inside_is_replayed(mode):
-    build, x, _ = CASES["layers of a functional model"]
+@pytest.mark.parametrize(("case", "mode"), in_turn(["layers of a functional model"]))
+def test_transformer_layer_in_a_functional_graph_is_one_node_and_its_inside_is_replayed(case, mode):
+    build, x, _ = CASES[case]
     y = [noise(x.shape[0], 4, seed=2)]
     plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
     model = fresh(build)

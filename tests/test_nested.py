@@ -14,7 +14,7 @@ import tensorflow as tf
 import test_traps_layers as layers
 import test_traps_segments as segments
 import test_work
-from harness import MODES, TOLERANCE, assert_equal, fresh, noise, plain_steps, states, train
+from harness import MODES, TOLERANCE, assert_equal, fresh, in_turn, noise, plain_steps, states, train
 from test_fences import old_xla, step_of
 from test_model import ops_as_layers, unet
 from test_plan import chain
@@ -156,20 +156,28 @@ UNDER_XLA = [
 ]
 
 
-@THREE
-@pytest.mark.parametrize("build", [*BUILDS, segments.half_used, segments.embeddings, segments.attention])
+@pytest.mark.parametrize(
+    ("build", "mode"), in_turn([*BUILDS, segments.half_used, segments.embeddings, segments.attention])
+)
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
 def test_halves_of_halves_train_as_the_plain_model(build, mode):
     compare(build, DATA.get(build, X), Y, mode, halves, allowed=USES.get(build, 0.0))
 
 
-@pytest.mark.parametrize("build", UNDER_XLA)
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(
+            build, marks=[] if build in (layers.spectral_normalization, segments.embeddings) else pytest.mark.slow
+        )
+        for build in UNDER_XLA
+    ],
+)
 def test_halves_of_halves_under_xla(build):
     compare(build, DATA.get(build, X), Y, "xla", halves)
 
 
-@THREE
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "mode"), in_turn(range(3)))
 def test_any_nest_trains_as_the_plain_model(seed, mode):
     compare(unet, noise(4, 16, 16, 3), [noise(4, 16, 16, 4)], mode, lambda nodes: anyhow(nodes, random.Random(seed)))
 
@@ -179,8 +187,9 @@ def test_many_small_ops_in_a_deep_nest(mode):
     compare(ops_as_layers, noise(8, 6), [noise(8, 4)], mode, halves, allowed=4 * 4 * 1.2e-7)
 
 
-@THREE
-@pytest.mark.parametrize("build", [layers.dropout, layers.batch_normalization, layers.auxiliary_losses])
+@pytest.mark.parametrize(
+    ("build", "mode"), in_turn([layers.dropout, layers.batch_normalization, layers.auxiliary_losses])
+)
 def test_mixed_precision(build, mode):
     keras.config.set_dtype_policy("mixed_float16")
     compare(build, X, Y, mode, halves, policy="mixed_float16", allowed=TOLERANCE["mixed_float16"])
@@ -355,7 +364,7 @@ def test_an_inner_plan_in_another_order_draws_the_same_numbers(mode):
         np.testing.assert_allclose(sum(products), total, rtol=1e-4)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fit_and_the_training_step_take_nested_plans(jit_compile):
     def weights(enabled):
         model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation="tanh") for _ in range(6))]))
@@ -403,7 +412,15 @@ def peak_of(split, mode):
 
 # Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of
 # halves some 5 cuts. Op by op that many levels gain less: each holds its cotangent and its outputs in Python.
-@pytest.mark.parametrize("mode", [*MODES, pytest.param("xla", marks=old_xla)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("eager", marks=pytest.mark.slow),
+        "compiled",
+        "graph",
+        pytest.param("xla", marks=[old_xla, pytest.mark.slow]),
+    ],
+)
 def test_peak_falls_with_each_level(mode):
     splits = (one_level, two_levels) if mode == "eager" else (one_level, two_levels, halves)
     found = [memory.alone(peak_of, split, mode) for split in splits]

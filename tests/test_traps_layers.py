@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, check_enabled, check_recomputed, fresh, noise, train, worst
+from harness import MODES, assert_equal, check_enabled, check_recomputed, fresh, in_turn, noise, train, worst
 
 import tfgc
 
@@ -198,6 +198,7 @@ TRAPS = [
     branches_draw_from_one_generator,
     convolution_bias_before_normalization,
 ]
+UNDER_XLA = [dropout, batch_normalization, auxiliary_losses, global_seed, convolution_bias_before_normalization]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -245,14 +246,15 @@ def test_plain_tf_variables_in_an_enabled_model(mode):
     assert_equal(plain, ours, exact=mode == "eager")
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
-@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize(("trap", "mode"), in_turn(TRAPS, ("eager", "graph")))
 def test_recomputed_model_trains_as_the_plain_one(trap, mode):
     allowed = ROUNDING.get(trap, 0.0) if mode == "eager" else 0.0
     check_recomputed(trap, DATA.get(trap, X), Y, mode, allowed=allowed)
 
 
-@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize(
+    "trap", [pytest.param(trap, marks=[] if trap in UNDER_XLA else pytest.mark.slow) for trap in TRAPS]
+)
 def test_jit_compiled_step_trains_as_the_plain_one(trap):
     """XLA against XLA, judged as graph against graph."""
     x = DATA.get(trap, X)
@@ -261,24 +263,22 @@ def test_jit_compiled_step_trains_as_the_plain_one(trap):
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3))
     ours = train(model, x, Y, graph=True, jit_compile=True)
     if trap is convolution_bias_before_normalization:
-        # The true gradient of such a bias is zero and what is left is rounding, which plain
-        # XLA itself changes by more than its norm against the plain graph: twice that is allowed.
-        other = train(fresh(trap), x, Y, graph=True)
+        # The true gradient of such a bias is zero: the sum of the cotangents that its kernel's gradient weighs.
+        # Rounding is all that is left, more or less by the CPU that XLA compiles for: it is judged by the kernel's.
         for name in [name for name in plain[0].gradients if "conv2d" in name and name.endswith("bias")]:
-            for a, b, c in zip(plain, ours, other):
-                spread = np.linalg.norm(a.gradients[name] - c.gradients[name])
-                assert np.linalg.norm(a.gradients.pop(name) - b.gradients.pop(name)) <= 2 * spread
+            for a, b in zip(plain, ours):
+                kernel = np.linalg.norm(a.gradients[name.replace("bias", "kernel")])
+                assert np.linalg.norm(a.gradients[name]) <= 1e-5 * kernel
+                assert np.linalg.norm(a.gradients.pop(name) - b.gradients.pop(name)) <= 1e-5 * kernel
     assert_equal(plain, ours, exact=False)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("trap", [dropout, batch_normalization, auxiliary_losses, metric_inside])
+@pytest.mark.parametrize(("trap", "mode"), in_turn([dropout, batch_normalization, auxiliary_losses, metric_inside]))
 def test_segments_are_pure_enough_for_recompute_grad(trap, mode):
     check_enabled(trap, DATA.get(trap, X), Y, mode, segments=3, wrap=tf.recompute_grad)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize(("policy", "mode"), in_turn(["mixed_float16", "mixed_bfloat16", "float64"]))
 def test_autocast_scope_is_seen_by_the_replay(policy, mode):
     keras.config.set_dtype_policy(policy)
     check_enabled(dropout, X, Y, mode, segments=3, policy=policy)
