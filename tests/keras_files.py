@@ -54,7 +54,10 @@ class File:
             noted = forced.noted_in(self._lines(self._arm))
             if late or self._process.exitcode not in _NORMAL:
                 # The test that was running is noted, and left out of the next process.
-                self._waiting[:0] = [self._arm] if len(noted) > self._noted else []
+                if len(noted) > self._noted:
+                    self._waiting[:0] = [self._arm]
+                elif self._arm == "layers":
+                    self._waiting.append("plain")
             elif self._arm == "layers" and any(row["outcome"] != "passed" for row in noted.values()):
                 self._waiting.append("plain")
             self._process = None
@@ -120,6 +123,7 @@ def summary(plain, ours, ends):
             row["told"].append([kind, f"{name}: {test.get('words', 'its process ended')}"])
     for arm, end in ends.items():
         if end not in _NORMAL and arm != "plain" and all(test["outcome"] != "began" for test in ours.values()):
-            row["crashes"] += 1
-            row["told"].append(["crash", f"the process ended: {end}"])
+            kind, count = ("plain", "plain") if ends.get("plain") == end else ("crash", "crashes")
+            row[count] += 1
+            row["told"].append([kind, f"the process ended: {end}"])
     return row

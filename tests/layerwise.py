@@ -119,10 +119,12 @@ def _ways(build, run, ways, policy, masked, wrap):
     what = f"{policy}, masked" if masked else policy
     plain = functools.cache(lambda loop: run(build(masked), loop == "graph"))
     try:
-        for _, _, loop in ways:
-            plain(loop)
+        steps = min(map(_finite, [plain(loop) for _, _, loop in ways]))
     except Exception as error:
         yield Comparison(what, "plain", told(error))
+        return
+    if not steps:
+        yield Comparison(what, "plain", "diverges in the first step")
         return
     for how, loop, baseline in ways:
         name = f"{how}, {loop}, {what}"
@@ -140,7 +142,18 @@ def _ways(build, run, ways, policy, masked, wrap):
                 continue
         regularized = any(v.regularizer is not None for v in model.trainable_variables)
         kept = tuple(reason(w.message) for w in caught if issubclass(w.category, tfgc.NotReplayableWarning))
-        yield Comparison(name, *_judge(plain, found, baseline, policy, regularized), kept)
+        yield Comparison(
+            name, *_judge(lambda loop: plain(loop)[:steps], found[:steps], baseline, policy, regularized), kept
+        )
+
+
+def _finite(record):
+    """How many steps plain training takes before it diverges: of infinities no difference can be told."""
+    for number, step in enumerate(record):
+        values = [*step.gradients.values(), *step.states.values(), step.loss, *step.losses]
+        if not all(np.isfinite(_dense(value)).all() for value in values if value is not None):
+            return number
+    return len(record)
 
 
 def _judge(plain, found, baseline, policy, regularized):

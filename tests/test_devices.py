@@ -21,7 +21,7 @@ def run(*command):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
-FAST = ("compiled, plain variable", "graph", "graph, float16", "fit", "train_step", "synchronized", "naive")
+FAST = ("compiled, plain variable", "graph", "fit", "synchronized", "naive")
 
 
 @functools.cache

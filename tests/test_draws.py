@@ -3,6 +3,8 @@
 Operations have seeds of their own here, so that the stream does not depend on how many operations a graph has.
 """
 
+import random
+
 import keras
 import numpy as np
 import pytest
@@ -217,3 +219,42 @@ def test_a_layer_that_has_changed_draws_and_scales_as_it_does_now(before):
         inner = tf.tanh(x)
         expected = (1 - tf.tanh(inner) ** 2) * (1 - inner**2) * drawn if scale else tf.cos(x)
         np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-4)
+
+
+WAYS_TO_CHOOSE = {
+    "enable": lambda model: tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2)),
+    "layers": lambda model: tfgc.enable(model, layers=model.layers[1:3]),
+    "recompute": tfgc.recompute,
+}
+
+
+class Chooses(keras.layers.Layer):
+    """Chooses by Python's and NumPy's streams, as Keras's AugMix does, what it does and which weight it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.factors = [
+            self.add_weight(initializer=keras.initializers.Constant(c), name=f"f_{c}") for c in (2, 3, 5, 7)
+        ]
+
+    def call(self, x):
+        return tf.tanh(x * random.choice(self.factors) * np.random.uniform())
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("way", WAYS_TO_CHOOSE)
+def test_what_python_chooses_is_chosen_again(way, graph):
+    def steps(switch):
+        model = fresh(
+            lambda: keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(4), Chooses(), Chooses(), keras.layers.Dense(4)]
+            )
+        )
+        call = switch(model)
+        keras.utils.set_random_seed(3)  # Python's and NumPy's, too
+        return train(model, noise(8, 4), [noise(8, 4, seed=2)], graph=graph, call=call, steps=5), random.random()
+
+    (plain, after), (ours, our_after) = steps(lambda model: None), steps(WAYS_TO_CHOOSE[way])
+    assert len({tuple(name for name, g in step.gradients.items() if g is None) for step in plain}) > (not graph)
+    assert_equal(plain, ours, exact=not graph and way != "enable")
+    assert after == our_after

@@ -41,10 +41,35 @@ def test_what_plain_keras_refuses_is_not_counted_against_tfgc():
     assert [(c.what, c.outcome) for c in compare(Odd, arguments)] == [("float32", "plain"), ("mixed_float16", "plain")]
 
 
+def test_steps_are_compared_until_plain_training_diverges():
+    class Explodes(keras.layers.Layer):
+        def __init__(self, size=1e30, **kwargs):
+            super().__init__(**kwargs)
+            self.size = size
+
+        def get_config(self):
+            return super().get_config() | {"size": self.size}
+
+        def call(self, x):
+            return x * self.size
+
+    def found(size):
+        arguments = ARGUMENTS | {
+            "init_kwargs": {"size": size},
+            "input_shape": (2, 3),
+            "run_mixed_precision_check": False,
+        }
+        return [(c.outcome, c.words) for c in compare(Explodes, arguments | {"custom_objects": {"Explodes": Explodes}})]
+
+    assert found(1e30) == [("plain", "diverges in the first step")]
+    assert found(1e10) == [("equal", "")] * 4  # its second step is infinite
+
+
 THEIRS = """
 import os
 import warnings
 
+import jax.experimental.sparse as not_installed
 import keras
 import numpy as np
 import pytest
@@ -60,6 +85,12 @@ def is_enabled(model):
 
 def test_passes():
     fitted(keras.layers.Dense(4), keras.layers.Dense(4))
+
+def test_a_model_that_changed_is_forced_again():
+    model = fitted(keras.layers.Dense(4), keras.layers.Dense(4))
+    model.pop()
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 4)), np.ones((4, 4)), verbose=0)
 
 def test_fails_plainly_too():
     raise OSError("no such thing")
@@ -89,9 +120,9 @@ def test_every_end_of_a_test_is_told_apart(tmp_path):
     path.write_text(THEIRS)
     ((name, row),) = keras_files.run_all([str(path)], 1, time.monotonic() + 300)
     assert name == str(path)
-    assert [row[count] for count in ("tests", "mismatches", "crashes", "kept", "plain")] == [5, 1, 2, 0, 1]
+    assert [row[count] for count in ("tests", "mismatches", "crashes", "kept", "plain")] == [6, 1, 2, 0, 1]
     # The row of a process that ended has no counts.
-    assert (row["comparisons"], row["enabled"]) == (3, 3)
+    assert (row["comparisons"], row["enabled"]) == (4, 5)
     assert row["replays"] >= 2
     assert [(kind, words.partition(":")[0]) for kind, words in row["told"]] == [
         ("plain", "test_fails_plainly_too"),

@@ -111,8 +111,7 @@ WORK = {
 }
 
 
-@THREE
-@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize(("name", "mode"), in_turn(WORK))
 def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
     split, expected = WORK[name]
     model = test_work.chain(lines, "y" * len(expected))

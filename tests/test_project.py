@@ -15,7 +15,7 @@ FLOORS = {
     "_building": 0,
     "_units": 1, "_graph": 1, "_front": 1, "_case": 1, "_checksum": 1, "_ordering": 1, "_verdict": 1, "_files": 1,
     "_draws": 1, "_inner_functions": 1, "_packing": 1, "_settings": 1, "_traces": 1, "_entry": 1, "_memory": 1,
-    "_constants": 1,
+    "_constants": 1, "_python_random": 1,
     "_results": 2, "_explain": 2, "_order": 2, "_walk": 2, "_allocator": 2, "_buffers": 2, "_functional": 2,
     "_loops": 2, "_parts": 2, "_shapes": 2, "_cli_files": 2,
     "_report": 3, "_plan": 3, "_plan_report": 4, "_canvas": 4, "_tables": 5, "_pictures": 6, "_page": 7,

@@ -6,6 +6,8 @@ those of the plain function. `FAILS` is the table of where `tf.recompute_grad` d
 what it leaves out; a row that starts to pass after an upgrade is good news about TensorFlow.
 """
 
+import functools
+
 import keras
 import memory
 import numpy as np
@@ -251,11 +253,16 @@ def compare(expected, found):
             assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(a)
 
 
+@functools.cache
+def plainly(name, mode):
+    return run(CASES[name](lambda f: f), mode)
+
+
 @WRAPPERS
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_plain_function(name, mode, wrap):
-    expected = run(CASES[name](lambda f: f), mode)
+    expected = plainly(name, mode)
     fails = FAILS.get(name, {}).get(mode) if wrap is tf.recompute_grad else None
     if fails is None:
         compare(expected, run(CASES[name](wrap), mode))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc import _building, _context, _draws, _inner_functions
+from tfgc import _building, _context, _draws, _inner_functions, _python_random
 from tfgc._functional import Scope
 from tfgc._packing import Packing
 
@@ -56,6 +56,7 @@ class Effects:
         constants: Whether it reads eager tensors that a trace takes over as constants.
         unread: Slots of its arguments, such as masks, that hang on tensors and are not looked at.
         draws: Whether it draws random numbers from hidden state, to be stored for a second run.
+        chooses: Whether it draws from Python's or NumPy's global stream, as each call then does anew.
         obstacle: Why it must not be run twice, or None.
     """
 
@@ -66,6 +67,7 @@ class Effects:
     constants: bool = False
     unread: frozenset = frozenset()
     draws: bool = False
+    chooses: bool = False
     obstacle: Any = None
 
 
@@ -93,11 +95,14 @@ def discover(fn, packing):
         found = found or result.opaque
         return result.tensors
 
-    before = _context.call_context()
+    before, start = _context.call_context(), _python_random.state()
     try:
         graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
     finally:
         _context.set_call_context(before)
+        chooses = _python_random.state() != start
+        if chooses:
+            _python_random.rewind(start)
     return Effects(
         reads=tuple(scope.reads.values()),
         writes=tuple(variable for variable, _ in scope.written.values()),
@@ -106,6 +111,7 @@ def discover(fn, packing):
         constants=any(tensor.dtype != tf.resource for tensor in taken),
         unread=unread,
         draws=any(op.type in _draws.TYPES for op in graph.get_operations()),
+        chooses=chooses,
         obstacle=found or obstacle(graph),
     )
 

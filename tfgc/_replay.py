@@ -13,7 +13,7 @@ import itertools
 
 import tensorflow as tf
 
-from tfgc import _building, _constants, _context, _draws, _functional, _ordering, _packing
+from tfgc import _building, _constants, _context, _draws, _functional, _ordering, _packing, _python_random
 from tfgc._errors import ReplayMismatchError
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
@@ -34,9 +34,11 @@ class Piece:
         self._packing = packing.without(effects.unread)
         self.surroundings = surroundings
         self.name = name
+        self._start = None
 
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
+        self._start = _python_random.state() if self.effects.chooses else None
         with _ordering.in_no_order():
             return self._run(self._fn, inputs, _draws.noted if self.effects.draws else contextlib.nullcontext)
 
@@ -51,7 +53,8 @@ class Piece:
         of its differentiable tensors, `draws` what it drew.
         """
         n = len(self._packing.specs)
-        with self.surroundings.restored(), _fence(upstream) as wait, _ordering.one_after_another():
+        chosen = contextlib.nullcontext() if self._start is None else _python_random.drawn_from(self._start)
+        with self.surroundings.restored(), chosen, _fence(upstream) as wait, _ordering.one_after_another():
             # A copy of its own for each, since one tensor may be passed twice.
             held = [wait(x) for x in inputs[:n]] + [_building.inside(x) for x in inputs[n:]]
             captured = [_building.inside(t) for t in self.effects.captured]
