@@ -212,6 +212,15 @@ class MissingFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
+# What Keras's tests import from the `conftest.py` of its repository, which its wheel lacks.
+CONFTEST = """
+import keras, pytest
+
+def skip_if_backend(name, reason):
+    return pytest.mark.skipif(keras.backend.backend() == name, reason=reason)
+"""
+
+
 def run(name, arm, lines):
     """Run the tests of a file of the installed Keras, or of any path, and end this process with pytest's exit code."""
     parent = multiprocessing.parent_process()
@@ -220,6 +229,8 @@ def run(name, arm, lines):
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         settings = pathlib.Path(folder, "pytest.ini")
         settings.write_text("[pytest]\n")
+        pathlib.Path(folder, "conftest.py").write_text(CONFTEST)
+        sys.path.insert(0, folder)
         os.chdir(folder)
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
