@@ -146,12 +146,12 @@ class Block:
         compiled = compiled and effects.obstacle is None
         compiled = compiled and not (effects.captured or effects.chooses or (effects.constants and self._loose))
         piece = self._piece(packing, effects, surroundings, compiled)
-        # Its first run sees what Python holds by then, so the traced second one must not be older.
-        known = self._settings is not tuple and not effects.constants and not effects.captured
-        traced = isinstance(piece, _replay.TracedReplay) and packing.tells_all and len(self._known) < _MOST
         if effects.chooses:
             # The next call chooses anew, and may then touch other things.
             return piece
+        # Its first run sees what Python holds by then, so the traced second one must not be older.
+        known = self._settings is not tuple and not effects.constants and not effects.captured
+        traced = isinstance(piece, _replay.TracedReplay) and packing.tells_all and len(self._known) < _MOST
         if compiled or (traced and known):
             self._known[key] = piece
         else:

@@ -5,6 +5,7 @@ did.
 """
 
 import contextlib
+import pickle
 import random
 
 import numpy as np
@@ -12,8 +13,7 @@ import numpy as np
 
 def state():
     """Where both streams are; equal states are equal values."""
-    kind, keys, *rest = np.random.get_state()
-    return random.getstate(), (kind, keys.tobytes(), *rest)
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 @contextlib.contextmanager
@@ -28,6 +28,6 @@ def drawn_from(start):
 
 
 def rewind(start):
-    own, (kind, keys, *rest) = start
+    own, numpy = start
     random.setstate(own)
-    np.random.set_state((kind, np.frombuffer(keys, "uint32"), *rest))
+    np.random.set_state(pickle.loads(numpy))
