@@ -3,19 +3,31 @@
 import gc
 import os
 
+import pytest
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
-import pytest
-import tensorflow as tf
 
-# Traces make objects by the million: at Python's thresholds a tenth of the suite's time goes into looking for garbage.
-gc.freeze()
-gc.set_threshold(100_000, 50, 100)
+def pytest_configure(config):
+    """Import TensorFlow where tests run: with pytest-xdist that is in the workers alone."""
+    if config.getoption("numprocesses", None):
+        return
+    import keras  # noqa: F401
+    from tensorflow.python.util import tf_stack
+
+    # Traces make objects by the million: at Python's thresholds a tenth of the suite's time goes into looking for
+    # garbage.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    # TensorFlow notes for its errors where each operation was made: an eighth of the time of tests that trace.
+    stack = tf_stack.extract_stack()
+    tf_stack.extract_stack = lambda stacklevel=1: stack
 
 
 @pytest.fixture(autouse=True)
 def fresh():
+    import keras
+
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(7)
@@ -24,6 +36,8 @@ def fresh():
 
 
 def pytest_collection_modifyitems(items):
+    import tensorflow as tf
+
     if not tf.config.list_physical_devices("GPU"):
         for item in items:
             if "gpu" in item.keywords:

@@ -170,14 +170,19 @@ def check_recomputed(build, x, y, mode, *, policy="float32", allowed=0.0, **sett
     return model
 
 
-def in_turn(things, modes=MODES):
+def in_turn(things, modes=MODES, first=0):
     """Parameters of all pairs. In the fast suite each thing meets one mode, by turns, and each mode every third thing.
 
-    For what wraps that which other tests hold in every mode.
+    For what wraps that which other tests hold in every mode, or, by another mode to begin with, with other modes.
     """
     for i, thing in enumerate(things):
         for j, mode in enumerate(modes):
-            yield pytest.param(thing, mode, marks=[] if (j - i) % len(modes) == 0 else pytest.mark.slow)
+            yield pytest.param(thing, mode, marks=[] if (j - i - first) % len(modes) == 0 else pytest.mark.slow)
+
+
+def mostly(*fast, modes=MODES):
+    """All modes, of which some are in the fast suite."""
+    return [pytest.param(mode, marks=[] if mode in fast else pytest.mark.slow) for mode in modes]
 
 
 def fresh(build):
@@ -187,6 +192,13 @@ def fresh(build):
     keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(7)
     return build()
+
+
+def build_metrics(model, x, y, sample_weight=None):
+    """Give compiled metrics their variables before `fit`, which otherwise traces its first step twice."""
+    one = lambda data: None if data is None else tf.nest.map_structure(lambda t: t[:1], data)
+    model.compute_metrics(one(x), one(y), model(one(x), training=False), one(sample_weight))
+    model.reset_metrics()
 
 
 def noise(*shape, seed=1):

@@ -313,6 +313,7 @@ def test_give_a_plan_or_options_to_make_one(plan_file):
             CliRunner().invoke(cli, ["explain", *CHAIN, "--plan", str(plan_file), *flag], catch_exceptions=False)
 
 
+@pytest.mark.gate
 def test_the_command_ends_with_one_line_and_code_1():
     done = subprocess.run(
         [sys.executable, "-m", "tfgc", "plan", "sample_cnn", "--batch-size", "2", "--budget", "1MB"],
@@ -464,6 +465,7 @@ def restless(image_size=None):
     return keras.Sequential([keras.Input((8,)), *model])
 
 
+@pytest.mark.gate
 def test_verify_fails_with_an_exit_code_where_training_differs():
     result = subprocess.run(
         [sys.executable, "-m", "tfgc", "verify", "test_cli:restless", "--batch-size", "4", "--mode", "eager"],

@@ -51,6 +51,7 @@ def measured():
     return results, seen
 
 
+@pytest.mark.gate
 def test_every_case_is_measured_in_a_process_of_its_own(measured):
     results, seen = measured
     names = [f"{case}-{mode}" for case in ("plain", "uniform(4)") for mode in ("eager", "graph")]
@@ -66,6 +67,7 @@ def test_every_case_is_measured_in_a_process_of_its_own(measured):
         assert r.machine["tensorflow"]
 
 
+@pytest.mark.gate
 def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
     results, _ = measured
     eager, graph = results[:2]
@@ -77,6 +79,7 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
         assert overhead == r.step_seconds / graph.step_seconds - 1
 
 
+@pytest.mark.gate
 def test_a_case_that_runs_out_of_memory_is_a_row(measured):
     case = _measure.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
     record = _measure.run(case)
@@ -93,14 +96,29 @@ def test_a_killed_case_is_a_row(monkeypatch):
 
 def test_a_case_that_fails_says_why():
     case = _measure.plan_cases(small, 2, ["sqrt:999"])[-1]
-    record = _measure.run(case, _measure.foresee(Task((case,))))
+    record = _measure.run(case, _child.foresee(Task((case,))))
     assert record.status == "failed"
     assert "segments=999" in record.detail
 
 
+@pytest.mark.slow
 def test_a_plain_model_that_cannot_be_trained_is_an_error():
     with pytest.raises(tfgc.TfgcError, match="no trainable weights"):
         tfgc.compare(frozen, 2)
+
+
+def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypatch):
+    def measure(case, _):
+        with pytest.raises(tfgc.TfgcError, match="no trainable weights") as error:
+            _child.measure(case)
+        return Measurement(case.network, case.case, case.mode, 2, status="failed", detail=str(error.value))
+
+    monkeypatch.setattr(_measure, "foresee", _child.foresee)
+    monkeypatch.setattr(_measure, "run", measure)
+    started = []
+    with pytest.raises(tfgc.TfgcError, match=r"plain training of 'frozen' failed: .*no trainable weights"):
+        tfgc.compare(frozen, 2, on_start=started.append)
+    assert started == ["plain-eager", "plain-graph"]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +162,7 @@ def test_no_child_outlives_its_parent():
     assert not alive
 
 
+@pytest.mark.gate
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     front = Front(
         "small", 32, "flop", 10, 20, "conv2d", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9))
@@ -197,6 +216,7 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
         assert ("\u2500" in out.getvalue()) is (width > 40)  # a table's rule
 
 
+@pytest.mark.gate
 def test_plot_is_a_picture(measured, tmp_path):
     path = tmp_path / "memory.png"
     _report.plot([*measured[0], RECORDS[3]], path)
@@ -207,6 +227,7 @@ def test_plot_is_a_picture(measured, tmp_path):
         _report.plot(measured[0], tmp_path / "no" / "such.png")
 
 
+@pytest.mark.gate
 def test_plot_without_matplotlib_names_the_extra(measured, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -247,11 +268,11 @@ def test_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["compare", "resnet5", "--batch-size", "2"], 1, "did you mean 'resnet50"),
+        pytest.param(["compare", "resnet5", "--batch-size", "2"], 1, "did you mean 'resnet50", marks=pytest.mark.slow),
         (["compare", "sample_cnn", "--batch-size", "0"], 1, "batch_size=0"),
         (["compare", "sample_cnn", "--batch-size", "2", "--json", "/no/such/folder/x.json"], 1, "cannot write"),
         (["compare", "sample_cnn"], 2, "--batch-size"),
-        (["compare", "no.module:f", "--batch-size", "2"], 1, "no.module:f"),
+        pytest.param(["compare", "no.module:f", "--batch-size", "2"], 1, "no.module:f", marks=pytest.mark.gate),
         (["compare", "sample_cnn", "--batch-size", "2", "--strategy", ","], 1, "at least one strategy"),
     ],
 )

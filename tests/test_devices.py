@@ -21,6 +21,7 @@ def run(*command):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
+pytestmark = pytest.mark.gate
 FAST = ("compiled, plain variable", "graph", "fit", "synchronized", "naive")
 
 

@@ -113,6 +113,7 @@ assert y.shape == {shape} and [g.shape for g in gradients] == [{shape}, (10,), (
 """
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("shape", [(1, 0, 10), pytest.param((0, 10), marks=pytest.mark.slow)])
 def test_a_normalization_of_nothing_survives(shape):
     done = subprocess.run(

@@ -59,12 +59,15 @@ def peak_of(build, segments, jit_compile):
 old_xla = pytest.mark.xfail(tf.__version__.startswith("2.18"), reason="XLA of TF 2.18 gains no memory here")
 
 
-@pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=old_xla)], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    "jit_compile", [None, pytest.param(True, marks=[old_xla, pytest.mark.gate])], ids=["graph", "xla"]
+)
 def test_recomputed_step_peaks_far_below_the_plain_one(jit_compile):
     plain, ours = (memory.alone(peak_of, deep, segments, jit_compile) for segments in (0, 4))
     assert ours < 0.65 * plain
 
 
+@pytest.mark.gate
 def test_replayed_operations_survive_in_the_optimised_hlo():
     """Sixteen tanh plain; all but the kept segment's four run a second time, the last of each segment's
     replay excepted, whose value is its output and is stored as the next cut."""

@@ -24,7 +24,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import TOLERANCE, fresh, noise, states
+from harness import TOLERANCE, build_metrics, fresh, noise, states
 
 import tfgc
 from tfgc import _replay
@@ -179,8 +179,8 @@ class Feature:
         run: What is called: (model, arguments of `fit`, a maker of another such model) -> what to compare.
         check: Asserts, on plain and enabled models alike, that the feature did something.
         policy: Keras's dtype policy.
-        built: Whether the optimizer has its variables before `fit`, which otherwise traces all twice.
-        fast: Modes that run in the fast suite.
+        built: Whether optimizer and metrics have their variables before `fit`, which otherwise traces all twice.
+        fast: Modes that run in the fast suite; none where only the optimizer, callbacks or data differ.
         refused: Mode -> what plain Keras answers where it does not support the feature.
     """
 
@@ -220,11 +220,11 @@ NO_TENSORBOARD = {} if importlib.util.find_spec("tensorboard") else dict.fromkey
 FEATURES = {
     "nothing more": Feature(fast=ALL, built=False),
     "metrics": Feature(
-        lambda: {"metrics": ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]}, fast=("graph", "eager")
+        lambda: {"metrics": ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]}, built=False, fast=()
     ),
     "smaller last batch of tf.data": Feature(
         fit=lambda folder: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(6), **BY_ITSELF},
-        fast=("graph", "eager", "loop"),
+        fast=("eager", "loop"),
     ),
     "steps_per_epoch": Feature(
         fit=lambda folder: {
@@ -232,17 +232,18 @@ FEATURES = {
             **BY_ITSELF,
             "steps_per_epoch": 3,
             "epochs": 2,
-        }
+        },
+        fast=(),
     ),
-    "PyDataset": Feature(fit=lambda folder: {"x": Batches(), **BY_ITSELF}),
+    "PyDataset": Feature(fit=lambda folder: {"x": Batches(), **BY_ITSELF}, fast=()),
     "validation_split": Feature(lambda: {"metrics": ["accuracy"]}, lambda folder: {"validation_split": 0.5}),
-    "evaluate and predict": Feature(run=fit_evaluate_and_fit, fast=("graph", "loop")),
-    "train_on_batch": Feature(run=by_batches, fast=("graph", "eager")),
-    "class_weight": Feature(fit=lambda folder: {"class_weight": {0: 1.0, 1: 3.0, 2: 0.2}}, fast=("graph", "loop")),
+    "evaluate and predict": Feature(run=fit_evaluate_and_fit),
+    "train_on_batch": Feature(run=by_batches),
+    "class_weight": Feature(fit=lambda folder: {"class_weight": {0: 1.0, 1: 3.0, 2: 0.2}}, fast=()),
     "sample_weight": Feature(
         lambda: {"weighted_metrics": ["accuracy"]},
         lambda folder: {"sample_weight": np.random.default_rng(3).uniform(size=16)},
-        fast=("graph", "eager"),
+        fast=("eager",),
     ),
     "several losses and outputs": Feature(
         lambda: {
@@ -252,14 +253,13 @@ FEATURES = {
         },
         lambda folder: {"x": {"a": X, "b": X[:, :2]}, "y": {"label": Y, "size": X[:, 2:3]}},
         build=two_heads,
-        fast=("graph", "eager"),
     ),
     "masks and sparse gradients": Feature(
         fit=lambda folder: {"x": np.random.default_rng(0).integers(0, 4, (16, 5))}, build=tokens
     ),
-    "train_step of one's own": Feature(build=lambda: net(OwnStep), fast=("graph", "eager")),
-    "frozen and thawed": Feature(run=fit_frozen_and_thawed, fast=("graph", "eager")),
-    "disabled in between": Feature(run=fit_disabled_in_between, fast=("graph", "eager")),
+    "train_step of one's own": Feature(build=lambda: net(OwnStep)),
+    "frozen and thawed": Feature(run=fit_frozen_and_thawed),
+    "disabled in between": Feature(run=fit_disabled_in_between),
     "EarlyStopping": Feature(
         fit=lambda folder: {
             "epochs": 4,
@@ -267,6 +267,7 @@ FEATURES = {
             "callbacks": [Callbacks.EarlyStopping(min_delta=10.0, patience=1, restore_best_weights=True)],
         },
         check=stopped_early,
+        fast=(),
     ),
     "learning rates by callbacks": Feature(
         fit=lambda folder: {
@@ -277,7 +278,8 @@ FEATURES = {
                 Callbacks.TerminateOnNaN(),
                 Callbacks.CSVLogger(folder / "log.csv"),
             ],
-        }
+        },
+        fast=(),
     ),
     "ModelCheckpoint": Feature(
         lambda: {"optimizer": Adam(0.01)},
@@ -289,7 +291,6 @@ FEATURES = {
                 Callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True, save_freq=2),
             ],
         },
-        fast=("graph", "eager"),
     ),
     "BackupAndRestore": Feature(
         lambda: {"optimizer": Adam(0.01)},
@@ -298,36 +299,38 @@ FEATURES = {
             "callbacks": [Callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)],
         },
         run=fit_interrupted,
-        fast=("graph", "eager"),
+        fast=("eager",),
     ),
     "TensorBoard": Feature(
         fit=lambda folder: {"callbacks": [Callbacks.TensorBoard(folder, histogram_freq=1, update_freq=1)]},
         refused=NO_TENSORBOARD,
+        fast=(),
     ),
     "gradient accumulation": Feature(
         lambda: {"optimizer": Adam(0.01, gradient_accumulation_steps=2)},
         lambda folder: {"batch_size": 4},
-        fast=("graph", "eager"),
     ),
-    "clipnorm": Feature(lambda: {"optimizer": SGD(0.1, clipnorm=0.05)}),
-    "global_clipnorm": Feature(lambda: {"optimizer": SGD(0.1, momentum=0.9, global_clipnorm=0.1)}),
-    "clipvalue": Feature(lambda: {"optimizer": SGD(0.1, clipvalue=0.01)}),
-    "EMA": Feature(lambda: {"optimizer": SGD(0.1, use_ema=True, ema_momentum=0.5)}, check=averaged),
+    "clipnorm": Feature(lambda: {"optimizer": SGD(0.1, clipnorm=0.05)}, fast=()),
+    "global_clipnorm": Feature(lambda: {"optimizer": SGD(0.1, momentum=0.9, global_clipnorm=0.1)}, fast=()),
+    "clipvalue": Feature(lambda: {"optimizer": SGD(0.1, clipvalue=0.01)}, fast=()),
+    "EMA": Feature(lambda: {"optimizer": SGD(0.1, use_ema=True, ema_momentum=0.5)}, check=averaged, fast=()),
     "EMA, overwriting": Feature(
-        lambda: {"optimizer": SGD(0.1, use_ema=True, ema_overwrite_frequency=2)}, lambda folder: {"batch_size": 4}
+        lambda: {"optimizer": SGD(0.1, use_ema=True, ema_overwrite_frequency=2)},
+        lambda folder: {"batch_size": 4},
+        fast=(),
     ),
     "SwapEMAWeights": Feature(
         lambda: {"optimizer": SGD(0.1, use_ema=True, ema_momentum=0.5)},
         lambda folder: {"callbacks": [Callbacks.SwapEMAWeights()], "validation_data": (X, Y)},
     ),
     "weight decay and a schedule": Feature(
-        lambda: {"optimizer": keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 4), 0.1)}
+        lambda: {"optimizer": keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 4), 0.1)}, fast=()
     ),
     "LossScaleOptimizer": Feature(
         lambda: {"optimizer": keras.optimizers.LossScaleOptimizer(SGD(0.1), dynamic_growth_steps=1)}, fast=("graph",)
     ),
     "mixed_float16": Feature(build=half, policy="mixed_float16"),
-    "mixed_bfloat16": Feature(build=half, policy="mixed_bfloat16"),
+    "mixed_bfloat16": Feature(build=half, policy="mixed_bfloat16", fast=()),
     "float16 activity regularizer": Feature(
         policy="mixed_float16",
         refused={
@@ -381,6 +384,8 @@ def outcome(feature, mode, folder, enabled):
 
     model = make()
     arguments = {"x": X, "y": Y, "batch_size": 8, "verbose": 0, **feature.fit(folder)}
+    if feature.built and model._compile_metrics is not None:
+        build_metrics(model, arguments["x"], arguments["y"], arguments.get("sample_weight"))
     history = feature.run(model, arguments, make)
     feature.check(model, history)
     return Outcome(
@@ -473,7 +478,8 @@ def norm(array):
 def cells():
     for name, feature in FEATURES.items():
         for mode in MODES:
-            yield pytest.param(name, mode, marks=[] if mode in feature.fast else pytest.mark.slow)
+            marks = pytest.mark.gate if mode == "xla" else []
+            yield pytest.param(name, mode, marks=marks if mode in feature.fast else pytest.mark.slow)
 
 
 @pytest.fixture
@@ -658,7 +664,13 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ("load_model", "clone_model", "deepcopy") else pytest.mark.slow)
+        for n in READERS
+    ],
+)
 def test_what_is_read_is_enabled_by_the_plan_file_and_trains_on(name, pair, tmp_path, replays):
     reader, results = READERS[name], []
     for enabled, (model, text) in enumerate(pair):

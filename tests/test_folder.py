@@ -68,10 +68,12 @@ def python(folder, code):
 INSTALLED = pathlib.Path(sys.executable).parent / "tfgc"
 
 
+@pytest.mark.gate
 def test_the_installed_command_imports_only_what_is_named(folder):
     assert run(folder, INSTALLED, "plan", "nets:build", "--batch-size", "2").startswith("nets:build, batch 2: optimal")
 
 
+@pytest.mark.gate
 def test_python_m_and_its_child_import_only_what_is_named(folder):
     # These are imported before any of tfgc's code is.
     for name in ("runpy", "pkgutil", "importlib", "zipimport", "tfgc"):

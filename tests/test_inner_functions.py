@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, check_enabled, fresh, in_turn, noise, train
+from harness import assert_equal, check_enabled, fresh, in_turn, mostly, noise, train
 
 import tfgc
 
@@ -38,13 +38,15 @@ GROUPED = {
 
 
 def crossings():
-    """Conv3D, which crashes in float32 if inlined, is fast in every mode; others in graphs, most in half precision."""
+    """Conv3D, which crashes in float32 if inlined, in every mode; the gate has others in graphs, most in half."""
     for kind in GROUPED:
         for policy in ("float32", "mixed_float16"):
             for mode in MODES:
                 graph = mode == "graph" and policy == ("float32" if "first" in kind else "mixed_float16")
-                fast = graph or (kind, policy) == ("Conv3D", "float32")
-                yield (kind, policy, mode) if fast else slow(kind, policy, mode)
+                if (kind, policy) == ("Conv3D", "float32"):
+                    yield kind, policy, mode
+                else:
+                    yield pytest.param(kind, policy, mode, marks=pytest.mark.gate if graph else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("kind", "policy", "mode"), crossings())
@@ -129,6 +131,7 @@ def counted(regularizer=None):
     return keras.Sequential([keras.Input((4,)), *layers])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("mode", "way"), in_turn(MODES, ("layers", "enable")))
 def test_states_of_a_compiled_function(way, mode):
     x, y = noise(8, 4), [noise(8, 4, seed=2)]
@@ -145,7 +148,7 @@ def test_states_of_a_compiled_function(way, mode):
     assert_equal(plain, ours, exact=False)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("eager", marks=pytest.mark.slow), "compiled", "graph"])
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_a_loss_added_in_a_compiled_function(mode):
     """Plain Keras loses it: the tensor stays in the inner function."""
     model = fresh(functools.partial(counted, "l2"))

@@ -115,6 +115,7 @@ def test_behind_it():
 """
 
 
+@pytest.mark.gate
 def test_every_end_of_a_test_is_told_apart(tmp_path):
     path = tmp_path / "theirs_test.py"
     path.write_text(THEIRS)

@@ -1,6 +1,6 @@
 """Every row of the table in `matrix.py` in every execution mode.
 
-The fast suite runs each row in one mode, by turns.
+The gate runs each row in one mode, by turns.
 The rest of the crossings is `slow`: test_fit.py has every mode of `fit`, test_traps_layers.py XLA.
 """
 
@@ -27,7 +27,7 @@ def crossings():
     for i, row in enumerate(ROWS):
         for mode in MODES:
             fast = mode == ("graph", "eager", "compiled", "fit")[i % 4]
-            marks = [] if fast else [pytest.mark.slow]
+            marks = pytest.mark.gate if fast else pytest.mark.slow
             yield pytest.param(row, mode, id=f"{row.name}-{mode}", marks=marks)
 
 

@@ -104,6 +104,7 @@ def test_parts_compose_to_the_model(build):
     assert nodes == {op: (op._inbound_nodes, op._outbound_nodes) for op in model.operations}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["DenseNet121", pytest.param("NASNetMobile", marks=pytest.mark.slow)])
 def test_parts_of_applications_compose(name):
     model = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3), classes=5)
@@ -186,6 +187,7 @@ def test_nested_model_on_masked_inputs_stays_one_node():
     check_enabled(build, tokens, [noise(8, 4)], "eager", segments=3)
 
 
+@pytest.mark.slow  # test_fit.py has a table
 def test_fit_with_an_enabled_model_equals_plain_fit():
     def fit(enabled):
         model = fresh(unet)

@@ -7,7 +7,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, noise
+from harness import fresh, in_turn, noise
 
 import tfgc
 
@@ -112,7 +112,9 @@ def fit(model):
     return model.fit(X, batch_size=4, verbose=0).history["square"]
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize(
+    "holder", [pytest.param(h, marks=[] if h in (InList, InClosure) else pytest.mark.slow) for h in HOLDERS]
+)
 def test_a_part_is_enabled_and_disabled_in_a_model_that_has_trained(holder):
     model = fresh(lambda: holder(net()))
     model.compile("sgd")
@@ -155,7 +157,13 @@ def test_training_goes_on_as_it_would_have():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"steps_per_execution": 2}, {"jit_compile": True}, {"run_eagerly": True}], ids=str
+    "settings",
+    [
+        pytest.param({"steps_per_execution": 2}, marks=pytest.mark.slow),
+        {"jit_compile": True},
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_in_every_kind_of_fit(settings):
     model = fresh(lambda: ByAttribute(net()))
@@ -205,6 +213,7 @@ def test_evaluation_and_prediction_are_traced_again():
     assert fresh(lambda: ByAttribute(net())).train_function is None
 
 
+@pytest.mark.gate
 def test_a_student_is_enabled_in_keras_own_distiller():
     distillation = pytest.importorskip("keras.distillation")
 
@@ -326,8 +335,7 @@ class Tower(keras.Model):
         return self.head(self.holder(x, training=training))
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("chosen", ["holder", "head"])
+@pytest.mark.parametrize(("chosen", "mode"), in_turn(["holder", "head"], ("compiled", "eager")))
 def test_an_inner_model_is_enabled_after_a_layer_of_the_outer_one(chosen, mode):
     """Compiled segments of the outer model that were traced with the plain inner one are traced again."""
     model = fresh(lambda: Tower(net("inner")))

@@ -415,6 +415,7 @@ FLAGS = (
 )  # fmt: skip
 
 
+@pytest.mark.gate
 def test_nothing_overflows_in_a_browser(page, tmp_path):
     chromium = shutil.which("chromium")
     if chromium is None and not os.environ.get("TFGC_REQUIRE_BROWSER"):

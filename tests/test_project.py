@@ -88,6 +88,7 @@ def test_tests_read_the_allocator_only_in_processes_of_their_own():
     assert readers == ["memory.py"]
 
 
+@pytest.mark.gate
 def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],

@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from harness import TOLERANCE, fresh, states
+from harness import TOLERANCE, build_metrics, fresh, states
 from real_models import BATCH, MODELS, STEPS
 
 from tfgc import _replay
@@ -41,6 +41,8 @@ def trained(row, settings, enabled):
     for optimizer, weights in optimizers(model):
         optimizer.build(weights)
     before, logs, arguments = variables(model), Logs(), row.data()
+    if model._compile_metrics is not None:
+        build_metrics(model, arguments["x"], arguments["y"], arguments.get("sample_weight"))
     callbacks = [logs, *arguments.pop("callbacks", ())]
     model.fit(**arguments, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
     return logs.steps, before, variables(model)

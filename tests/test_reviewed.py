@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, noise, plain_steps, train
+from harness import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
 from test_twins import by_block, kinds
 
 import tfgc
@@ -78,8 +78,7 @@ class Siblings(keras.Model):
         return self.head(self.drop(self.second(self.first(x))))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("names", [["first"], ["first", "second"]])
+@pytest.mark.parametrize(("names", "mode"), in_turn([["first"], ["first", "second"]]))
 def test_a_sublayer_with_a_training_of_its_own(names, mode):
     def build():
         model = Siblings()

@@ -390,6 +390,7 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
     assert (facts["best"]["case"], facts["confirmed"], facts["best"]["runs"]) == ("sqrt(3)", False, 0)
 
 
+@pytest.mark.gate
 def test_a_real_child_measures_what_is_predicted():
     """Larger tensors than those that the reported peak leaves out."""
     keras.utils.clear_session()  # names of layers as in a process of its own

@@ -51,6 +51,7 @@ def test_zoo_lists_networks_as_a_table_and_as_json():
     assert {"gpt", "unet", "resnet50", "vgg11"} <= {network["name"] for network in listed}
 
 
+@pytest.mark.gate
 def test_info_tells_versions_devices_and_memory_without_noise():
     done = tfgc("info", "--json")
     facts = json.loads(done.stdout)
@@ -130,6 +131,7 @@ def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
     assert not alive
 
 
+@pytest.mark.gate
 def test_the_demo_prints_nothing_of_what_tensorflow_greets_with():
     """Up to its data, which is left out here."""
     scripts = str(pathlib.Path(__file__).parent.parent / "scripts")

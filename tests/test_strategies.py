@@ -197,6 +197,7 @@ def unequal_chain(n):
     return chain([(7 * i * i) % 23 + 1 for i in range(n)])
 
 
+@pytest.mark.gate
 def test_a_coarsened_front_still_honours_every_budget():
     graph = unequal_chain(20)
     coarse = budget_strategy.front(graph, positions=5)

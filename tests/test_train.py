@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, noise
+from harness import fresh, in_turn, noise
 
 import tfgc
 
@@ -51,8 +51,7 @@ def keras_steps(case, sample_weight=None, run_eagerly=False, optimizer="adam"):
     return model, logs
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "run_eagerly"), in_turn(CASES, (False, True)))
 def test_steps_equal_those_of_keras(case, run_eagerly):
     weight = WEIGHT if case == "one loss" else None
     plain, expected = keras_steps(case, weight)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, check_enabled, check_recomputed, fresh, in_turn, noise, train, worst
+from harness import MODES, assert_equal, check_enabled, check_recomputed, fresh, in_turn, mostly, noise, train, worst
 
 import tfgc
 
@@ -198,11 +198,10 @@ TRAPS = [
     branches_draw_from_one_generator,
     convolution_bias_before_normalization,
 ]
-UNDER_XLA = [dropout, batch_normalization, auxiliary_losses, global_seed, convolution_bias_before_normalization]
+UNDER_XLA = [dropout, auxiliary_losses, convolution_bias_before_normalization]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize(("trap", "mode"), in_turn(TRAPS, first=1))
 def test_enabled_model_trains_as_the_plain_one(trap, mode):
     allowed = ROUNDING.get(trap, 0.0) if mode == "eager" else 0.0
     check_enabled(trap, DATA.get(trap, X), Y, mode, segments=3, allowed=allowed)
@@ -219,7 +218,7 @@ class PlainVariable(keras.layers.Layer):
         return x * self.variable
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", mostly("compiled"))
 def test_plain_tf_variables_in_an_enabled_model(mode):
     def run(enabled):
         variables = [tf.Variable(2.0, name="first"), tf.Variable(0.5, name="last")]
@@ -246,12 +245,13 @@ def test_plain_tf_variables_in_an_enabled_model(mode):
     assert_equal(plain, ours, exact=mode == "eager")
 
 
-@pytest.mark.parametrize(("trap", "mode"), in_turn(TRAPS, ("eager", "graph")))
+@pytest.mark.parametrize(("trap", "mode"), in_turn(TRAPS, ("graph", "eager")))
 def test_recomputed_model_trains_as_the_plain_one(trap, mode):
     allowed = ROUNDING.get(trap, 0.0) if mode == "eager" else 0.0
     check_recomputed(trap, DATA.get(trap, X), Y, mode, allowed=allowed)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "trap", [pytest.param(trap, marks=[] if trap in UNDER_XLA else pytest.mark.slow) for trap in TRAPS]
 )

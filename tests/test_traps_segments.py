@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, check_enabled, fresh, noise, train
+from harness import MODES, assert_equal, check_enabled, fresh, in_turn, mostly, noise, train
 
 import tfgc
 
@@ -73,9 +73,8 @@ TOKENS = tf.constant(np.random.default_rng(3).integers(0, 30, (16, 5)), "int32")
 MODELS = {keywords: X, half_used: X, embeddings: TOKENS, attention: TOKENS}
 
 
-@ALL
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
-@pytest.mark.parametrize("build", MODELS)
+@pytest.mark.parametrize(("build", "mode"), in_turn(MODELS, first=1))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
     # Query, key and value are one tensor: more than two uses, summed in another order.
     allowed = 4 * 6 * 1.2e-7 if mode == "eager" and build is attention else 0.0
@@ -94,7 +93,7 @@ def test_gradients_that_are_none_or_sparse_stay_so(mode):
     assert sum(isinstance(g, tuple) for g in steps[-1].gradients.values()) == 2
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_unused_weight_is_not_moved_by_adam_with_weight_decay(mode):
     model = fresh(half_used)
     model.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), "mse", run_eagerly=mode != "graph")
@@ -159,7 +158,7 @@ def test_persistent_tape_gives_the_same_gradients_again(mode):
         assert not np.array_equal(first[0], other[0])
 
 
-@ALL
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_freezing_and_thawing_between_steps(mode):
     """One traced step sees what was trainable when it was traced, as in Keras; eager steps see it at once."""
 

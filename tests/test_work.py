@@ -10,7 +10,7 @@ import collections
 import keras
 import pytest
 import tensorflow as tf
-from harness import MODES, noise
+from harness import MODES, in_turn, noise
 
 import tfgc
 
@@ -83,9 +83,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("segments", "expected"), TABLE)
-def test_forward_once_replayed_once_last_segment_never(segments, expected, mode, lines):
+@pytest.mark.parametrize(("row", "mode"), in_turn(TABLE))
+def test_forward_once_replayed_once_last_segment_never(row, mode, lines):
+    segments, expected = row
     model = chain(lines)
     plan = tfgc.plan(model, strategy="uniform", segments=segments)
     tfgc.enable(model, plan, compile_segments=mode == "compiled")

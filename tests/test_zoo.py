@@ -37,6 +37,7 @@ def parameters(model):
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_trainable_parameters_are_the_published_ones(name):
     model = shaped(name)
@@ -71,6 +72,7 @@ def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
     np.testing.assert_array_equal(scores, keras.models.load_model(tmp_path / "gpt.keras")(tokens))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("name", "count", "millions"),
     [
