@@ -301,7 +301,7 @@ def test_a_damaged_plan_file_is_told_in_a_line(name, damage, plan_file, tmp_path
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["explain", "sweep", "compare"])
+@pytest.mark.parametrize("name", ["explain", "sweep", pytest.param("compare", marks=pytest.mark.gate)])
 def test_a_plan_of_another_model_is_refused_before_any_work(name, plan_file):
     with pytest.raises(PlanMismatchError, match="was made for another model"):
         CliRunner().invoke(cli, [name, *OPEN, "--input", "tokens=8", "--plan", str(plan_file)], catch_exceptions=False)

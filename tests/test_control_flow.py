@@ -9,7 +9,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, fresh, noise, train
+from harness import assert_equal, fresh, in_turn, mostly, noise, train
 
 import tfgc
 
@@ -191,8 +191,10 @@ def test_gradient_in_a_branch_of_what_was_computed_outside(name, kind):
     close(step(plain, X), step(ours, X))
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-@pytest.mark.parametrize("name", ["cond", "switch_case", "while_loop", "map_fn", "vectorized_map", "scan"])
+@pytest.mark.parametrize(
+    ("name", "graph"),
+    in_turn(["cond", "switch_case", "while_loop", "map_fn", "vectorized_map", "scan"], (True, False)),
+)
 def test_control_flow_inside_of_the_recomputed_function(name, graph):
     variable = tf.Variable(W)
     body = lambda x: THROUGH[name](lambda y: tf.tanh(y @ variable), x)
@@ -302,7 +304,7 @@ def forward_mode(order, call, sources):
     return outer.jvp(tangent)
 
 
-@pytest.mark.parametrize("place", ["eager", "graph", pytest.param("over a graph", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("place", mostly("eager", modes=("eager", "graph", "over a graph")))
 @cases(["once", "twice", "over a gradient", "of a variable"], "once")
 def test_forward_mode(name, kind, place):
     def run(call):

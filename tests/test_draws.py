@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, fresh, noise, train
+from harness import assert_equal, fresh, in_turn, noise, train
 
 import tfgc
 from tfgc import _trace
@@ -246,8 +246,7 @@ class Chooses(keras.layers.Layer):
         return tf.tanh(x * random.choice(self.factors) * np.random.uniform())
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-@pytest.mark.parametrize("way", WAYS_TO_CHOOSE)
+@pytest.mark.parametrize(("way", "graph"), in_turn(WAYS_TO_CHOOSE, (False, True)))
 def test_what_python_chooses_is_chosen_again(way, graph):
     def steps(switch):
         model = fresh(

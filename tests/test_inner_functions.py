@@ -60,7 +60,7 @@ def test_convolutions_that_keras_compiles(kind, policy, mode):
     check_enabled(build, x, y, mode, segments=2, policy=policy, allowed=allowed, steps=1)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", mostly("graph"))
 def test_such_a_layer_recomputed_by_itself(mode):
     layer, shape = GROUPED["Conv3D"]
     x = noise(2, *shape)

@@ -135,6 +135,7 @@ def test_a_model_not_yet_built_is_built_by_its_first_call():
     assert all(g is not None for g in gradients)
 
 
+@pytest.mark.gate
 def test_fit_of_a_subclassed_model_and_its_files(tmp_path):
     def fit(chosen):
         model = fresh(built(Subclassed, X))

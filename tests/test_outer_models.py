@@ -141,6 +141,7 @@ def test_another_plan_and_chosen_layers_of_a_part_take_effect():
     assert tanhs_of_the_step(model) == 5
 
 
+@pytest.mark.gate
 def test_training_goes_on_as_it_would_have():
     def losses(enabled):
         model = fresh(lambda: ByAttribute(net()))

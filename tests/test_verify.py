@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, noise, states
+from harness import fresh, in_turn, noise, states
 from test_check_replay import TOKENS, everything
 from test_layers import Subclassed, built
 
@@ -98,18 +98,17 @@ def thousandth_more(x):
     return tf.identity(x), lambda upstream: upstream * 1.001
 
 
-@pytest.mark.parametrize("modes", ["eager", "graph"])
-@pytest.mark.parametrize(
-    ("change", "kinds"),
-    [
-        (lambda call, x: call(x) * 1.001, {"loss", "gradient"}),
-        (lambda call, x: thousandth_more(call(x)), {"gradient"}),
-        (twice, {"seed", "state", "loss", "gradient"}),
-        (lambda call, x: tf.stop_gradient(call(x)), {"gradient"}),
-    ],
-    ids=["outputs", "gradients only", "state moves twice", "no gradient"],
-)
-def test_a_wrong_step_is_found(change, kinds, modes, monkeypatch):
+WRONG = {
+    "outputs": (lambda call, x: call(x) * 1.001, {"loss", "gradient"}),
+    "gradients only": (lambda call, x: thousandth_more(call(x)), {"gradient"}),
+    "state moves twice": (twice, {"seed", "state", "loss", "gradient"}),
+    "no gradient": (lambda call, x: tf.stop_gradient(call(x)), {"gradient"}),
+}
+
+
+@pytest.mark.parametrize(("name", "modes"), in_turn(WRONG, ("eager", "graph")))
+def test_a_wrong_step_is_found(name, modes, monkeypatch):
+    change, kinds = WRONG[name]
     wrong(monkeypatch, change)
     model = fresh(everything)
     verdict = tfgc.verify(model, None, (X, Y), loss="mse", modes=modes, steps=2)

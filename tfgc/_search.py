@@ -60,9 +60,11 @@ def max_batch(
         TfgcError: If the model cannot be built, planned or run.
 
     Example:
-        >>> import tfgc
-        >>> found = tfgc.max_batch("sample_cnn", "200MB", image_size=32, confirm=False)
-        >>> found.batch_size > 2 * found.plain_batch_size > 0, int(found) == found.predicted_batch_size
+        >>> import keras, tfgc
+        >>> def mlp():
+        ...     return keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64, "tanh") for _ in range(4))])
+        >>> found = tfgc.max_batch(mlp, "1MB", confirm=False)
+        >>> found.batch_size > found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
     """
     network = _measure.name_of(build)
