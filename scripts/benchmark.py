@@ -16,7 +16,9 @@ import sys
 from typing import NamedTuple
 
 import tfgc
-from tfgc import _report, _results, _units
+from tfgc import _units
+from tfgc._records import measurement
+from tfgc._report import comparison
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 
@@ -73,12 +75,12 @@ def main():
     for network in NETWORKS:
         if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
             measure(network)
-    records = {n.name: _results.read(n.file).studies[0].records for n in NETWORKS if n.file.exists()}
+    records = {n.name: measurement.read(n.file).studies[0].records for n in NETWORKS if n.file.exists()}
     print("| network, batch | plain-eager | plain-graph | tfgc, eager | tfgc, graph |\n| --- | --- | --- | --- | --- |")
     for name in records:
         print(summary(name, records[name]))
     for name in records:
-        print(f"\n### {_report.markdown(records[name])}")
+        print(f"\n### {comparison.markdown(records[name])}")
     print("\n### Targets\n")
     print(
         "| network | baseline | target | mode | best case | share of peak | time | met |\n"
@@ -127,9 +129,9 @@ def measure(network):
         memory_limit=network.memory_limit,
         on_result=told,
     )
-    study = _results.Study(network.name, network.batch_size, tuple(records))
+    study = measurement.Study(network.name, network.batch_size, tuple(records))
     command = f"python scripts/benchmark.py {network.name!r}"
-    network.file.write_text(_results.to_json(_results.Results((study,), command)))
+    network.file.write_text(measurement.to_json(measurement.Results((study,), command)))
 
 
 def row(target, mode, records):

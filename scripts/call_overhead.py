@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._block import Block
+from tfgc._replay.block import Block
 
 CALLS, ROUNDS = 200, 15
 

@@ -68,9 +68,9 @@ def build():
 
 def train(mode):
     """Train on digits; return losses, test accuracy, memory and time. Runs in a process of its own."""
-    from tfgc import _cli_options
+    from tfgc._cli import options
 
-    _cli_options.import_quietly()
+    options.import_quietly()
     import keras
     import numpy as np
     import tensorflow as tf
@@ -115,7 +115,8 @@ def show(runs, output):
     import rich.table
     from matplotlib.figure import Figure
 
-    from tfgc import _files, _report, _units
+    from tfgc import _files, _units
+    from tfgc._report import comparison
 
     table = rich.table.Table(
         box=rich.box.SIMPLE, title="Digits: loss of each epoch, test accuracy, memory above weights"
@@ -129,9 +130,9 @@ def show(runs, output):
     table.add_row("peak of a step", *(_units.format_bytes(run["peak_bytes"]) for run in runs.values()))
     table.add_row("training time", *(_units.format_seconds(run["seconds"]) for run in runs.values()))
     table.caption = "From the same seed; the curves differ by rounding alone, since fit compiles other graphs."
-    _report.print_table(table)
+    comparison.print_table(table)
     text = io.StringIO()
-    _report.print_table(table, text)
+    comparison.print_table(table, text)
     _files.write(output / "digits.txt", text.getvalue())
 
     figure = Figure(figsize=(9, 4), layout="constrained")
@@ -143,7 +144,7 @@ def show(runs, output):
     bars = memory.bar(list(runs), [run["peak_bytes"] / 1e6 for run in runs.values()], color=["tab:blue", "tab:orange"])
     memory.bar_label(bars, fmt="%.0f MB")
     memory.set(ylabel="peak above weights (MB)", title="in less memory")
-    _report.save(figure, output / "digits.png")
+    comparison.save(figure, output / "digits.png")
     print(f"Tables and pictures are in {output.resolve()}; open {output.resolve() / 'report.html'} in a browser.")
 
 

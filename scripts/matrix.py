@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import sys
 
-from tfgc import _block
+from tfgc._replay import block
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "works.md"
@@ -92,7 +92,7 @@ def control_flow(tests):
     yield ""
     yield "Refused: a `ForwardAccumulator` inside of a `tf.function`, through a branch or a loop:"
     yield ""
-    yield f"> {_block._COPIED.format('The layer')}."
+    yield f"> {block._COPIED.format('The layer')}."
 
 
 if __name__ == "__main__":

@@ -59,11 +59,13 @@ def resident():
 
 def network(name, batch):
     """Trace a model, read its costs and plan it."""
-    from tfgc import _costs, _trace, strategies, zoo
+    from tfgc import strategies, zoo
+    from tfgc._costs import node_costs
+    from tfgc._tracing import keras_graph
 
     model = zoo.build(name)
     start = time.perf_counter()
-    graph = _costs.annotate(_trace.Program(model, int(batch)))
+    graph = node_costs.annotate(keras_graph.Program(model, int(batch)))
     traced = time.perf_counter()
     strategies.apply("optimal", graph)
     end = time.perf_counter()
@@ -92,7 +94,7 @@ def synthetic(size, strategy):
 
 def skipping_chain(size, seed=0):
     """A chain in which every seventh node also reads the one seven before, and every fiftieth one fifty before."""
-    from tfgc._graph import Graph, Node, Ref, Spec
+    from tfgc._core.graph import Graph, Node, Ref, Spec
 
     chance = random.Random(seed)
     nodes = []

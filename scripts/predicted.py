@@ -20,8 +20,10 @@ import keras
 import tensorflow as tf
 
 import tfgc
-from tfgc import _measure, _trace, zoo
-from tfgc._case import Case
+from tfgc import zoo
+from tfgc._measure import compare
+from tfgc._records.job import Case
+from tfgc._tracing import keras_graph
 from tfgc._units import format_bytes
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "predicted.json"
@@ -75,7 +77,7 @@ def measured(name, batch):
         plan = tfgc.plan(model, batch, **options)
         for mode in modes:
             case = Case(name, (name, None), label, mode, batch, plan=plan.to_json(), steps=STEPS)
-            record = _measure.run(case)
+            record = compare.run(case)
             figures = format_bytes(record.peak_bytes) if record.status == "ok" else record.detail
             print(f"{name}: {record.name}: {record.status} {figures}", file=sys.stderr, flush=True)
             cases.append({"plan": label, "mode": mode, "pieces": pieces(plan.segments, 0), "status": record.status})
@@ -106,7 +108,7 @@ def print_table(results):
     off = {"graph": [], "eager": []}
     for name, cases in results.items():
         model = built(name)
-        graph = _trace.read(model)
+        graph = keras_graph.read(model)
         for case in cases:
             if case["status"] != "ok":
                 print(f"| {name}, {NETWORKS[name]} | {case['plan']} | {case['mode']} | {case['status']} | | | |")

@@ -7,7 +7,8 @@ python scripts/suites.py                      # write the page
 import dataclasses
 import pathlib
 
-from tfgc import _results, bench
+from tfgc import _suites
+from tfgc._records import measurement
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "suites.md"
@@ -59,11 +60,11 @@ def page():
             "Measured": HERE / "results" / f"{suite}.json",
             "Predicted": HERE / "results" / f"{suite}-predicted.json",
         }
-        found = {kind: _results.read(path) for kind, path in files.items() if path.exists()}
+        found = {kind: measurement.read(path) for kind, path in files.items() if path.exists()}
         if found:
-            parts.append(f"## {suite}\n\n{bench.get(suite).__doc__.strip()}\n")
+            parts.append(f"## {suite}\n\n{_suites.get(suite).__doc__.strip()}\n")
         for kind, results in found.items():
-            for sheet in bench.get(suite).sheets(results):
+            for sheet in _suites.get(suite).sheets(results):
                 parts.append(dataclasses.replace(sheet, title=f"{kind}: {sheet.title}").markdown())
             parts.append(f"{kind} by, with {_versions(results)}:\n\n```text\n{results.command}\n```\n")
         if suite in CAUSES:

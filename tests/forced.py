@@ -26,8 +26,11 @@ from keras.src.testing.test_case import TestCase
 from layerwise import arguments_of, compare, reason
 
 import tfgc
-from tfgc import _context, _replay, _segments, _trace
 from tfgc._errors import TfgcError, told
+from tfgc._framework import private_api
+from tfgc._replay import forward_backward
+from tfgc._tracing import keras_graph
+from tfgc._training import segment_runner
 
 
 class Plain:
@@ -48,13 +51,13 @@ class Plain:
         items[:] = [item for item in items if _name(item) not in noted]
 
     def pytest_sessionstart(self):
-        backward = _replay.Piece.backward
+        backward = forward_backward.Piece.backward
 
         def replayed(*args):
             self.count("replays")
             return backward(*args)
 
-        _replay.Piece.backward = replayed
+        forward_backward.Piece.backward = replayed
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
@@ -111,7 +114,7 @@ class Models(Plain):
             self.note("kept", reason(warning_message.message))
 
     def _enable(self, model):
-        parts = [layer for layer in model._flatten_layers() if _trace.stands_in(layer)]
+        parts = [layer for layer in model._flatten_layers() if keras_graph.stands_in(layer)]
         if model.built and (not parts or _has_changed(model)):
             try:
                 force(model)
@@ -123,16 +126,16 @@ class Models(Plain):
 def _has_changed(model):
     """Whether a model has other nodes than the plan that was forced on it, which tfgc would refuse."""
     runner = getattr(vars(model).get("call"), "__self__", None)
-    if not isinstance(runner, _segments.Runner):
+    if not isinstance(runner, segment_runner.Runner):
         return False
     planned = {node for segment in runner.plan.segments for node in segment.nodes}
-    return planned != {node.name for node in _trace.read(model).nodes}
+    return planned != {node.name for node in keras_graph.read(model).nodes}
 
 
 def force(model):
     """Enable a model with all of it recomputed, cut in up to three; of a subclassed one every layer by itself."""
     try:
-        plan = tfgc.plan(model, strategy="uniform", segments=min(3, len(_trace.Program(model).graph.nodes)))
+        plan = tfgc.plan(model, strategy="uniform", segments=min(3, len(keras_graph.Program(model).graph.nodes)))
     except tfgc.UnsupportedModelError:
         if not model.weights or isinstance(model, keras.Sequential) or not model.layers:
             raise
@@ -182,7 +185,7 @@ def _name(item):
 
 def _is_real(args, kwargs):
     """Whether a call is the outermost one, on data: a model that is being traced is enabled too late."""
-    if not tf.executing_eagerly() or _context.in_stateless_scope() or _context.call_context() is not None:
+    if not tf.executing_eagerly() or private_api.in_stateless_scope() or private_api.call_context() is not None:
         return False
     return not any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs)))
 

@@ -5,9 +5,10 @@ import itertools
 
 from hypothesis import strategies as st
 
-from tfgc import Graph, Plan, _simulate
-from tfgc._buffers import Buffers
-from tfgc._graph import Cost, Node, Ref, Spec
+from tfgc import Graph, Plan
+from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Cost, Node, Ref, Spec
+from tfgc._simulate import simulator
 
 
 @st.composite
@@ -139,6 +140,6 @@ def outcomes(graph, plans):
     """For each peak the least work of any of `plans`, given as pieces."""
     buffers, least = Buffers(graph), {}
     for pieces in plans:
-        found = _simulate.predict(graph, Plan.from_pieces(graph, pieces, strategy="brute force"), buffers)
+        found = simulator.predict(graph, Plan.from_pieces(graph, pieces, strategy="brute force"), buffers)
         least[found.peak_bytes] = min(found.work, least.get(found.peak_bytes, float("inf")))
     return least

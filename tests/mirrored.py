@@ -16,7 +16,7 @@ import tensorflow as tf
 from harness import fresh
 
 import tfgc
-from tfgc import _replay
+from tfgc._replay import forward_backward
 
 STEPS, BATCH = 3, 16
 
@@ -194,8 +194,8 @@ def main(names):
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    backward, replays = _replay.Piece.backward, []
-    _replay.Piece.backward = lambda piece, *arguments: replays.append(piece) or backward(piece, *arguments)
+    backward, replays = forward_backward.Piece.backward, []
+    forward_backward.Piece.backward = lambda piece, *arguments: replays.append(piece) or backward(piece, *arguments)
     known, found = {}, {}
     for name in names or CASES:
         build, policy, *loops, change = CASES[name]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfgc._allocator import SMALL, Allocator
+from tfgc._simulate.bfc_allocator import SMALL, Allocator
 
 K = 1024
 

@@ -5,13 +5,15 @@ import json
 
 import pytest
 
-from tfgc import _bench, _measure, _results, _search, bench
-from tfgc._case import NOTHING, Case
+from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError
-from tfgc._limit import MaxBatch, Reach
-from tfgc._results import Measurement, Part, Predicted, Results, Study
+from tfgc._measure import compare, max_batch, suite_runner
+from tfgc._records import measurement
+from tfgc._records.batch_limit import MaxBatch, Reach
+from tfgc._records.job import NOTHING, Case
+from tfgc._records.measurement import Measurement, Part, Predicted, Results, Study
 
-SUITES = bench.available()
+SUITES = _suites.available()
 
 
 def predicted(peak, overhead=0.0, floor=100, buffers=None):
@@ -46,7 +48,7 @@ def ogc_study(*, optimal=(300, 1.2), nested=250, nested_buffers=None, eager=(100
 
 
 def cells(study):
-    (sheet,) = bench.get("ogc").sheets(Results((study,)))
+    (sheet,) = _suites.get("ogc").sheets(Results((study,)))
     (row,) = sheet.rows
     return dict(zip(sheet.heads, row))
 
@@ -54,27 +56,27 @@ def cells(study):
 def test_suites_are_found_by_listing_the_folder():
     assert SUITES == ["inception-v4", "max-batch", "ogc", "peers", "resnet-depth", "segments", "tf2-eager"]
     with pytest.raises(OptionError, match="did you mean 'ogc'"):
-        bench.get("ogcc")
+        _suites.get("ogcc")
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_rows_start_with_a_plain_case_and_scale_the_published_batch(suite):
-    full, quarter = (_bench.chosen_rows(suite, scale) for scale in (1.0, 0.25))
+    full, quarter = (suite_runner.chosen_rows(suite, scale) for scale in (1.0, 0.25))
     assert len(full) == len(quarter)
     for row in full:
         names = [case.name for case in row.cases]
         assert len(names) == len(set(names))
         assert not names or names[0].startswith("plain")
     for large, small in zip(full, quarter):
-        if isinstance(large, bench.Row) and large.predicted:
+        if isinstance(large, _suites.Row) and large.predicted:
             assert large == small
             continue
         assert [case.batch_size // 4 for case in large.cases] == [case.batch_size for case in small.cases]
-    assert isinstance(bench.get(suite).sheets(Results(())), list)
+    assert isinstance(_suites.get(suite).sheets(Results(())), list)
 
 
 def test_ogc_has_the_rows_of_the_paper_and_its_figures():
-    rows = _bench.chosen_rows("ogc", 1.0)
+    rows = suite_runner.chosen_rows("ogc", 1.0)
     assert len(rows) == 18
     first, inception = rows[0], next(r for r in rows if r.network == "inception_v3")
     assert (first.network, first.batch_size, first.published["cut_off_pct"]) == ("alexnet", 1024, 34)
@@ -87,7 +89,7 @@ def test_every_network_of_a_suite_can_be_built_by_name():
 
     known = {network.name for network in zoo.catalogue()}
     for suite in SUITES:
-        for row in _bench.chosen_rows(suite, 1.0):
+        for row in suite_runner.chosen_rows(suite, 1.0):
             assert row.network.partition("(")[0].replace("_", "") in {name.replace("_", "") for name in known}
 
 
@@ -143,7 +145,7 @@ def test_resnet_depth_compares_shares_and_lists_what_is_not_built():
         measured("optimal", "graph", 300, 1.4, predicted=predicted(310, 0.33)),
         measured("published", "graph", 390, 1.2, predicted=predicted(400, 0.1)),
     )
-    (sheet,) = bench.get("resnet-depth").sheets(Results((Study("resnet50", 16, records, None, published),)))
+    (sheet,) = _suites.get("resnet-depth").sheets(Results((Study("resnet50", 16, records, None, published),)))
     found = dict(zip(sheet.heads, sheet.rows[0]))
     assert found["study: recompute"] == "40.0 %, x 1.10"
     assert found["study: hybrid"] == "1,190 MB; plain: oom"
@@ -158,12 +160,12 @@ def test_segments_answer_the_report_in_words():
         measured("uniform(2)", "eager", 500, 1.2, parts=(None,) * 2),
         measured("uniform(12)", "eager", 600, 1.2, parts=(None,) * 12),
     )
-    (sheet,) = bench.get("segments").sheets(Results((Study("sample_cnn", 16, records),)))
+    (sheet,) = _suites.get("segments").sheets(Results((Study("sample_cnn", 16, records),)))
     assert "falls from 1 kB to 600 B with 2 segments; 12 segments need more again" in sheet.caption
     assert "10 % of the plain peak" in sheet.caption
     assert [row[1] for row in sheet.rows] == ["plain", "2", "12"]
     heavy = (measured("plain", "eager", 900, 1.0), measured("uniform(2)", "eager", 890, 1.0, parts=(None,) * 2))
-    (sheet,) = bench.get("segments").sheets(Results((Study("vgg16", 16, heavy),)))
+    (sheet,) = _suites.get("segments").sheets(Results((Study("vgg16", 16, heavy),)))
     assert "stays at about 1 kB, whatever the number of segments: weights and optimizer are 10 % of it" in sheet.caption
 
 
@@ -173,7 +175,7 @@ def test_peers_show_failures_and_wrong_results_as_such():
         measured("recompute_grad", "graph", 500, 1.3, wrong=("gradients", "states")),
         Measurement("resnet50", "RematScope full", "graph", 16, "failed", "ValueError: no"),
     )
-    (sheet,) = bench.get("peers").sheets(Results((Study("resnet50", 16, records),)))
+    (sheet,) = _suites.get("peers").sheets(Results((Study("resnet50", 16, records),)))
     assert sheet.rows[1][2:] == ("500 B", "50.0 %", "1.3 s", "x 1.30", "wrong gradients, states")
     assert sheet.rows[2][2] == "failed"
     assert sheet.rows[2][-1] == "ValueError: no"
@@ -188,7 +190,9 @@ def suite(monkeypatch):
         Case(network, (network, None), "plain", "graph", 8),
         Case(network, (network, None), "sqrt", "graph", 8, strategy="sqrt"),
     )  # fmt: skip
-    module = type("module", (), {"rows": staticmethod(lambda scale: [bench.Row(make("one")), bench.Row(make("two"))])})
+    module = type(
+        "module", (), {"rows": staticmethod(lambda scale: [_suites.Row(make("one")), _suites.Row(make("two"))])}
+    )
 
     def run(case, foresight):
         ran.append((case.network, case.name))
@@ -196,48 +200,48 @@ def suite(monkeypatch):
             return Measurement("two", "plain", "graph", 8, "failed", "died")
         return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.asked)
 
-    monkeypatch.setattr(bench, "get", lambda name: module)
-    monkeypatch.setattr(_measure, "foresee", lambda task: NOTHING)
-    monkeypatch.setattr(_measure, "run", run)
+    monkeypatch.setattr(_suites, "get", lambda name: module)
+    monkeypatch.setattr(compare, "foresee", lambda task: NOTHING)
+    monkeypatch.setattr(compare, "run", run)
     return ran
 
 
 def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(suite, tmp_path, monkeypatch):
     path = tmp_path / "r.json"
-    real = _measure.run
+    real = compare.run
 
     def interrupted(case, foresight):
         if case.network == "two":
             raise KeyboardInterrupt
         return real(case, foresight)
 
-    monkeypatch.setattr(_measure, "run", interrupted)
+    monkeypatch.setattr(compare, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _bench.run("s", path)
-    assert [r.name for r in _results.read(path).studies[0].records] == ["plain-graph", "sqrt-graph"]
-    monkeypatch.setattr(_measure, "run", real)
+        suite_runner.run("s", path)
+    assert [r.name for r in measurement.read(path).studies[0].records] == ["plain-graph", "sqrt-graph"]
+    monkeypatch.setattr(compare, "run", real)
     done, left = [], []
-    results = _bench.run("s", path, on_done=lambda: done.append(1), on_kept=lambda: left.append(1))
+    results = suite_runner.run("s", path, on_done=lambda: done.append(1), on_kept=lambda: left.append(1))
     assert suite == [("one", "plain-graph"), ("one", "sqrt-graph"), ("two", "plain-graph"), ("two", "sqrt-graph")]
     assert (len(done), len(left)) == (2, 2)
     assert [r.status for s in results.studies for r in s.records] == ["ok", "ok", "failed", "ok"]
-    results = _bench.run("s", path)
+    results = suite_runner.run("s", path)
     assert suite[4:] == [("two", "plain-graph")]
     assert [r.name for s in results.studies for r in s.records] == ["plain-graph", "sqrt-graph"] * 2
-    assert _results.read(path) == results
+    assert measurement.read(path) == results
 
 
 def test_a_case_that_is_planned_otherwise_by_now_is_run_again(suite, tmp_path):
     path = tmp_path / "r.json"
-    first = _bench.run("s", path)
+    first = suite_runner.run("s", path)
     assert {r.asked for study in first.studies for r in study.records} == {"", "strategy=sqrt"}
     one, two = first.studies
     old = [dataclasses.replace(r, asked=asked) for r, asked in zip(one.records, ("", "strategy=sqrt, segments=9"))]
     unknown = [dataclasses.replace(r, asked="") for r in two.records]
     studies = (dataclasses.replace(one, records=tuple(old)), dataclasses.replace(two, records=tuple(unknown)))
-    path.write_text(_results.to_json(dataclasses.replace(first, studies=studies)))
+    path.write_text(measurement.to_json(dataclasses.replace(first, studies=studies)))
     del suite[:]
-    _bench.run("s", path)
+    suite_runner.run("s", path)
     assert ("one", "sqrt-graph") in suite
     assert ("two", "sqrt-graph") not in suite
 
@@ -248,48 +252,48 @@ def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, 
             raise TfgcError("no such layer")
         return NOTHING
 
-    monkeypatch.setattr(_measure, "foresee", foresee)
-    one, two = _bench.run("s", tmp_path / "r.json").studies
+    monkeypatch.setattr(compare, "foresee", foresee)
+    one, two = suite_runner.run("s", tmp_path / "r.json").studies
     assert {(r.status, r.detail) for r in one.records} == {("failed", "no such layer")}
     assert two.records[1].status == "ok"
 
 
 def test_files_of_another_kind_are_not_written_over(suite, tmp_path):
     path = tmp_path / "r.json"
-    path.write_text(_results.to_json(Results((), suite="other")))
+    path.write_text(measurement.to_json(Results((), suite="other")))
     with pytest.raises(OptionError, match="holds results of other, not of s"):
-        _bench.run("s", path)
+        suite_runner.run("s", path)
     path.write_text(
-        _results.to_json(
+        measurement.to_json(
             Results((Study("one", 8, (Measurement("one", "a", "graph", 8, "predicted"),)),), suite="s", predicted=True)
         )
     )
     with pytest.raises(OptionError, match="holds predictions"):
-        _bench.run("s", path)
+        suite_runner.run("s", path)
     path.write_text(json.dumps({"format": "tfgc-measurements", "version": 9}))
     with pytest.raises(TfgcError, match="of version 9"):
-        _bench.run("s", path)
+        suite_runner.run("s", path)
 
 
 def test_predictions_and_measurements_are_kept_apart(suite, tmp_path):
-    _bench.run("s", tmp_path / "m.json")
+    suite_runner.run("s", tmp_path / "m.json")
     with pytest.raises(OptionError, match="holds measurements"):
-        _bench.run("s", tmp_path / "m.json", predict=True)
-    (one, two) = _bench.run("s", tmp_path / "p.json", predict=True).studies
+        suite_runner.run("s", tmp_path / "m.json", predict=True)
+    (one, two) = suite_runner.run("s", tmp_path / "p.json", predict=True).studies
     assert {r.status for r in (*one.records, *two.records)} == {"predicted"}
     with pytest.raises(OptionError, match="holds predictions"):
-        _bench.run("s", tmp_path / "p.json")
+        suite_runner.run("s", tmp_path / "p.json")
 
 
 def test_a_file_of_another_suite_is_not_printed(suite, tmp_path):
-    _bench.run("s", tmp_path / "r.json")
-    assert [s.network for s in _bench.read("s", tmp_path / "r.json", ["two"]).studies] == ["two"]
+    suite_runner.run("s", tmp_path / "r.json")
+    assert [s.network for s in suite_runner.read("s", tmp_path / "r.json", ["two"]).studies] == ["two"]
     with pytest.raises(OptionError, match="not of peers"):
-        _bench.read("peers", tmp_path / "r.json")
+        suite_runner.read("peers", tmp_path / "r.json")
 
 
 def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_path):
-    module = bench.get("max-batch")
+    module = _suites.get("max-batch")
     (row,) = module.rows(0.5)
     assert row.budget_bytes == 7_282_410_000 // 2
     calls = []
@@ -300,19 +304,19 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
         best = Reach("least", 205, budget, 200, 210, True, tuple(runs))
         return MaxBatch(network, budget, 1, best, Reach("plain", 80, budget, 81, 82, True), None)
 
-    monkeypatch.setattr(_search, "max_batch", search)
+    monkeypatch.setattr(max_batch, "max_batch", search)
     path = tmp_path / "r.json"
-    (study,) = _bench.run("max-batch", path, scale=0.5).studies
-    assert _bench.run("max-batch", path, scale=0.5).studies == (study,)
+    (study,) = suite_runner.run("max-batch", path, scale=0.5).studies
+    assert suite_runner.run("max-batch", path, scale=0.5).studies == (study,)
     assert calls == [True]
     assert [r.name for r in study.records] == ["least at batch 200-graph", "least at batch 210-graph"]
-    (sheet,) = module.sheets(_results.read(path))
+    (sheet,) = module.sheets(measurement.read(path))
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert rows["study: recompute"][:2] == ("212", "2.44")
     assert rows["tfgc: plain"] == ("81", "1.00", "80", "82")
     assert rows["tfgc: recomputed"] == ("200", "2.47", "205", "210")
     assert "times 0.5" in sheet.caption
-    (study,) = _bench.run("max-batch", tmp_path / "p.json", predict=True).studies
+    (study,) = suite_runner.run("max-batch", tmp_path / "p.json", predict=True).studies
     assert (calls, study.found["batch_size"]) == ([True, False], None)
 
 
@@ -327,4 +331,4 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
 )
 def test_bad_arguments_are_told(arguments, message):
     with pytest.raises(OptionError, match=message):
-        _bench.chosen_rows(*arguments)
+        suite_runner.chosen_rows(*arguments)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from harness import MODES, assert_equal, fresh, noise, train
 
 import tfgc
-from tfgc._settings import Settings
+from tfgc._framework.layer_settings import Settings
 
 L = keras.layers
 X = noise(8, 6)

@@ -11,7 +11,8 @@ from test_layers import Subclassed, built
 from test_nested import halves, plan_for
 
 import tfgc
-from tfgc import _checksum, _trace
+from tfgc._pure import replay_checksums
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -65,7 +66,7 @@ def test_rounding_is_no_difference(policy):
 def test_nested_plans_are_checked_at_every_level(mode):
     plain = plain_steps(everything, X, Y, graph=mode != "eager")
     model = fresh(everything)
-    graph = _trace.read(model)
+    graph = keras_graph.read(model)
     plan = plan_for(graph, halves(tuple(node.name for node in graph.nodes)))
     tfgc.enable(model, plan, compile_segments=mode == "compiled", check_replay=True)
     assert_equal(plain, train(model, X, Y, graph=mode == "graph"), exact=mode == "eager")
@@ -175,7 +176,7 @@ def test_checksums_see_shuffles_and_masks_and_forgive_rounding(dtype):
     def differ(a, b):
         tensors = [tf.cast(tf.constant(x), dtype) for x in (a, b)]
         try:
-            _checksum.held("segment 0", ["layer"], *([_checksum.of(t)] for t in tensors), [])
+            replay_checksums.held("segment 0", ["layer"], *([replay_checksums.of(t)] for t in tensors), [])
         except tfgc.ReplayMismatchError:
             return True
         return False
@@ -190,5 +191,5 @@ def test_checksums_see_shuffles_and_masks_and_forgive_rounding(dtype):
     assert differ(values, values[..., ::-1])
     assert differ(values, values * (random.uniform(size=values.shape) < 0.9))
     if dtype != "int32":
-        rounding = _checksum._epsilon(tf.as_dtype(dtype).real_dtype) * random.uniform(-1, 1, values.shape)
+        rounding = replay_checksums._epsilon(tf.as_dtype(dtype).real_dtype) * random.uniform(-1, 1, values.shape)
         assert not differ(values, values * (1 + rounding))

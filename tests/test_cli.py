@@ -14,24 +14,17 @@ from click.testing import CliRunner
 from PIL import Image
 
 import tfgc
-from tfgc import (
-    InfeasibleBudgetError,
-    Plan,
-    PlanMismatchError,
-    TfgcError,
-    _child,
-    _explain,
-    _measure,
-    _plan,
-    _plan_report,
-    _report,
-    _results,
-)
-from tfgc._case import Case, Task
-from tfgc._cli import cli
+from tfgc import InfeasibleBudgetError, Plan, PlanMismatchError, TfgcError
+from tfgc._cli.group import cli
+from tfgc._core import explanation
+from tfgc._core import plan as plans
+from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
-from tfgc._front import Choice, Front, Point
-from tfgc._graph import Cost, Node, Ref, Spec
+from tfgc._measure import compare, worker
+from tfgc._records import measurement
+from tfgc._records.front import Choice, Front, Point
+from tfgc._records.job import Case, Task
+from tfgc._report import comparison, fronts
 
 CHAIN = ["test_cli:chain", "--batch-size", "8"]
 OPEN = ["test_cli:open_tokens", "--batch-size", "4"]
@@ -96,7 +89,7 @@ def test_plan_prints_a_summary_and_writes_the_plan(tmp_path):
     words = command("plan", *CHAIN, "--budget", "70%", "-o", path).output
     for word in ("budget", "segments", "peak", "cut-off", "floor", "overhead", "whole step", "plain", str(path)):
         assert word in words
-    plan = _plan.read(path)
+    plan = plans.read(path)
     assert plan == tfgc.plan(chain(), 8, budget="70%")
     tfgc.enable(chain(), plan)
 
@@ -182,7 +175,7 @@ def test_sweep_tells_of_the_front_and_of_budgets(plan_file, tmp_path):
 def test_sweep_tells_of_all_of_the_front(tmp_path):
     path = tmp_path / "front.json"
     command("sweep", *CHAIN, "--points", 99, "--json", path)
-    (study,) = _results.read(path).studies
+    (study,) = measurement.read(path).studies
     points = [dataclasses.asdict(point) for point in study.front.points]
     assert [p["overhead"] for p in points] == [plan.outlook.overhead for plan in tfgc.pareto(chain(), 8)]
 
@@ -211,13 +204,13 @@ FRONT = Front(
 
 
 def test_table_of_a_hand_made_front(capsys):
-    assert _plan_report.rows(FRONT) == [
+    assert fronts.rows(FRONT) == [
         ["least", "300 B", "320 B", "200 B", "75.0 %", "50.0 %", "9", "yes"],
         ["optimal", "310 B", "330 B", "210 B", "74.0 %", "60.0 %", "4", ""],
         ["<- 600 <- 60%", "500 B", "520 B", "400 B", "50.0 %", "25.0 %", "5", ""],
         ["plain", "900 B", "920 B", "800 B", "0.0 %", "0.0 %", "1", ""],
     ]
-    _report.print_table(_plan_report.budgets(FRONT))
+    comparison.print_table(fronts.budgets(FRONT))
     words = capsys.readouterr().out
     assert words.count("25.0 %") == 2
     assert words.count("infeasible") == 1
@@ -226,8 +219,8 @@ def test_table_of_a_hand_made_front(capsys):
 
 def test_front_is_drawn_with_axes_in_units_and_names(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(_report, "save", lambda figure, _: figures.append(figure))
-    _plan_report.plot(FRONT, tmp_path / "x.png")
+    monkeypatch.setattr(comparison, "save", lambda figure, _: figures.append(figure))
+    fronts.plot(FRONT, tmp_path / "x.png")
     (axes,) = figures[0].axes
     assert "(GB)" in axes.get_xlabel()
     assert "flops" in axes.get_ylabel()
@@ -330,7 +323,7 @@ def test_the_command_ends_with_one_line_and_code_1():
 def test_help_does_not_import_tensorflow(name):
     arguments = ["-h"] if name is None else [name, "-h"]
     code = (
-        f"import sys, tfgc._cli as c; c.cli({arguments}, standalone_mode=False); "
+        f"import sys, tfgc._cli.group as c; c.cli({arguments}, standalone_mode=False); "
         "sys.exit(bool({'keras', 'tensorflow', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -346,10 +339,10 @@ def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
 
 
 def test_what_compare_measures_by_default(plan_file):
-    names = lambda **chosen: [case.case for case in _measure.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
+    names = lambda **chosen: [case.case for case in compare.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
     assert names() == ["sqrt"]
     assert names(plans=str(plan_file)) == ["plan.json"]
-    plan = _plan.read(plan_file)
+    plan = plans.read(plan_file)
     assert names(plans=[plan_file, plan, plan]) == ["plan.json", "plan sqrt", "plan sqrt #2"]
     assert names(budget="60%") == ["budget(60%)"]
     assert names(budget="60%", wanted=["sqrt:3", "budget"], plans=[plan_file]) == [
@@ -361,24 +354,24 @@ def test_what_compare_measures_by_default(plan_file):
 
 def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
-    cases = _measure.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
+    cases = compare.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    found = _child.foresee(Task(tuple(cases)))
+    found = worker.foresee(Task(tuple(cases)))
     keras.utils.clear_session()
     plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD(), loss="mse")
     assert len(plan.segments) > 1
-    assert [s.nodes for s in _plan.Plan.from_json(found.plans["budget(80%)"]).segments] == [
+    assert [s.nodes for s in plans.Plan.from_json(found.plans["budget(80%)"]).segments] == [
         s.nodes for s in plan.segments
     ]
     assert len(found.parts["budget(80%)"]) == len(plan.segments)
     assert set(found.predicted) == {"plain-graph", "budget(80%)-eager", "budget(80%)-graph"}
     with pytest.raises(OptionError, match="--input tokens="):
-        _child.measure(_measure.plan_cases(open_tokens, 4, steps=1)[0])
+        worker.measure(compare.plan_cases(open_tokens, 4, steps=1)[0])
 
 
 def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
     fitting, other = (
-        _child.foresee(Task(tuple(_measure.plan_cases(build, 4, plans=[plan_file])))) for build in (chain, open_tokens)
+        worker.foresee(Task(tuple(compare.plan_cases(build, 4, plans=[plan_file])))) for build in (chain, open_tokens)
     )
     assert fitting.mismatch == {}
     assert "made for another model" in other.mismatch["plan.json"]
@@ -386,7 +379,7 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
 
 def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
     make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, share=share)
-    found = _child.foresee(Task((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",)))
+    found = worker.foresee(Task((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",)))
     most, some, least = (found.predicted[f"{name}-graph"] for name in ("all", "some", "none"))
     assert most.overhead == 0
     assert 0 < some.overhead <= least.overhead
@@ -411,7 +404,7 @@ def hand_made(outlook=True):
 
 
 def test_explain_says_what_is_stored_and_why():
-    lines = _explain.explain(hand_made()).splitlines()
+    lines = explanation.explain(hand_made()).splitlines()
     assert lines[0] == "Plan by 'mine' (n=3) for a batch of 1: 3 segments, 2 of them recomputed."
     table = lines[lines.index(next(line for line in lines if "nodes (how many)" in line)) + 1 :]
     assert " ".join(" ".join(table).split()) == (
@@ -425,7 +418,7 @@ def test_explain_says_what_is_stored_and_why():
 
 
 def test_explain_without_sizes_names_the_segments():
-    words = _explain.explain(hand_made(outlook=False))
+    words = explanation.explain(hand_made(outlook=False))
     assert "Sizes are unknown" in words
     assert "a ... b (2)" in words
     assert "stores" not in words

@@ -14,10 +14,13 @@ import rich.console
 from PIL import Image
 
 import tfgc
-from tfgc import Measurement, _child, _measure, _plan_report, _report, _results, zoo
-from tfgc._case import Task
+from tfgc import Measurement, zoo
 from tfgc._errors import OptionError
-from tfgc._front import Choice, Front, Point
+from tfgc._measure import compare, worker
+from tfgc._records import measurement
+from tfgc._records.front import Choice, Front, Point
+from tfgc._records.job import Task
+from tfgc._report import comparison, fronts
 
 
 def small(image_size=32):
@@ -81,22 +84,22 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
 
 @pytest.mark.gate
 def test_a_case_that_runs_out_of_memory_is_a_row(measured):
-    case = _measure.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
-    record = _measure.run(case)
+    case = compare.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
+    record = compare.run(case)
     assert record.status == "oom", record.detail
-    rows = _report.rows([*measured[0], record])
+    rows = comparison.rows([*measured[0], record])
     assert rows[-1][:2] == ["plain-eager", "oom"]
 
 
 def test_a_killed_case_is_a_row(monkeypatch):
-    monkeypatch.setattr(_measure.memory_profiler, "memory_usage", lambda child, **_: child.kill())
-    record = _measure.run(_measure.plan_cases(small, 2, ["sqrt"])[0])
+    monkeypatch.setattr(compare.memory_profiler, "memory_usage", lambda child, **_: child.kill())
+    record = compare.run(compare.plan_cases(small, 2, ["sqrt"])[0])
     assert (record.status, record.detail) == ("oom", "killed")
 
 
 def test_a_case_that_fails_says_why():
-    case = _measure.plan_cases(small, 2, ["sqrt:999"])[-1]
-    record = _measure.run(case, _child.foresee(Task((case,))))
+    case = compare.plan_cases(small, 2, ["sqrt:999"])[-1]
+    record = compare.run(case, worker.foresee(Task((case,))))
     assert record.status == "failed"
     assert "segments=999" in record.detail
 
@@ -110,11 +113,11 @@ def test_a_plain_model_that_cannot_be_trained_is_an_error():
 def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypatch):
     def measure(case, _):
         with pytest.raises(tfgc.TfgcError, match="no trainable weights") as error:
-            _child.measure(case)
+            worker.measure(case)
         return Measurement(case.network, case.case, case.mode, 2, status="failed", detail=str(error.value))
 
-    monkeypatch.setattr(_measure, "foresee", _child.foresee)
-    monkeypatch.setattr(_measure, "run", measure)
+    monkeypatch.setattr(compare, "foresee", worker.foresee)
+    monkeypatch.setattr(compare, "run", measure)
     started = []
     with pytest.raises(tfgc.TfgcError, match=r"plain training of 'frozen' failed: .*no trainable weights"):
         tfgc.compare(frozen, 2, on_start=started.append)
@@ -167,14 +170,14 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     front = Front(
         "small", 32, "flop", 10, 20, "conv2d", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9))
     )
-    study = _results.Study("small", 32, tuple(measured[0]), front, {"cut_off": 0.5})
-    written = _results.Results((study,), "tfgc compare", "ogc", True)
-    text = _results.to_json(written)
-    assert _results.from_json(text) == written
+    study = measurement.Study("small", 32, tuple(measured[0]), front, {"cut_off": 0.5})
+    written = measurement.Results((study,), "tfgc compare", "ogc", True)
+    text = measurement.to_json(written)
+    assert measurement.from_json(text) == written
     assert any(record.parts and record.predicted for record in measured[0])
     for bad in ("", "{}", text[:100], text.replace('"version": 2', '"version": 9')):
         with pytest.raises(tfgc.TfgcError):
-            _results.from_json(bad)
+            measurement.from_json(bad)
 
 
 POINT = Point("least", 10, 20, 30, 0.5, 0.25, 4, True)
@@ -188,12 +191,12 @@ RECORDS = [
 
 
 def test_table_of_hand_made_records():
-    rows = _report.rows(RECORDS)
+    rows = comparison.rows(RECORDS)
     assert rows[0][2:4] == ["baseline", "20.0 %".replace("20.0", "-25.0")]
     assert rows[2] == ["sqrt-graph", "400 B", "60.0 %", "50.0 %", "5 B", "1.5 s", "-25 %", "+50 %"]
     assert rows[3] == ["sqrt-eager", "oom", *[""] * 6]
-    assert "| sqrt-graph | 400 B | 60.0 % |" in _report.markdown(RECORDS)
-    assert "killed" in _report.markdown(RECORDS)
+    assert "| sqrt-graph | 400 B | 60.0 % |" in comparison.markdown(RECORDS)
+    assert "killed" in comparison.markdown(RECORDS)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -201,10 +204,10 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
     long = dataclasses.replace(RECORDS[2], case="uniform(12)", peak_bytes=387, step_seconds=0.0123)
     records = [*RECORDS, long]
     tables = [
-        (_report.comparison(records), _report.rows(records)),
-        (_report.losses(records), [["1", "0.5"], ["plain-eager"]]),
-        (_plan_report.table(FRONT), _plan_report.rows(FRONT)),
-        (_plan_report.budgets(FRONT), _plan_report.choice_rows(FRONT)),
+        (comparison.comparison(records), comparison.rows(records)),
+        (comparison.losses(records), [["1", "0.5"], ["plain-eager"]]),
+        (fronts.table(FRONT), fronts.rows(FRONT)),
+        (fronts.budgets(FRONT), fronts.choice_rows(FRONT)),
     ]
     for table, rows in tables:
         out = io.StringIO()
@@ -219,12 +222,12 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
 @pytest.mark.gate
 def test_plot_is_a_picture(measured, tmp_path):
     path = tmp_path / "memory.png"
-    _report.plot([*measured[0], RECORDS[3]], path)
+    comparison.plot([*measured[0], RECORDS[3]], path)
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.size[0] > 800
     with pytest.raises(tfgc.TfgcError, match="cannot write"):
-        _report.plot(measured[0], tmp_path / "no" / "such.png")
+        comparison.plot(measured[0], tmp_path / "no" / "such.png")
 
 
 @pytest.mark.gate
@@ -232,7 +235,7 @@ def test_plot_without_matplotlib_names_the_extra(measured, monkeypatch, tmp_path
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(tfgc.TfgcError, match=r"tfgc\[plot\]"):
-        _report.plot(measured[0], tmp_path / "x.png")
+        comparison.plot(measured[0], tmp_path / "x.png")
 
 
 def tfgc_command(*arguments):
@@ -260,7 +263,7 @@ def test_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     for word in ("plain-eager", "plain-graph", "sqrt-eager", "sqrt-graph", "cut-off", "overhead", "Loss of each step"):
         assert re.search(r"\s+".join(word.split()), done.stdout), word
-    (study,) = _results.read(tmp_path / "r.json").studies
+    (study,) = measurement.read(tmp_path / "r.json").studies
     assert len(study.records) == 4
     assert (tmp_path / "r.png").stat().st_size > 10_000
 
@@ -313,10 +316,10 @@ def test_saved_models_and_builders_are_networks_too(tmp_path):
 
 
 def test_the_child_measures_what_the_case_says():
-    cases = _measure.plan_cases(small, 8, ["uniform:2"], steps=1)
+    cases = compare.plan_cases(small, 8, ["uniform:2"], steps=1)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    plans = _child.foresee(Task(tuple(cases))).plans
+    plans = worker.foresee(Task(tuple(cases))).plans
     keras.utils.clear_session()
-    found = _child.measure(dataclasses.replace(cases[2], plan=plans["uniform(2)"]))
+    found = worker.measure(dataclasses.replace(cases[2], plan=plans["uniform(2)"]))
     assert found["detail"] == "2 segments"
     assert len(found["losses"]) == 2

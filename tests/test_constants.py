@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc import _constants
+from tfgc._framework import shared_constants
 
 
 class Masked(keras.layers.Layer):
@@ -49,7 +49,7 @@ def made():
     """The operations of a small replay: a constant, what it is folded into, and what reads variables and arguments."""
     with tf.Graph().as_default():
         weight, upstream = (tf.compat.v1.placeholder(tf.float32, (32, 32)) for _ in range(2))
-        with _constants.shared([upstream]), tf.control_dependencies([upstream]):
+        with shared_constants.shared([upstream]), tf.control_dependencies([upstream]):
             x = tf.identity(weight)
             large, small = tf.fill([32, 32], 2.0), tf.constant(3.0)
             scaled, tripled, both = weight * large, weight * small, x * large

@@ -12,9 +12,11 @@ from harness import fresh
 from test_model import nested, shared
 
 import tfgc
-from tfgc import NotReplayableWarning, _costs, _trace
-from tfgc._buffers import Buffers
-from tfgc._graph import Ref
+from tfgc import NotReplayableWarning
+from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Ref
+from tfgc._costs import node_costs
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 F32, F16, I32, BOOL = 4, 2, 4, 1
@@ -22,11 +24,11 @@ F32, F16, I32, BOOL = 4, 2, 4, 1
 
 @pytest.fixture(autouse=True)
 def nothing_read_yet(monkeypatch):
-    monkeypatch.setattr(_costs, "_READ", {})
+    monkeypatch.setattr(node_costs, "_READ", {})
 
 
 def graph_of(model, batch=4):
-    return _costs.annotate(_trace.Program(model, batch))
+    return node_costs.annotate(keras_graph.Program(model, batch))
 
 
 def costs_of(*layers, shape=(6,), batch=4, dtype="float32"):
@@ -250,8 +252,8 @@ def test_shared_layers_and_nested_models_have_a_cost_for_each_call():
 
 
 def test_each_distinct_call_is_traced_once(monkeypatch):
-    read, calls = _costs._read, []
-    monkeypatch.setattr(_costs, "_read", lambda *given: calls.append(given[1].name) or read(*given))
+    read, calls = node_costs._read, []
+    monkeypatch.setattr(node_costs, "_read", lambda *given: calls.append(given[1].name) or read(*given))
     blocks = [layer for _ in range(10) for layer in (L.Dense(6), L.BatchNormalization(), L.ReLU())]
     model = keras.Sequential([keras.Input((6,)), *blocks, L.Dense(3)])
     graph = graph_of(model)
@@ -345,7 +347,7 @@ def test_costs_do_not_keep_a_model_alive():
     keras.utils.clear_session()
     gc.collect()
     assert [layer() for layer in layers] == [None] * 4
-    assert len(_costs._READ) == 2
+    assert len(node_costs._READ) == 2
 
 
 def test_custom_layers_are_each_read_for_themselves():
@@ -367,7 +369,7 @@ def test_custom_layers_are_each_read_for_themselves():
         "doubled": 2 * 4 * 6 * F32,
         "doubled_1": 3 * 4 * 6 * F32,
     }
-    assert not any("Doubled" in str(key) for key in _costs._READ)
+    assert not any("Doubled" in str(key) for key in node_costs._READ)
 
 
 def test_unknown_sizes_are_asked_for():

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import tfgc
-from tfgc._cli import cli
+from tfgc._cli.group import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = {str(p.relative_to(ROOT)): p.read_text() for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}

@@ -12,8 +12,8 @@ import tensorflow as tf
 from harness import assert_equal, fresh, in_turn, noise, train
 
 import tfgc
-from tfgc import _trace
-from tfgc._plan import Plan
+from tfgc._core.plan import Plan
+from tfgc._tracing import keras_graph
 
 MODES = ("eager", "compiled", "graph")
 
@@ -106,7 +106,7 @@ def test_gradients_with_what_was_drawn(layer, way, mode):
 
 def nested_plan(model):
     """The first layers are run again as three segments, two of which run a third time."""
-    graph = _trace.read(model)
+    graph = keras_graph.read(model)
     n = len(graph.nodes)
     pieces = [(0, n - 1, [(0, 2, "recompute"), (2, 4, "recompute"), (4, n - 1, "keep")]), (n - 1, n, "keep")]
     return Plan.from_pieces(graph, pieces, strategy="by hand")

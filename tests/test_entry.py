@@ -10,7 +10,7 @@ import tensorflow as tf
 from harness import fresh
 
 import tfgc
-from tfgc import _entry
+from tfgc._replay import call_checks
 
 L = keras.layers
 TF1 = (
@@ -76,14 +76,14 @@ def test_what_builds_a_function_is_no_tf1_graph():
 
 def test_empty_means_all_tensors_have_no_elements():
     none, some = tf.zeros((0, 3)), tf.zeros((2, 3))
-    assert _entry.is_empty(none)
-    assert _entry.is_empty([none, {"training": True}], tf.zeros((1, 0)))
-    assert _entry.is_empty(none, tf.constant(0.5))  # a factor beside it
-    assert not _entry.is_empty(none, some)
-    assert not _entry.is_empty(tf.constant(1.0))
-    assert not _entry.is_empty()
+    assert call_checks.is_empty(none)
+    assert call_checks.is_empty([none, {"training": True}], tf.zeros((1, 0)))
+    assert call_checks.is_empty(none, tf.constant(0.5))  # a factor beside it
+    assert not call_checks.is_empty(none, some)
+    assert not call_checks.is_empty(tf.constant(1.0))
+    assert not call_checks.is_empty()
     shapes = []
-    tf.function(lambda x: shapes.append(_entry.is_empty(x)) or x, input_signature=[tf.TensorSpec(None)])(none)
+    tf.function(lambda x: shapes.append(call_checks.is_empty(x)) or x, input_signature=[tf.TensorSpec(None)])(none)
     assert shapes == [False]
 
 

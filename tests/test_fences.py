@@ -14,7 +14,7 @@ import tensorflow as tf
 from harness import fresh, noise
 
 import tfgc
-from tfgc import _ordering
+from tfgc._framework import backward_order
 
 
 def deep():
@@ -113,7 +113,7 @@ def test_branches_of_a_replay_are_differentiated_in_turn(monkeypatch):
         return sum(len(op.control_inputs) for op in graph.get_operations() if op.type == "Identity")
 
     in_turn = waiting()
-    monkeypatch.setattr(_ordering, "turns", lambda: None)
+    monkeypatch.setattr(backward_order, "turns", lambda: None)
     assert in_turn >= waiting() + 8
 
 

@@ -14,11 +14,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tfgc import _bench, _cli_files, _files, _plan_report, _results, _timing, commands
-from tfgc._cli import cli
+from tfgc import _files
+from tfgc._cli import commands, files
+from tfgc._cli.group import cli
+from tfgc._costs import timing
 from tfgc._errors import TfgcError
-from tfgc._front import Front, Point
-from tfgc._results import Measurement, Results, Study
+from tfgc._measure import suite_runner
+from tfgc._records import measurement
+from tfgc._records.front import Front, Point
+from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._report import fronts
 
 OLD, NEW = "the old one\n", "the new one, which is longer\n" * 100
 
@@ -182,7 +187,7 @@ def here(tmp_path, monkeypatch):
     """The current folder, in which all of `SPELLINGS` are one file."""
     monkeypatch.chdir(tmp_path)
     os.mkdir("sub")
-    pathlib.Path("r.json").write_text(_results.to_json(Results((STUDY,))))
+    pathlib.Path("r.json").write_text(measurement.to_json(Results((STUDY,))))
     os.symlink("r.json", "link.json")
     os.symlink(".", "linked")
     os.link("r.json", "hard.json")
@@ -208,11 +213,11 @@ NEEDS = {name: ["net.keras", "--batch-size", "2"] for name in ("plan", "explain"
 NEEDS |= {"max-batch": ["net.keras", "--budget", "1GB"], "bench": ["segments"], "report": ["r.json"]}
 ALL = commands.available()
 OUTPUTS = {
-    name: [o.opts[0] for o in command.params if isinstance(o.type, _cli_files.Output) or o.name == "json_path"]
+    name: [o.opts[0] for o in command.params if isinstance(o.type, files.Output) or o.name == "json_path"]
     for name, command in ALL.items()
 }
 INPUTS = {
-    name: [o.opts[0] for o in command.params if isinstance(o.type, _cli_files.Input) and isinstance(o, click.Option)]
+    name: [o.opts[0] for o in command.params if isinstance(o.type, files.Input) and isinstance(o, click.Option)]
     for name, command in ALL.items()
 }
 ending = lambda flag: "x.png" if flag == "--plot" else "x.json"
@@ -237,12 +242,12 @@ def conflict(name, *arguments):
 
 def test_every_path_of_every_command_says_what_it_is_for():
     for name, command in ALL.items():
-        assert isinstance(command, _cli_files.Command), name
+        assert isinstance(command, files.Command), name
         assert "--json" in OUTPUTS[name]
         for param in command.params:
             if isinstance(param.type, click.Path):
-                assert isinstance(param.type, (_cli_files.Input, _cli_files.Output)), (name, param.name)
-            assert (param.name == "name") == isinstance(param.type, _cli_files.Network), (name, param.name)
+                assert isinstance(param.type, (files.Input, files.Output)), (name, param.name)
+            assert (param.name == "name") == isinstance(param.type, files.Network), (name, param.name)
     assert {name for name, flags in OUTPUTS.items() if len(flags) > 1} == {
         "bench", "compare", "max-batch", "plan", "report", "sweep",
     }  # fmt: skip
@@ -324,14 +329,14 @@ def invoke(*arguments):
 
 def test_a_report_is_written_with_the_joined_results_beside_it(here):
     assert invoke("report", "r.json", "--json", "new.json", "-o", "new.md").output == "written to new.md\n"
-    assert _results.read("new.json").studies == (STUDY,)
+    assert measurement.read("new.json").studies == (STUDY,)
     assert "plain-graph" in pathlib.Path("new.md").read_text()
     assert sorted(os.listdir()) == ["hard.json", "link.json", "linked", "new.json", "new.md", "r.json", "sub"]
 
 
 def test_results_that_are_printed_need_no_place_for_a_report(here):
     os.mkdir("report.html")
-    assert _results.from_json(invoke("report", "r.json", "--json").stdout).studies == (STUDY,)
+    assert measurement.from_json(invoke("report", "r.json", "--json").stdout).studies == (STUDY,)
 
 
 @pytest.mark.parametrize("kind", [".md", ".html", ".png"])
@@ -339,7 +344,7 @@ def test_a_report_on_a_full_disk_leaves_the_old_one(kind, here):
     old = pathlib.Path(f"page{kind}")
     old.write_text(OLD)
     timeline = Study("net", 8, (Measurement("net", "plain", "graph", 8, peak_bytes=8, timeline=((0.0, 1), (1.0, 2))),))
-    pathlib.Path("r.json").write_text(_results.to_json(Results((timeline,))))
+    pathlib.Path("r.json").write_text(measurement.to_json(Results((timeline,))))
     before = sorted(os.listdir())
     with full_disk(), pytest.raises(TfgcError, match=f"cannot write 'page{kind}': File too large"):
         invoke("report", "r.json", "-o", old)
@@ -353,8 +358,8 @@ POINT = Point("least", 10, 20, 30, 0.5, 0.25, 4, True)
 @pytest.mark.parametrize(
     "written",
     [
-        lambda path: _plan_report.plot(Front("net", 8, "s", 10, 20, "conv", (POINT,)), path),
-        lambda path: _bench._File("segments", path, False, "").put(STUDY),
+        lambda path: fronts.plot(Front("net", 8, "s", 10, 20, "conv", (POINT,)), path),
+        lambda path: suite_runner._File("segments", path, False, "").put(STUDY),
         lambda path: invoke("zoo", "--json", f"{path}.json"),
     ],
     ids=["plot", "bench", "json"],
@@ -369,11 +374,11 @@ def test_everything_else_that_is_written_survives_a_full_disk(written, tmp_path)
 def test_timings_that_cannot_be_kept_are_left_out(path):
     known = {f"{i:016}": (1.0, 2.0) for i in range(9)}
     with full_disk():
-        _timing._store(path, known)
+        timing._store(path, known)
     assert only(path) == OLD
-    _timing._store(path / "no folder" / "times.json", known)
-    _timing._store(path, known)
-    assert _timing._load(path) == known
+    timing._store(path / "no folder" / "times.json", known)
+    timing._store(path, known)
+    assert timing._load(path) == known
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import tensorflow as tf
 from harness import TOLERANCE, build_metrics, fresh, noise, states
 
 import tfgc
-from tfgc import _replay
+from tfgc._replay import forward_backward
 
 L = keras.layers
 X, Y = noise(16, 8).numpy(), np.random.default_rng(2).integers(0, 3, 16)
@@ -485,13 +485,13 @@ def cells():
 @pytest.fixture
 def replays(monkeypatch):
     """A list that grows whenever a segment runs again, or is traced to do so."""
-    seen, backward = [], _replay.Piece.backward
+    seen, backward = [], forward_backward.Piece.backward
 
     def counted(piece, *arguments):
         seen.append(piece)
         return backward(piece, *arguments)
 
-    monkeypatch.setattr(_replay.Piece, "backward", counted)
+    monkeypatch.setattr(forward_backward.Piece, "backward", counted)
     return seen
 
 

@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 
-from tfgc import Graph, InfeasibleBudgetError, _fitting, _planner, _simulate, strategies
-from tfgc._graph import Cost, Node, Ref, Spec
-from tfgc._plan import Plan
+from tfgc import Graph, InfeasibleBudgetError, strategies
+from tfgc._core.graph import Cost, Node, Ref, Spec
+from tfgc._core.plan import Plan
+from tfgc._planning import budget_fit, planner
+from tfgc._simulate import simulator
 from tfgc.strategies import budget as budget_strategy
 
 MB = 10**6
@@ -32,7 +34,7 @@ def own(graph, *, budget):
     peaks = []
     for count in range(1, 6):
         plan = strategies.get("sqrt")(graph, segments=count)
-        peaks.append((_simulate.predict(graph, plan).peak_bytes, plan.segments[0].nodes[0]))
+        peaks.append((simulator.predict(graph, plan).peak_bytes, plan.segments[0].nodes[0]))
         if peaks[-1][0] <= budget:
             return plan
     raise InfeasibleBudgetError(budget, *min(peaks))
@@ -59,20 +61,20 @@ BUDGETED = ["budget", ilp, own, careless]
 @functools.cache
 def least(strategy):
     with pytest.raises(InfeasibleBudgetError) as error:
-        _planner.choose(chain(), strategy, MB, FIXED, {})
+        planner.choose(chain(), strategy, MB, FIXED, {})
     assert error.value.budget == MB
     assert error.value.node in {node.name for node in chain().nodes}
     return error.value.least
 
 
 def chosen(strategy, total):
-    plan = _planner.choose(chain(), strategy, total, FIXED, {})
-    return _simulate.estimate(chain(), plan, FIXED)
+    plan = planner.choose(chain(), strategy, total, FIXED, {})
+    return simulator.estimate(chain(), plan, FIXED)
 
 
 @pytest.mark.parametrize("strategy", BUDGETED)
 def test_every_plan_fits_as_the_allocator_serves_it(strategy):
-    plain = _simulate.estimate(chain(), Plan.from_cuts(chain(), [], strategy="keep_all"), FIXED)
+    plain = simulator.estimate(chain(), Plan.from_cuts(chain(), [], strategy="keep_all"), FIXED)
     assert plain.allocated_bytes > plain.peak_bytes
     low, high = least(strategy), int(1.05 * plain.needed_bytes)
     totals = [low + (high - low) * i // 9 for i in range(10)]
@@ -106,7 +108,7 @@ def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
     for room in rooms:
         with contextlib.suppress(InfeasibleBudgetError):
             told = strategies.apply(strategy, chain(), budget=room)
-            exceeded += _simulate.estimate(chain(), told, FIXED).needed_bytes > room + FIXED
+            exceeded += simulator.estimate(chain(), told, FIXED).needed_bytes > room + FIXED
             assert chosen(strategy, room + FIXED).needed_bytes <= room + FIXED
     assert exceeded
 
@@ -121,15 +123,15 @@ def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
         asked.append(plan)
         return type("Step", (), {"needed_bytes": needs[plan] + fixed, "node": plan})
 
-    monkeypatch.setattr(_simulate, "estimate", estimate)
+    monkeypatch.setattr(simulator, "estimate", estimate)
     with pytest.raises(InfeasibleBudgetError) as error:
-        _fitting.from_front(None, front, 10, 5)
+        budget_fit.from_front(None, front, 10, 5)
     assert (error.value.least, error.value.node) == (5 + 128, "plan 11")
     assert len(asked) == 20
     asked.clear()
-    assert _fitting.from_front(None, front, 5 + 128, 5) == "plan 11"
+    assert budget_fit.from_front(None, front, 5 + 128, 5) == "plan 11"
     needs.update(dict.fromkeys(needs, 100))
     asked.clear()
     with pytest.raises(InfeasibleBudgetError):
-        _fitting.from_front(None, front, 10, 5)
+        budget_fit.from_front(None, front, 10, 5)
     assert asked == ["plan 0"]  # no other can need less

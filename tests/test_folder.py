@@ -61,7 +61,7 @@ def run(folder, *command):
 
 def python(folder, code):
     """Run code that sets up the finder as a command does, without any framework."""
-    start = f"import sys, os; from tfgc import _folder; _folder.install([{str(folder)!r}])\n"
+    start = f"import sys, os; from tfgc import _user_modules; _user_modules.install([{str(folder)!r}])\n"
     return run(folder, sys.executable, "-P", "-c", start + code)
 
 
@@ -98,7 +98,7 @@ def test_a_stray_without_a_framework_in_sight(folder):
     ],
 )
 def test_nobody_else_finds_a_file_of_the_folder(folder, asks):
-    code = f"_folder.module('late')\ndel sys.modules['late']\ntry:\n  exec({asks!r}, {{'__name__': 'other'}})\n"
+    code = f"_user_modules.module('late')\ndel sys.modules['late']\ntry:\n  exec({asks!r}, {{'__name__': 'other'}})\n"
     assert python(folder, code + "except ModuleNotFoundError as e: print('not found', e.name)").startswith("not found")
 
 
@@ -106,14 +106,14 @@ def test_modules_of_the_folder_find_their_siblings_at_any_time(folder):
     (folder / "lazy.py").write_text(
         "def go():\n  import late\n  from parts import head\n  return late.UNITS, head.late"
     )
-    code = "found = _folder.module('lazy'); print(found.go()[0], found.go()[1] is sys.modules['late'])"
+    code = "found = _user_modules.module('lazy'); print(found.go()[0], found.go()[1] is sys.modules['late'])"
     assert python(folder, code) == "8 True\n"
 
 
 def test_a_named_file_with_the_name_of_an_installed_module_stands_apart(folder):
     (folder / "statistics.py").write_text("import late\nbuild = lambda: late.UNITS")
     code = (
-        "mine = _folder.module('statistics'); print(mine.build(), mine is _folder.module('statistics'))\n"
+        "mine = _user_modules.module('statistics'); print(mine.build(), mine is _user_modules.module('statistics'))\n"
         "import statistics; print(statistics.mean([1, 3]), statistics is mine)"
     )
     assert python(folder, code) == "8 True\n2 False\n"
@@ -125,8 +125,8 @@ def test_a_named_package_with_the_name_of_an_installed_one_is_told(folder):
     (folder / "json" / "__init__.py").write_text("")
     (folder / "json" / "nets.py").write_text("")
     code = (
-        "print(_folder.module('json.decoder').__name__)\n"
-        "try: _folder.module('json.nets')\nexcept ImportError as error: print(error)"
+        "print(_user_modules.module('json.decoder').__name__)\n"
+        "try: _user_modules.module('json.nets')\nexcept ImportError as error: print(error)"
     )
     assert python(folder, code).splitlines() == [
         "json.decoder",
@@ -135,7 +135,10 @@ def test_a_named_package_with_the_name_of_an_installed_one_is_told(folder):
 
 
 def test_without_a_command_modules_are_imported_as_python_does(folder):
-    code = "import sys; from tfgc import _folder; sys.path.append('parts'); print(_folder.module('head').late.UNITS)"
+    code = (
+        "import sys; from tfgc import _user_modules; sys.path.append('parts'); "
+        "print(_user_modules.module('head').late.UNITS)"
+    )
     (folder / "parts" / "late.py").write_text("UNITS = 9")
     assert run(folder, sys.executable, "-P", "-c", code) == "9\n"
 
@@ -144,8 +147,8 @@ def test_without_a_command_modules_are_imported_as_python_does(folder):
 def test_a_child_gets_the_path_without_what_python_put_there(folder, asked, monkeypatch):
     script = folder / "parts" / "script.py"
     script.write_text(
-        "import os, sys; sys.path.insert(0, '/mine/first'); from tfgc import _folder; "
-        "path, folders = _folder.for_child(); print(path.split(os.pathsep)[:2]); print(folders); "
+        "import os, sys; sys.path.insert(0, '/mine/first'); from tfgc import _user_modules; "
+        "path, folders = _user_modules.for_child(); print(path.split(os.pathsep)[:2]); print(folders); "
         "print(path.split(os.pathsep).count(os.getcwd()), [p for p in sys.path if p not in path])"
     )
     monkeypatch.setenv("PYTHONPATH", f"{folder}:" if asked else "")
@@ -161,7 +164,8 @@ def test_a_child_gets_the_path_without_what_python_put_there(folder, asked, monk
 def test_functions_of_a_script_and_its_modules_reach_the_child(folder):
     """By value from `__main__`, by name from other modules; the child finds what they import."""
     (folder / "child.py").write_text(
-        "import pickle, sys; from tfgc import _folder; _folder.install([sys.argv[1]], trusted=('__main__',)); "
+        "import pickle, sys; from tfgc import _user_modules; "
+        "_user_modules.install([sys.argv[1]], trusted=('__main__',)); "
         "print([f() for f in pickle.load(sys.stdin.buffer)])"
     )
     code = (

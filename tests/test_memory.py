@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc import _memory, _sizes
 from tfgc._errors import OptionError
+from tfgc._planning import annotated, free_memory
 
 GB = 10**9
 UNLIMITED = 9223372036854771712  # what version 1 says where there is no limit
@@ -24,30 +24,30 @@ def gpu(monkeypatch):
     listed = [device("CPU:0", 2**28), device("GPU:0", 14 * GB), device("GPU:1", 15 * GB)]
     handed_out = {"GPU:0": 3 * GB, "GPU:1": 0}
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU"] if kind == "GPU" else [])
-    monkeypatch.setattr(_memory, "devices", lambda: listed)
-    monkeypatch.setattr(_memory, "handed_out", lambda name: handed_out[name])
+    monkeypatch.setattr(free_memory, "devices", lambda: listed)
+    monkeypatch.setattr(free_memory, "handed_out", lambda name: handed_out[name])
     return types.SimpleNamespace(listed=listed, handed_out=handed_out)
 
 
 def test_a_gpu_has_what_its_allocator_may_use_less_what_it_handed_out(gpu):
-    assert _memory.free_bytes() == 11 * GB
-    assert _sizes.budget_bytes("auto", None, 0) == int(11 * GB * 0.9)
+    assert free_memory.free_bytes() == 11 * GB
+    assert annotated.budget_bytes("auto", None, 0) == int(11 * GB * 0.9)
     gpu.handed_out["GPU:0"] = 15 * GB
-    assert _memory.free_bytes() == 0
+    assert free_memory.free_bytes() == 0
 
 
 @pytest.mark.parametrize("listed", [[], [device("CPU:0", 2**28)], [device("GPU:0", 0)]])
 def test_a_gpu_whose_limit_is_not_told_is_an_error(gpu, listed):
     gpu.listed[:] = listed
     with pytest.raises(OptionError) as error:
-        _memory.free_bytes()
+        free_memory.free_bytes()
     assert str(error.value) == (
         "budget='auto': TensorFlow does not tell how much memory it may use on GPU:0; give bytes"
     )
 
 
 def test_tensorflow_tells_its_devices_and_is_as_before():
-    listed = _memory.devices()
+    listed = free_memory.devices()
     assert [d.name.rpartition("device:")[2] for d in listed] == ["CPU:0"]
     assert listed[0].memory_limit_bytes == 2**28
     assert tf.executing_eagerly()
@@ -56,10 +56,10 @@ def test_tensorflow_tells_its_devices_and_is_as_before():
 @pytest.mark.gpu
 def test_the_limit_of_a_real_gpu():
     held = tf.zeros(2**24)
-    before = _memory.free_bytes()
+    before = free_memory.free_bytes()
     more = tf.zeros(2**24)
-    assert before - 2**27 <= _memory.free_bytes() <= before - 2**26
-    assert before < next(d.memory_limit_bytes for d in _memory.devices() if d.name.endswith("GPU:0"))
+    assert before - 2**27 <= free_memory.free_bytes() <= before - 2**26
+    assert before < next(d.memory_limit_bytes for d in free_memory.devices() if d.name.endswith("GPU:0"))
     del held, more
 
 
@@ -102,21 +102,21 @@ def first(most, used, cache=0):
     ],
 )
 def test_what_is_left_of_a_containers_limit(groups, lines, left, tmp_path):
-    assert _memory.container_bytes(**cgroup(tmp_path, groups, lines)) == left
+    assert free_memory.container_bytes(**cgroup(tmp_path, groups, lines)) == left
 
 
 def test_where_no_control_groups_are_told(tmp_path):
-    assert _memory.container_bytes(str(tmp_path), str(tmp_path / "none")) is None
+    assert free_memory.container_bytes(str(tmp_path), str(tmp_path / "none")) is None
 
 
 @pytest.mark.parametrize(("left", "free"), [(None, 7 * GB), (5 * GB, 5 * GB), (9 * GB, 7 * GB)])
 def test_a_cpu_has_what_is_free_in_the_machine_or_left_in_the_container(left, free, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=7 * GB, total=16 * GB))
-    monkeypatch.setattr(_memory, "container_bytes", lambda: left)
-    assert _memory.free_bytes() == free
-    assert _sizes.budget_bytes("auto", None, 0) == int(free * 0.9)
+    monkeypatch.setattr(free_memory, "container_bytes", lambda: left)
+    assert free_memory.free_bytes() == free
+    assert annotated.budget_bytes("auto", None, 0) == int(free * 0.9)
 
 
 def test_here():
-    assert 2**20 < _memory.free_bytes() <= psutil.virtual_memory().total
+    assert 2**20 < free_memory.free_bytes() <= psutil.virtual_memory().total
     assert "90 %" in tfgc.plan.__doc__

@@ -7,8 +7,8 @@ import tensorflow as tf
 from harness import assert_equal, check_enabled, fresh, in_turn, noise, train
 
 import tfgc
-from tfgc import _trace
 from tfgc._errors import OptionError
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 
@@ -169,7 +169,7 @@ def test_enabling_twice_replaces_the_plan_and_disabling_twice_is_harmless():
 
 
 def test_nested_models_are_flattened_and_named():
-    names = [node.name for node in _trace.read(fresh(nested)).nodes]
+    names = [node.name for node in keras_graph.read(fresh(nested)).nodes]
     assert "inner/block/dense" in names
     assert "inner:1/block/dense" in names
     assert len(names) == 2 * 4 + 3
@@ -182,7 +182,7 @@ def test_nested_model_on_masked_inputs_stays_one_node():
         inputs = keras.Input((5,), dtype="int32")
         return keras.Model(inputs, L.Dense(4)(encoder(L.Embedding(9, 4, mask_zero=True)(inputs))))
 
-    assert "encoder" in [node.name for node in _trace.read(fresh(build)).nodes]
+    assert "encoder" in [node.name for node in keras_graph.read(fresh(build)).nodes]
     tokens = tf.constant(np.random.default_rng(0).integers(0, 3, (8, 5)), "int32")
     check_enabled(build, tokens, [noise(8, 4)], "eager", segments=3)
 

@@ -20,9 +20,10 @@ from test_model import ops_as_layers, unet
 from test_plan import chain
 
 import tfgc
-from tfgc import Plan, PlanMismatchError, Segment, TfgcError, _trace
+from tfgc import Plan, PlanMismatchError, Segment, TfgcError
+from tfgc._core.plan import describe
 from tfgc._errors import OptionError
-from tfgc._plan import describe
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -77,7 +78,7 @@ def plan_for(graph, segments):
 
 def enable(model, split, mode):
     """Enable what `split` makes of the model's node names, and return the plan."""
-    graph = _trace.read(model)
+    graph = keras_graph.read(model)
     plan = plan_for(graph, split([node.name for node in graph.nodes]))
     tfgc.enable(model, plan, compile_segments=mode == "compiled")
     return plan
@@ -196,7 +197,7 @@ def test_mixed_precision(build, mode):
 
 
 def test_the_nests_tested_are_deep():
-    names = [node.name for node in _trace.read(unet()).nodes]
+    names = [node.name for node in keras_graph.read(unet()).nodes]
     assert depth(halves(names)) == 2
     assert max(depth(anyhow(names, random.Random(seed))) for seed in range(3)) >= 3
 
@@ -513,6 +514,6 @@ def test_segments_whose_inner_plan_cannot_be():
 
 def test_wrap_cannot_follow_an_inner_plan():
     model = keras.Sequential([keras.Input((3,)), *(L.Dense(3, name=f"d{i}") for i in range(3))])
-    plan = plan_for(_trace.read(model), [nest(again("d0"), keep("d1")), keep("d2")])
+    plan = plan_for(keras_graph.read(model), [nest(again("d0"), keep("d1")), keep("d2")])
     with pytest.raises(OptionError, match="leave wrap out"):
         tfgc.enable(model, plan, wrap=tf.recompute_grad)

@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tfgc import TfgcError, _page, _pictures, _results, _tables
+from tfgc import TfgcError
+from tfgc._cli.commands.report import command
 from tfgc._errors import OptionError
-from tfgc._front import Choice, Front, Point
-from tfgc._results import Measurement, Part, Predicted, Results, Study
-from tfgc.commands.report import command
+from tfgc._records import measurement
+from tfgc._records.front import Choice, Front, Point
+from tfgc._records.measurement import Measurement, Part, Predicted, Results, Study
+from tfgc._report import html_page, plots, study_tables
 
 MB = 10**6
 KEPT = Part("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
@@ -163,7 +165,7 @@ class Reader(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return _page.render(ALL)
+    return html_page.render(ALL)
 
 
 def test_a_page_is_whole_well_formed_and_runs_nothing(page):
@@ -188,17 +190,17 @@ def test_a_page_tells_what_came_out(page):
     ):  # fmt: skip
         assert told in words, told
     for word in ("peak", "cut-off", "overhead", "plain-eager", "plain-graph", "floor", "units"):
-        assert word in dict(_tables.WORDS)
+        assert word in dict(study_tables.WORDS)
 
 
 def test_a_wrong_case_is_never_the_best():
     wrong = dataclasses.replace(RECORDS[4], wrong=("gradients",))
-    assert _tables.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-eager"
+    assert study_tables.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-eager"
 
 
 def test_a_baseline_that_ran_out_of_memory_is_told():
     plain = dataclasses.replace(RECORDS[0], status="oom", peak_bytes=None, step_seconds=None, timeline=())
-    told = _tables.summary(Study("n", 1, (plain, RECORDS[4])))
+    told = study_tables.summary(Study("n", 1, (plain, RECORDS[4])))
     assert (
         told
         == "The least peak is that of optimal-graph: 446 MB. There is no baseline plain-eager: it ran out of memory."
@@ -206,28 +208,43 @@ def test_a_baseline_that_ran_out_of_memory_is_told():
 
 
 def test_recomputed_cases_are_drawn_by_themselves_where_plain_ones_dwarf_them():
-    titles = [picture.title for picture in _pictures.of_study(Study("n", 1, (RECORDS[0], RECORDS[4])))]
+    titles = [picture.title for picture in plots.of_study(Study("n", 1, (RECORDS[0], RECORDS[4])))]
     assert titles[:2] == ["Memory over one step, above weights", "Memory over one step, recomputed cases alone"]
-    assert len(_pictures.of_study(Study("n", 1, (RECORDS[1], RECORDS[5])))) == 1
+    assert len(plots.of_study(Study("n", 1, (RECORDS[1], RECORDS[5])))) == 1
 
 
 def test_tables_of_hand_made_records():
-    assert _tables.compared(STUDY).rows[4] == [
+    assert study_tables.compared(STUDY).rows[4] == [
         "optimal-graph", "446 MB", "88.5 %", "68.8 %", "1.35 GB", "2.18 s", "-11 %", "+29 %", "ok",
     ]  # fmt: skip
-    assert _tables.compared(STUDY).rows[6] == ["uniform(12)-graph", *[""] * 7, "oom"]
-    assert _tables.foreseen(STUDY).rows[-1] == [
+    assert study_tables.compared(STUDY).rows[6] == ["uniform(12)-graph", *[""] * 7, "oom"]
+    assert study_tables.foreseen(STUDY).rows[-1] == [
         "optimal-graph", "480 MB", "446 MB", "+7.6 %", "+29 %", "+29 %", "310 MB", "conv2_block1_1_bn",
     ]  # fmt: skip
-    assert [row[-1] for row in _tables.losses(STUDY).rows] == ["baseline", "baseline", "0", "0", "0", "0.28"]
-    assert [row[0] for row in _tables.plan("x", PARTS).rows] == ["1", "2", "3", "3.1", "3.1.1", "3.1.2", "3.2", "4"]
-    assert [row[0] for row in _tables.front(STUDY).rows] == ["least", "bought by 60%", "sqrt.json", "plan 4", "plain"]
-    assert _tables.plans(STUDY)[0][0] == "sqrt(6)-eager and sqrt(6)-graph"
+    assert [row[-1] for row in study_tables.losses(STUDY).rows] == ["baseline", "baseline", "0", "0", "0", "0.28"]
+    assert [row[0] for row in study_tables.plan("x", PARTS).rows] == [
+        "1",
+        "2",
+        "3",
+        "3.1",
+        "3.1.1",
+        "3.1.2",
+        "3.2",
+        "4",
+    ]
+    assert [row[0] for row in study_tables.front(STUDY).rows] == [
+        "least",
+        "bought by 60%",
+        "sqrt.json",
+        "plan 4",
+        "plain",
+    ]
+    assert study_tables.plans(STUDY)[0][0] == "sqrt(6)-eager and sqrt(6)-graph"
 
 
 def test_every_figure_in_a_table_has_its_unit():
     for study in (STUDY, SECOND):
-        for sheet in (*_page.open_tables(study), *_page.folded_tables(study)):
+        for sheet in (*html_page.open_tables(study), *html_page.folded_tables(study)):
             if not sheet.title.startswith("Loss"):
                 for row in sheet.rows:
                     for head, cell in zip(sheet.heads[1:], row[1:]):
@@ -254,7 +271,7 @@ def test_every_axis_is_labelled_with_its_unit(page):
 
 
 def test_colours_of_text_can_be_read_in_both_schemes():
-    style = (pathlib.Path(_page.__file__).parent / "templates" / "report.html.j2").read_text()
+    style = (pathlib.Path(html_page.__file__).parent / "templates" / "report.html.j2").read_text()
     schemes = re.findall(r"(--page:.*?)\}", style, flags=re.DOTALL)
     assert len(schemes) == 2
     for scheme in schemes:
@@ -277,21 +294,21 @@ def contrast(one, other):
 
 
 def test_equal_records_give_equal_bytes(page):
-    assert _page.render(ALL) == page
+    assert html_page.render(ALL) == page
     small = Results((Study("resnet50", 16, (), FRONT),))
-    assert _page.render(small, ".png") == _page.render(small, ".png")
+    assert html_page.render(small, ".png") == html_page.render(small, ".png")
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_report_comes_out_of_whatever_is_there(name):
     results = Results(STUDIES[name])
-    Reader(_page.render(results))
-    assert _page.render(results, ".md").startswith("# ")
+    Reader(html_page.render(results))
+    assert html_page.render(results, ".md").startswith("# ")
 
 
 @pytest.mark.parametrize("path", OLD, ids=lambda p: p.stem)
 def test_a_report_comes_out_of_old_results(path):
-    Reader(_page.render(_results.read(path)))
+    Reader(html_page.render(measurement.read(path)))
 
 
 def test_names_are_never_markup(page):
@@ -299,12 +316,12 @@ def test_names_are_never_markup(page):
     record = dataclasses.replace(record, network=HOSTILE, device=HOSTILE, predicted=foretold(5, 0.1))
     front = dataclasses.replace(FRONT, floor_node=HOSTILE, choices=(Choice(HOSTILE, 9, None, 10),))
     results = Results((Study(HOSTILE, 2, (record,), front, {HOSTILE: 1}),), HOSTILE)
-    read = Reader(_page.render(results))
+    read = Reader(html_page.render(results))
     assert "script" not in {tag for tag, _ in read.seen}
-    text = _page.render(results, ".md")
+    text = html_page.render(results, ".md")
     assert "<script" not in re.sub("`.*?`", "", text)
     assert "\u4e2d" in text
-    _page.render(results, ".png")
+    html_page.render(results, ".png")
 
 
 def test_a_front_joins_the_measurements_of_the_same_network():
@@ -313,12 +330,12 @@ def test_a_front_joins_the_measurements_of_the_same_network():
         Results((Study("n", 1, (), FRONT),)),
         Results((Study("n", 2, RECORDS),)),
     ]
-    assert [(len(s.records), s.front is not None) for s in _tables.joined(apart)] == [(8, True), (8, False)]
-    assert len(_tables.joined([apart[0], apart[0]])) == 2
+    assert [(len(s.records), s.front is not None) for s in study_tables.joined(apart)] == [(8, True), (8, False)]
+    assert len(study_tables.joined([apart[0], apart[0]])) == 2
 
 
 def test_markdown_has_the_tables():
-    text = _page.render(ALL, ".md")
+    text = html_page.render(ALL, ".md")
     assert "| optimal-graph | 446 MB | 88.5 % | 68.8 % | 1.35 GB | 2.18 s | -11 % | +29 % | ok |" in text
     assert "The least peak is that of optimal-graph" in text
     assert "## Beside the other ways to recompute" in text
@@ -327,31 +344,31 @@ def test_markdown_has_the_tables():
 
 
 def test_a_picture_is_a_png():
-    with Image.open(io.BytesIO(_page.render(ALL, ".png"))) as image:
+    with Image.open(io.BytesIO(html_page.render(ALL, ".png"))) as image:
         assert image.format == "PNG"
         assert image.size[0] > 800
         assert image.size[1] > 3000
     with pytest.raises(TfgcError, match="nothing to draw"):
-        _page.render(Results(STUDIES["all failed"]), ".png")
+        html_page.render(Results(STUDIES["all failed"]), ".png")
 
 
 def run(*arguments):
     return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("kind", _page.ENDINGS)
+@pytest.mark.parametrize("kind", html_page.ENDINGS)
 def test_the_command_writes_what_the_ending_says(tmp_path, kind):
     small = Results((SECOND,))
-    (tmp_path / "r.json").write_text(_results.to_json(small))
+    (tmp_path / "r.json").write_text(measurement.to_json(small))
     result = run(tmp_path / "r.json", "-o", tmp_path / f"out{kind}")
     assert result.exit_code == 0, result.output
-    made = _page.render(small, kind)
+    made = html_page.render(small, kind)
     assert (tmp_path / f"out{kind}").read_bytes() == (made if kind == ".png" else made.encode())
 
 
 def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):
     good, newer = tmp_path / "r.json", tmp_path / "newer.json"
-    good.write_text(_results.to_json(ALL))
+    good.write_text(measurement.to_json(ALL))
     newer.write_text(good.read_text().replace('"version": 2', '"version": 9'))
     (tmp_path / "looks_like.html").write_text(good.read_text())
     for arguments, error, words in [
@@ -363,16 +380,16 @@ def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):
         with pytest.raises(error, match=words):
             run(*arguments)
     assert run(tmp_path / "looks_like.html", "-o", tmp_path / "looks_like.html").exit_code == 2
-    monkeypatch.setattr(_page, "render", None)
+    monkeypatch.setattr(html_page, "render", None)
     with pytest.raises(TfgcError, match="cannot write"):
         run(good, "-o", tmp_path / "no" / "such.html")
-    assert _results.read(tmp_path / "looks_like.html") == ALL
+    assert measurement.read(tmp_path / "looks_like.html") == ALL
     assert not (tmp_path / "x.html").exists()
 
 
 @pytest.mark.parametrize(("package", "kinds"), [("matplotlib", (".html", ".png")), ("jinja2", (".html",))])
 def test_a_missing_package_names_the_extra(package, kinds, tmp_path, monkeypatch):
-    (tmp_path / "r.json").write_text(_results.to_json(ALL))
+    (tmp_path / "r.json").write_text(measurement.to_json(ALL))
     for name in {package, *(name for name in sys.modules if name.split(".")[0] == package)}:
         monkeypatch.setitem(sys.modules, name, None)
     for kind in kinds:

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from tfgc import _child, _peers
-from tfgc._case import Case
 from tfgc._errors import TfgcError
+from tfgc._measure import peers, worker
+from tfgc._records.job import Case
 
 
 def dropping():
@@ -33,28 +33,28 @@ def pure():
 )
 def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
     case = Case("net", (build, None), peer or "plain", mode, 8, steps=1, peer=peer, checked=True)
-    assert _child.measure(case)["wrong"] == wrong
+    assert worker.measure(case)["wrong"] == wrong
 
 
 def test_what_rounding_does_to_plain_steps_is_allowed_twice():
     update = lambda weight, state: {"w": np.array([weight, 0.0]), "s": np.array([state])}
     plain = [update(1.0, 1.0), update(1.1, 1.0)]
-    assert _peers.wrong(update(1.25, 1.0), plain, ["w"]) == ()
-    assert _peers.wrong(update(1.4, 1.0), plain, ["w"]) == ("gradients",)
-    assert _peers.wrong(update(1.0, 1.01), plain, ["w"]) == ("states",)
+    assert peers.wrong(update(1.25, 1.0), plain, ["w"]) == ()
+    assert peers.wrong(update(1.4, 1.0), plain, ["w"]) == ("gradients",)
+    assert peers.wrong(update(1.0, 1.01), plain, ["w"]) == ("states",)
 
 
 def test_a_case_without_pytorch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     case = Case("net", ("sample_cnn", 32), "torch plain", "eager", 2, steps=1, peer="torch")
     with pytest.raises(TfgcError, match="pip install torch"):
-        _child.measure(case)
+        worker.measure(case)
 
 
 def test_pytorch_is_measured_by_its_own_allocator():
     pytest.importorskip("torch")
     plain, parts = (
-        _child.measure(Case("net", ("sample_cnn", 32), name, "eager", 8, steps=1, peer="torch", options=options))
+        worker.measure(Case("net", ("sample_cnn", 32), name, "eager", 8, steps=1, peer="torch", options=options))
         for name, options in (("torch plain", {}), ("torch checkpoint_sequential", {"checkpoint": True}))
     )
     assert parts["peak_bytes"] < plain["peak_bytes"]

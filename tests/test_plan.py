@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from tfgc import Graph, Plan, PlanMismatchError, Segment, TfgcError, strategies
+from tfgc._core.graph import Node, Ref, Spec
+from tfgc._core.node_order import order
 from tfgc._errors import OptionError
-from tfgc._graph import Node, Ref, Spec
-from tfgc._order import order
 
 
 def chain(sizes, batch_size=None):

@@ -10,7 +10,10 @@ import tensorflow as tf
 from harness import fresh, noise, states
 
 import tfgc
-from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError, _memory, _sizes, _timing
+from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError
+from tfgc._costs import timing
+from tfgc._planning import annotated, free_memory
+from tfgc._tracing import keras_graph
 from tfgc._units import parse_bytes
 
 L = keras.layers
@@ -44,7 +47,7 @@ def plain():
 def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
     model = deep()
     budget = int(share * plain.needed_bytes)
-    monkeypatch.setattr(_memory, "free_bytes", lambda: int(budget / (1 - _sizes.MARGIN)) + 1)
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: int(budget / (1 - annotated.MARGIN)) + 1)
     plans = [
         tfgc.plan(model, BATCH, budget=written)
         for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto")
@@ -57,8 +60,8 @@ def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
 
 
 def test_auto_leaves_a_margin_of_what_is_free():
-    assert _sizes.MARGIN == 0.1
-    assert 2**20 < _sizes.budget_bytes("auto", None, 0) < _memory.free_bytes() * 1.1
+    assert annotated.MARGIN == 0.1
+    assert 2**20 < annotated.budget_bytes("auto", None, 0) < free_memory.free_bytes() * 1.1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_the_least_budget_that_an_error_names_works(build, strategy):
     ) as error:
         tfgc.plan(model, BATCH, budget=1000, strategy=strategy)
     least, node = error.value.least, error.value.node
-    assert least > _sizes.fixed_bytes(model)
+    assert least > annotated.fixed_bytes(model)
     assert node in {layer.name for layer in model.layers}
     assert f"{least:,} bytes, set by node {node!r}" in str(error.value)
     assert tfgc.plan(model, BATCH, budget=least, strategy=strategy).strategy == strategy
@@ -159,7 +162,7 @@ def test_open_dimensions_are_asked_for_and_can_be_answered():
 
 def test_bytes_without_a_batch_size_are_those_of_one_sample():
     model = deep()
-    one, many = tfgc.plan(model), tfgc.plan(model, _sizes.NOMINAL_BATCH)
+    one, many = tfgc.plan(model), tfgc.plan(model, annotated.NOMINAL_BATCH)
     assert one.strategy == "optimal"
     assert one.batch_size is None
     assert [s.nodes for s in one.segments] == [s.nodes for s in many.segments]
@@ -181,7 +184,7 @@ def test_the_front_is_sorted_and_every_plan_on_it_is_the_best_at_its_peak():
     assert front[-1].outlook.overhead == 0
     assert [len(s.nodes) for s in front[-1].segments] == [len(model.layers) - 1]
     for plan in front:
-        plan.check(tfgc._trace.read(model))
+        plan.check(keras_graph.read(model))
         assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -262,7 +265,7 @@ class TestMeasured:
             names.append(node.name)
             return 2.0, 3.0
 
-        monkeypatch.setattr(_timing, "_time", time)
+        monkeypatch.setattr(timing, "_time", time)
         return names
 
     def test_seconds_are_counted_and_remembered(self, timings, folder):

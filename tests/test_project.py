@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import graphlib
 import pathlib
 import subprocess
 import sys
@@ -10,52 +11,78 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-FLOORS = {
-    "_errors": 0, "_context": 0, "_flops": 0, "_coupling": 0, "_sheet": 0, "_attached": 0, "_folder": 0,
-    "_building": 0,
-    "_units": 1, "_graph": 1, "_front": 1, "_case": 1, "_checksum": 1, "_ordering": 1, "_verdict": 1, "_files": 1,
-    "_draws": 1, "_inner_functions": 1, "_packing": 1, "_settings": 1, "_traces": 1, "_entry": 1, "_memory": 1,
-    "_constants": 1, "_python_random": 1,
-    "_results": 2, "_explain": 2, "_order": 2, "_walk": 2, "_allocator": 2, "_buffers": 2, "_functional": 2,
-    "_loops": 2, "_parts": 2, "_shapes": 2, "_cli_files": 2,
-    "_report": 3, "_plan": 3, "_plan_report": 4, "_canvas": 4, "_tables": 5, "_pictures": 6, "_page": 7,
-    "bench": 3, "_limit": 3,
-    "_stretch": 3, "_fragments": 3, "_trace": 3, "_effects": 3, "_opgraph": 3,
-    "_simulate": 4, "_costs": 4, "_replay": 4, "_repeat": 4, "_synthetic": 4,
-    "_judge": 5, "_paths": 5, "_nested": 5, "_timing": 5, "_block": 5, "_twins": 5,
-    "strategies": 6, "_sizes": 6, "_fitting": 6,
-    "_recompute": 6, "_planner": 7, "_segments": 7, "_layers": 7,
-    "_enable": 8, "_train": 8, "_split": 8, "_sweep": 8, "zoo": 8,
-    "_foresee": 9, "_reach": 9, "_peers": 9, "_torch_peer": 9, "_child": 10, "_verify": 9, "_cli_options": 9,
-    "_measure": 10,
-    "_search": 11, "_bench": 12,
-    "commands": 13, "_cli": 14, "__main__": 15, "__init__": 15,
-}  # fmt: skip
+# From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
+FLOORS = (
+    "_core", "_records", "_framework", "zoo", "_simulate", "_suites", "strategies", "_report", "_pure", "_tracing",
+    "_costs", "_replay", "_planning", "_training", "_verify", "_measure", "_cli",
+)  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
+NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
+PUBLIC_FACE = {"tfgc", "tfgc.__main__"}
 
 
-def floor(module):
-    """The floor of a module file, and the name it stands under in the table."""
-    name = module.relative_to(ROOT / "tfgc").parts[0].removesuffix(".py")
-    return FLOORS[name], name
+def imported(path, source=None):
+    """Modules of tfgc that a file imports, at its top or inside a function: dotted names."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text() if source is None else source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "tfgc")
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[: len(package) + 1 - node.level], node.module or ""]).rstrip(".")
+            base = base if node.level else node.module
+            if base.split(".")[0] == "tfgc":
+                for alias in node.names:
+                    yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in NAMES else base
 
 
-def imported(module):
-    """Modules of tfgc that a file imports, at its top or inside a function."""
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tfgc":
-            inside = node.module.split(".")[1:]
-            yield from ([inside[0]] if inside else [alias.name for alias in node.names])
-        elif isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("tfgc."))
+def folder(name):
+    """The folder that a module lies in; empty for those at the top."""
+    inside = NAMES[name].relative_to(ROOT / "tfgc").parts[:-1]
+    return inside[0] if inside else ""
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
-def test_modules_import_only_from_lower_floors(module):
-    height, name = floor(module)
-    for other in imported(module):
-        if other in FLOORS and other != name:
-            assert FLOORS[other] < height, f"{name} imports {other}"
+def test_imports_are_seen_however_they_are_written():
+    path = ROOT / "tfgc" / "_core" / "plan.py"
+    for source, found in {
+        "import tfgc": "tfgc",
+        "import tfgc._core.graph as g": "tfgc._core.graph",
+        "from tfgc import _units": "tfgc._units",
+        "from tfgc._core import graph": "tfgc._core.graph",
+        "from tfgc._core.graph import Graph": "tfgc._core.graph",
+        "from . import graph": "tfgc._core.graph",
+        "from .graph import Graph": "tfgc._core.graph",
+        "from .. import _units": "tfgc._units",
+        "def f():\n    from .._units import format_bytes": "tfgc._units",
+        "import numpy": None,
+    }.items():
+        assert list(imported(path, source)) == ([found] if found else []), source
+
+
+def test_every_folder_has_a_floor_and_a_purpose():
+    folders = {folder(name) for name in NAMES} - {""}
+    assert folders == set(FLOORS)
+    for name in folders:
+        path = ROOT / "tfgc" / name / "__init__.py"
+        body = ast.parse(path.read_text()).body
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+        assert len(body) == 1 or name in ("zoo", "strategies", "_suites"), f"{path} holds code"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_import_only_from_lower_floors(name):
+    if name in PUBLIC_FACE:
+        return
+    for other in imported(NAMES[name]):
+        assert other not in PUBLIC_FACE, f"{name} imports {other}, which stands above it"
+        if folder(other) and folder(other) != folder(name):
+            assert folder(name), f"{name} imports {other}: files at the top import no folder"
+            assert FLOORS.index(folder(other)) < FLOORS.index(folder(name)), f"{name} imports {other}"
+
+
+def test_no_circle_inside_of_a_folder():
+    graphlib.TopologicalSorter(
+        {name: set(imported(NAMES[name])) - {name} for name in set(NAMES) - PUBLIC_FACE}
+    ).prepare()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
@@ -63,13 +90,13 @@ def test_modules_are_one_idea(module):
     assert len(module.read_text().splitlines()) <= 300
 
 
-def test_only_three_files_touch_private_parts_of_the_frameworks():
-    """Imports of private modules stand in `_trace` (Keras graphs), `_building` (graphs being built) and `_context`."""
-    for module in MODULES:
-        text = module.read_text()
-        if module.name not in ("_trace.py", "_building.py", "_context.py"):
-            assert "keras.src" not in text, module
-            assert "tensorflow.python" not in text, module
+def test_private_modules_of_the_frameworks_are_imported_in_one_folder():
+    """And by `_tracing.keras_graph`, which reads Keras's graphs."""
+    for path in MODULES:
+        if path.parent.name != "_framework" and path.name != "keras_graph.py":
+            text = path.read_text()
+            assert "keras.src" not in text, path
+            assert "tensorflow.python" not in text, path
 
 
 def test_nothing_refers_to_this_machine_or_to_folders_outside():
@@ -100,8 +127,8 @@ def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
         names = set(archive.namelist())
         entry = next(n for n in names if n.endswith("entry_points.txt"))
         assert "tfgc = tfgc.__main__:main" in archive.read(entry).decode()
-    assert {str(m.relative_to(ROOT)) for m in MODULES} | {"tfgc/templates/report.html.j2"} <= names
-    assert {str(p.relative_to(ROOT)) for p in (ROOT / "tfgc" / "bench" / "reference").iterdir()} <= names
+    assert {str(m.relative_to(ROOT)) for m in MODULES} | {"tfgc/_report/templates/report.html.j2"} <= names
+    assert {str(p.relative_to(ROOT)) for p in (ROOT / "tfgc" / "_suites" / "reference").iterdir()} <= names
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     declared = setup["options"]["install_requires"].lower()

@@ -8,7 +8,7 @@ import pytest
 from harness import TOLERANCE, build_metrics, fresh, states
 from real_models import BATCH, MODELS, STEPS
 
-from tfgc import _replay
+from tfgc._replay import forward_backward
 
 # What `compile` is given. Compiled segments are compared with the whole step as a graph.
 MODES = {"fit": {"jit_compile": False}, "fit, eager": {"run_eagerly": True}, "fit, XLA": {"jit_compile": True}}
@@ -103,13 +103,13 @@ def compare(plain, ours, tol):
 @pytest.fixture
 def replays(monkeypatch):
     """A list that grows whenever a segment runs again, or is traced to do so."""
-    seen, backward = [], _replay.Piece.backward
+    seen, backward = [], forward_backward.Piece.backward
 
     def counted(piece, *arguments):
         seen.append(piece.name)
         return backward(piece, *arguments)
 
-    monkeypatch.setattr(_replay.Piece, "backward", counted)
+    monkeypatch.setattr(forward_backward.Piece, "backward", counted)
     return seen
 
 

@@ -7,10 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 import tfgc
-from tfgc import InfeasibleBudgetError, Measurement, _child, _limit, _measure, _reach, _search, _simulate, _sizes
-from tfgc._case import Case, Largest, Search
+from tfgc import InfeasibleBudgetError, Measurement
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
-from tfgc._plan import Plan
+from tfgc._measure import compare, max_batch, predict_max_batch, worker
+from tfgc._planning import annotated
+from tfgc._records import batch_limit
+from tfgc._records.job import Case, Largest, Search
+from tfgc._simulate import simulator
 from tfgc._units import format_bytes
 from tfgc.strategies import budget as budget_strategy
 
@@ -44,7 +48,9 @@ def open_size():
 
 def searched(build, budget, strategy=None, **options):
     """What a child process would predict, here and now."""
-    return _reach.searched(build(), Search(build.__name__, (build, None), budget, strategy, options, optimizer="sgd"))
+    return predict_max_batch.searched(
+        build(), Search(build.__name__, (build, None), budget, strategy, options, optimizer="sgd")
+    )
 
 
 # The search by itself
@@ -61,7 +67,7 @@ def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
         return base + each * batch, base + each * batch
 
     answer = max(0, min((budget - base) // each, 10**6))
-    assert _reach.farthest(need, budget, most=10**6) == answer
+    assert predict_max_batch.farthest(need, budget, most=10**6) == answer
     assert len(looks) <= 8
 
 
@@ -71,12 +77,12 @@ def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(
     need = lambda batch: (100 * batch + jump * (batch * 7 % 5), 100 * batch)
     for budget in range(50, 9000, 130):
         answer = max((b for b in range(1, 100) if need(b)[0] <= budget), default=0)
-        assert _reach.farthest(need, budget) == answer if need(1)[0] <= budget else answer <= 1
+        assert predict_max_batch.farthest(need, budget) == answer if need(1)[0] <= budget else answer <= 1
 
 
 def test_no_batch_beyond_the_most_is_looked_at():
-    assert _reach.farthest(lambda batch: (5, 5), 10) == 2**20
-    assert _reach.farthest(lambda batch: (batch, batch), 1000, most=100) == 100
+    assert predict_max_batch.farthest(lambda batch: (5, 5), 10) == 2**20
+    assert predict_max_batch.farthest(lambda batch: (batch, batch), 1000, most=100) == 100
 
 
 # The prediction
@@ -101,9 +107,9 @@ def test_hand_arithmetic():
 def brute(build, budget, strategy, most=64):
     """The largest batch up to `most` that fits, by trying them all."""
     model, best = build(), 0
-    fixed = _sizes.fixed_bytes(model, "sgd")
+    fixed = annotated.fixed_bytes(model, "sgd")
     for batch in range(1, most + 1):
-        graph = _sizes.graph_of(model, batch, None, None, whole_step=True, loss="mse")
+        graph = annotated.graph_of(model, batch, None, None, whole_step=True, loss="mse")
         data = sum(spec.bytes() for spec in graph.inputs.values()) + sum(graph.bytes(ref) for ref in graph.outputs)
         if strategy == "keep_all":
             plans = [Plan.from_cuts(graph, [], strategy="keep_all")]
@@ -111,7 +117,7 @@ def brute(build, budget, strategy, most=64):
             plans = [plan for _, plan in budget_strategy.front(graph)[:8]]
         else:
             plans = [tfgc.plan(model, batch, strategy=strategy)]
-        if min(_simulate.estimate(graph, plan, fixed + data).needed_bytes for plan in plans) <= budget:
+        if min(simulator.estimate(graph, plan, fixed + data).needed_bytes for plan in plans) <= budget:
             best = batch
     return best
 
@@ -175,9 +181,10 @@ def test_the_optimizer_is_the_one_of_the_compiled_model():
         return model
 
     assert (
-        _reach.searched(compiled(), Search("c", (compiled, None), 10**6, "keep_all")).optimizer["class_name"] == "Adam"
+        predict_max_batch.searched(compiled(), Search("c", (compiled, None), 10**6, "keep_all")).optimizer["class_name"]
+        == "Adam"
     )
-    sgd, adam = _sizes.fixed_bytes(compiled(), "sgd"), _sizes.fixed_bytes(compiled())
+    sgd, adam = annotated.fixed_bytes(compiled(), "sgd"), annotated.fixed_bytes(compiled())
     assert adam == 3 * sgd
 
 
@@ -199,7 +206,7 @@ def test_the_confirmation_moves_to_where_measurements_say(predicted, base):
         return base + 100 * batch
 
     budget = base + 100 * 100 + 50
-    batch, above, confirmed = _search.confirm(way(predicted, budget - 10, 90.0), budget, measure)
+    batch, above, confirmed = max_batch.confirm(way(predicted, budget - 10, 90.0), budget, measure)
     assert confirmed
     assert batch <= 100 < above <= batch + 2
     assert {batch, above} <= set(runs)
@@ -215,7 +222,7 @@ def test_running_out_of_memory_counts_as_not_fitting(most):
         runs.append(batch)
         return 100 * batch if batch <= most else None
 
-    batch, above, confirmed = _search.confirm(way(100, 10_000, 100.0), 10_000, measure)
+    batch, above, confirmed = max_batch.confirm(way(100, 10_000, 100.0), 10_000, measure)
     assert len(runs) <= 8
     assert batch <= min(most, 100) < above
     assert batch >= 0.85 * min(most, 100)
@@ -229,16 +236,16 @@ def test_the_bound_on_runs_holds_where_measurements_make_no_sense():
         runs.append(batch)
         return 9_000 if len(runs) % 2 else 11_000
 
-    batch, above, confirmed = _search.confirm(way(100_000, 10_000, 0.1), 10_000, measure)
+    batch, above, confirmed = max_batch.confirm(way(100_000, 10_000, 0.1), 10_000, measure)
     assert len(runs) <= 8
     assert batch < above
     assert confirmed == (above - batch <= batch // 50)
 
 
 def test_not_even_one_sample_and_the_most():
-    assert _search.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
-    assert _search.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
-    assert _search.confirm(way(64, 100, 10.0), 50, lambda batch: 20, most=64) == (64, None, True)
+    assert max_batch.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
+    assert max_batch.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
+    assert max_batch.confirm(way(64, 100, 10.0), 50, lambda batch: 20, most=64) == (64, None, True)
 
 
 # All of it, with hand-made children
@@ -260,8 +267,8 @@ def children(monkeypatch):
         seen.append(case)
         return record(case, 120_000 if case.case == "plain" else 30_000)
 
-    monkeypatch.setattr(_measure, "ask", lambda told, network: _child.search(told))
-    monkeypatch.setattr(_measure, "run", run)
+    monkeypatch.setattr(compare, "ask", lambda told, network: worker.search(told))
+    monkeypatch.setattr(compare, "run", run)
     return seen
 
 
@@ -286,7 +293,7 @@ def test_what_was_predicted_and_measured_is_told(children):
     assert "\n" not in text
     assert f"batch {found.batch_size} (measured; predicted {found.predicted_batch_size})" in text
     assert "plain batch 40 (measured" in text
-    told = json.loads(json.dumps(_limit.facts(found)))
+    told = json.loads(json.dumps(batch_limit.facts(found)))
     assert (told["batch_size"], told["plain_batch_size"]) == (found.batch_size, 40)
     assert told["plain"]["measured_bytes"] == 100_000 + 40 * 120_000
 
@@ -315,17 +322,17 @@ def test_keep_all_answers_for_plain_training(children):
 
 def test_a_run_that_fails_is_an_error(children, monkeypatch):
     failed = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "failed", "no luck")
-    monkeypatch.setattr(_measure, "run", failed)
+    monkeypatch.setattr(compare, "run", failed)
     with pytest.raises(TfgcError, match=r"plain-graph of 'conv' cannot be run at batch .*: no luck"):
         tfgc.max_batch(conv, "5MB")
 
 
 def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
-    monkeypatch.setattr(_measure, "run", lambda case: record(case, 10**9))
+    monkeypatch.setattr(compare, "run", lambda case: record(case, 10**9))
     with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,000,100,000"):
         tfgc.max_batch(conv, "5MB")
     dead = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "oom", "killed")
-    monkeypatch.setattr(_measure, "run", dead)
+    monkeypatch.setattr(compare, "run", dead)
     with pytest.raises(TfgcError, match=r"no batch was measured to fit in 5,000,000 bytes.* 1, ran out of memory"):
         tfgc.max_batch(conv, "5MB")
 
@@ -374,7 +381,7 @@ def test_open_sizes_are_answered(children):
 
 
 def test_the_command_prints_a_table_and_json(children, tmp_path):
-    from tfgc.commands.max_batch import command
+    from tfgc._cli.commands.max_batch import command
 
     arguments = ["test_search:conv", "--budget", "5MB", "--optimizer", "sgd", "--image-size", "32"]
     path = tmp_path / "m.json"
@@ -394,15 +401,15 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
 def test_a_real_child_measures_what_is_predicted():
     """Larger tensors than those that the reported peak leaves out."""
     keras.utils.clear_session()  # names of layers as in a process of its own
-    asked = _child.search(Search("conv", ("test_search:conv", 128), 60_000_000, optimizer="sgd"))
+    asked = worker.search(Search("conv", ("test_search:conv", 128), 60_000_000, optimizer="sgd"))
     assert asked.plain.batch_size < asked.recomputed.batch_size
     case = Case(
         "conv", ("test_search:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,
         steps=1, optimizer=asked.optimizer,
     )  # fmt: skip
-    measured = _measure.run(case)
+    measured = compare.run(case)
     assert measured.status == "ok", measured.detail
-    assert _limit.taken(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.3)
+    assert batch_limit.taken(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.3)
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ import tensorflow as tf
 from harness import MODES, fresh
 
 import tfgc
-from tfgc import _synthetic, strategies
-from tfgc._graph import Graph, Node, Ref, Spec
+from tfgc import strategies
+from tfgc._core.graph import Graph, Node, Ref, Spec
+from tfgc._tracing import synthetic
 
 pytestmark = pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
 L = keras.layers
@@ -135,12 +136,12 @@ def test_verify_takes_strings():
 
 
 def test_noise_for_string_inputs_is_made_of_known_words():
-    tokens, _ = _synthetic.batch(fresh(lambda: looked_up("int", num_oov_indices=0)), 5)
+    tokens, _ = synthetic.batch(fresh(lambda: looked_up("int", num_oov_indices=0)), 5)
     assert tokens.shape == (5, 3)
     assert {word.decode() for word in tokens.numpy().ravel()} <= set(WORDS)
-    lines, _ = _synthetic.batch(fresh(text), 5)
+    lines, _ = synthetic.batch(fresh(text), 5)
     assert all(len(line.split()) == 8 for line in lines.numpy().ravel())
-    plain, _ = _synthetic.batch(fresh(hashed), 5)
+    plain, _ = synthetic.batch(fresh(hashed), 5)
     assert plain.dtype == tf.string
 
 

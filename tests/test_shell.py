@@ -12,9 +12,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from tfgc import _cli_options, _results, commands
-from tfgc._cli import cli
-from tfgc._results import Results, Study
+from tfgc._cli import commands, options
+from tfgc._cli.group import cli
+from tfgc._records import measurement
+from tfgc._records.measurement import Results, Study
 
 COMMANDS = ["bench", "compare", "explain", "info", "max-batch", "plan", "report", "sweep", "verify", "zoo"]
 
@@ -36,7 +37,7 @@ def test_every_command_is_there_and_takes_json():
 
 def test_help_starts_at_once_without_any_framework():
     code = (
-        "import sys; from tfgc._cli import cli; from click.testing import CliRunner; "
+        "import sys; from tfgc._cli.group import cli; from click.testing import CliRunner; "
         "assert all(CliRunner().invoke(cli, [name, '--help']).exit_code == 0 for name in cli.commands); "
         "sys.exit(' '.join({'tensorflow', 'keras', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules)) or 0)"
     )
@@ -64,9 +65,9 @@ def test_info_tells_versions_devices_and_memory_without_noise():
 def test_json_goes_to_the_output_or_beside_it(tmp_path):
     path = tmp_path / "facts.json"
     told = Results((Study("net", 8),), "tfgc")
-    assert not _cli_options.tell_json(told, None)
-    assert not _cli_options.tell_json(told, str(path))
-    assert _results.read(path) == told
+    assert not options.tell_json(told, None)
+    assert not options.tell_json(told, str(path))
+    assert measurement.read(path) == told
     result = CliRunner().invoke(cli, ["zoo", "gpt", "--json", str(path)])
     assert "GPT" in result.output
     assert json.loads(path.read_text())[0]["name"] == "gpt"

@@ -13,8 +13,9 @@ from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfgc import Graph, Plan, PlanMismatchError, _simulate, _walk, strategies
-from tfgc._graph import Cost, Node, Ref, Spec
+from tfgc import Graph, Plan, PlanMismatchError, strategies
+from tfgc._core.graph import Cost, Node, Ref, Spec
+from tfgc._simulate import simulator, step_events
 
 A, B, C = Ref("a"), Ref("b"), Ref("c")
 
@@ -36,7 +37,7 @@ def chain(*sizes):
 
 def predict(graph, *pieces):
     pieces = pieces or [(0, len(graph), "keep")]
-    return _simulate.predict(graph, Plan.from_pieces(graph, pieces, strategy="by hand"))
+    return simulator.predict(graph, Plan.from_pieces(graph, pieces, strategy="by hand"))
 
 
 def line(prediction):
@@ -195,7 +196,7 @@ def test_gradients_of_weights_go_with_the_update_that_follows():
 def test_gradients_of_weights_pile_up_in_eager_mode():
     layers = (conv("a", "x", 4, gradient_bytes=100), conv("b", "a", 4), conv("c", "b", 4, gradient_bytes=30))
     whole = graph(*layers, whole_step=True)
-    found = _simulate.predict(whole, strategies.apply("keep_all", whole), mode="eager")
+    found = simulator.predict(whole, strategies.apply("keep_all", whole), mode="eager")
     # a and b, which were stored, c, which was returned, and its gradient stay until the compiled segment returns.
     given = 4 + 4 + 4 + 4
     assert line(found)[:5] == [4, 4 + 4, 8 + 4, 12 + 4, given + 4 + 30]
@@ -204,7 +205,7 @@ def test_gradients_of_weights_pile_up_in_eager_mode():
 
 def test_the_whole_step_has_weights_gradients_and_slots():
     both = graph(conv("a", "x", 4, gradient_bytes=100), conv("b", "a", 4, gradient_bytes=30))
-    found = _simulate.estimate(both, strategies.apply("keep_all", both), 1000)
+    found = simulator.estimate(both, strategies.apply("keep_all", both), 1000)
     assert (found.fixed_bytes, found.activation_bytes) == (1000, 12)
     assert (found.peak_bytes, found.node) == (1000 + 100 + 4, "a")
 
@@ -250,15 +251,15 @@ def test_one_node():
 def test_a_plan_for_another_graph_is_refused():
     plan = strategies.apply("uniform", chain(1, 2, 3))
     with pytest.raises(PlanMismatchError):
-        _simulate.predict(chain(1, 2, 4), plan)
+        simulator.predict(chain(1, 2, 4), plan)
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(graphs(most=12), st.data())
 def test_the_sums_of_a_prediction_fit_together(graph, data):
     plan = strategies.apply("uniform", graph, segments=data.draw(st.integers(1, len(graph))))
-    found = _simulate.predict(graph, plan)
-    works, _ = _walk.works(graph)
+    found = simulator.predict(graph, plan)
+    works, _ = step_events.works(graph)
     forward = {n.name: work for n, (work, _) in zip(graph.nodes, works)}
     assert found.peak_bytes == max(line(found))
     assert found.runs.keys() == forward.keys()

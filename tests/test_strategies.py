@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_plan import chain, random_graph
 
-from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, _judge, _simulate, strategies
-from tfgc._graph import Cost, Node, Ref, Spec
+from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies
+from tfgc._core.graph import Cost, Node, Ref, Spec
+from tfgc._simulate import outlooks, simulator
 from tfgc.strategies import budget as budget_strategy
 
 
@@ -96,7 +97,7 @@ def test_conformance(name):
         assert STRATEGIES[name].nests or all(s.inner is None for s in plan.segments)
         assert not recomputed(plan.segments) & {n.name for n in graph.nodes if n.cost and n.cost.obstacle}
         outlook = plan.outlook
-        prediction = _simulate.predict(graph, plan)
+        prediction = simulator.predict(graph, plan)
         assert outlook.peak_bytes == prediction.peak_bytes
         assert outlook.overhead == prediction.overhead
         assert outlook.plain_bytes == keep_all(graph).outlook.peak_bytes
@@ -141,9 +142,9 @@ def test_a_budget_is_honoured_or_refused_with_the_least_that_works(name):
         with pytest.raises(InfeasibleBudgetError):
             planned(name, graph, least - 1)
         budgets = sorted(least + (plain.peak_bytes - least) * percent // 100 for percent in percents)
-        outlooks = [planned(name, graph, budget).outlook for budget in budgets]
-        assert all(outlook.peak_bytes <= budget for outlook, budget in zip(outlooks, budgets))
-        for tight, loose in itertools.pairwise(outlooks):
+        found = [planned(name, graph, budget).outlook for budget in budgets]
+        assert all(outlook.peak_bytes <= budget for outlook, budget in zip(found, budgets))
+        for tight, loose in itertools.pairwise(found):
             assert loose.overhead <= tight.overhead
             assert tight.peak_bytes <= loose.peak_bytes
 
@@ -240,7 +241,7 @@ def test_ilp_out_of_time_gives_a_plan_that_fits():
 
 def optimal_has_the_least_peak_and_the_least_work_at_it(graph):
     peak, work = min(outcomes(graph, flat(graph)).items())
-    found = _simulate.predict(graph, strategies.apply("optimal", graph))
+    found = simulator.predict(graph, strategies.apply("optimal", graph))
     assert (found.peak_bytes, found.work) == (peak, work)
 
 
@@ -255,7 +256,7 @@ def ilp_has_the_least_work_without_nesting(graph):
     for budget in some_budgets(works):
         plan = strategies.apply("ilp", graph, budget=budget)
         assert plan.options == {"gap": pytest.approx(0, abs=1e-9)}
-        assert _simulate.predict(graph, plan).work == min(work for peak, work in works.items() if peak <= budget)
+        assert simulator.predict(graph, plan).work == min(work for peak, work in works.items() if peak <= budget)
 
 
 def budget_has_the_whole_front_of_nested_plans(graph):
@@ -268,7 +269,7 @@ def budget_has_the_whole_front_without_nesting(graph):
 
 def front_of(graph, **options):
     plans = budget_strategy.front(graph, **options)
-    return [(peak, _simulate.predict(graph, plan).work) for peak, plan in plans]
+    return [(peak, simulator.predict(graph, plan).work) for peak, plan in plans]
 
 
 def least_work(outcomes):
@@ -284,14 +285,14 @@ def least_work(outcomes):
 def budget_is_never_slower_than_without_nesting(graph):
     works = outcomes(graph, flat(graph))
     for budget in some_budgets(works):
-        found = _simulate.predict(graph, strategies.apply("budget", graph, budget=budget))
+        found = simulator.predict(graph, strategies.apply("budget", graph, budget=budget))
         assert found.work <= min(work for peak, work in works.items() if peak <= budget)
 
 
 def no_plan_goes_below_the_floor_or_the_least_overhead(graph):
     floor = keep_all(graph).outlook.floor_bytes
     for pieces in nested(graph):
-        outlook = _judge.judged(graph, Plan.from_pieces(graph, pieces, strategy="brute force")).outlook
+        outlook = outlooks.judged(graph, Plan.from_pieces(graph, pieces, strategy="brute force")).outlook
         assert floor <= outlook.peak_bytes
         assert outlook.least_overhead <= outlook.overhead + 1e-12
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from harness import noise
 
 import tfgc
-from tfgc import _trace
 from tfgc._errors import NotReplayableWarning, ReplayMismatchError
+from tfgc._tracing import keras_graph
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 X, W = noise(4, 3), noise(3, 3, seed=2)
@@ -412,7 +412,7 @@ def test_only_the_culprit_segment_is_kept_and_named(known_when_planned):
             tfgc.enable(model, strategy="uniform", compile_segments=False)
         model(X, training=True)
     else:
-        tfgc.enable(model, tfgc.strategies.apply("uniform", _trace.read(model)), compile_segments=False)
+        tfgc.enable(model, tfgc.strategies.apply("uniform", keras_graph.read(model)), compile_segments=False)
         with pytest.warns(NotReplayableWarning, match="raw") as caught:
             model(X, training=True)
     assert len(caught) == 1

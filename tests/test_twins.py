@@ -7,8 +7,9 @@ import tensorflow as tf
 from harness import assert_equal, fresh, noise, train
 
 import tfgc
-from tfgc import _trace, _twins
-from tfgc._segments import interface
+from tfgc._tracing import keras_graph
+from tfgc._training import shared_traces
+from tfgc._training.segment_runner import interface
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -26,18 +27,18 @@ def blocks(n=4, change=lambda i: {}):
 
 def by_block(model, size=5):
     """One segment a block."""
-    names = [node.name for node in _trace.read(model).nodes]
+    names = [node.name for node in keras_graph.read(model).nodes]
     ends = [names[i - 1] for i in range(size, len(names), size)]
     return tfgc.plan(model, strategy="manual", keep=ends)
 
 
 def kinds(model, plan):
     """How many different signatures the segments have, those that stand by themselves counted each."""
-    program = _trace.Program(model)
+    program = keras_graph.Program(model)
     found = []
     for segment in plan.segments:
         needed, produced, _ = interface(program.graph, segment.nodes)
-        signature = _twins.signature(program, segment, segment.nodes, needed, produced)
+        signature = shared_traces.signature(program, segment, segment.nodes, needed, produced)
         found.append(object() if signature is None else signature)
     return len(set(found))
 

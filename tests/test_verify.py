@@ -11,8 +11,9 @@ from test_check_replay import TOKENS, everything
 from test_layers import Subclassed, built
 
 import tfgc
-from tfgc import _packing, _verdict, _verify
-from tfgc._segments import Runner
+from tfgc._pure import tensor_packing
+from tfgc._training.segment_runner import Runner
+from tfgc._verify import verdicts, verify
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 4, seed=2)
@@ -185,7 +186,7 @@ SPARSE = (np.array([1, 2]), np.ones((2, 3)))
     ],
 )
 def test_what_passes(plain, planned, passes):
-    judge = _verdict.Judge("float32", 2)
+    judge = verdicts.Judge("float32", 2)
     name = ("gradient", "b/bias")
     judge.compare("graph", _with(name, plain), _with(name, planned))
     verdict = judge.verdict(("graph",), 1, "mse", (), {})
@@ -205,22 +206,22 @@ def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
         (spread(1.0, 1.02), True),
         (spread(1.02, 1.0), True),
     ):
-        judge = _verdict.Judge("float32", 2)
+        judge = verdicts.Judge("float32", 2)
         judge.compare("graph", plain, planned, others)
         assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
 
 
 def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_off():
     model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
-    step = _verify._Step(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
+    step = verify._Step(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
     before = step.read()
     moved = step.nudged(before)
     for v in model.trainable_variables:
         np.testing.assert_allclose(moved[v.path], before[v.path], rtol=6e-7)
     assert any((moved[v.path] != before[v.path]).any() for v in model.trainable_variables)
     assert all((moved[v.path] == before[v.path]).all() for v in model.non_trainable_variables)
-    assert len(list(_verify._others(step, "graph", [before]))) == 2
-    assert list(_verify._others(step, "eager", [before])) == []
+    assert len(list(verify._others(step, "graph", [before]))) == 2
+    assert list(verify._others(step, "eager", [before])) == []
 
 
 def _with(name, value):
@@ -229,7 +230,7 @@ def _with(name, value):
 
 
 def test_seeds_and_eager_states_must_be_equal_to_the_bit():
-    judge = _verdict.Judge("float32", 2)
+    judge = verdicts.Judge("float32", 2)
     for kind, other in (("seed", np.array([1, 1])), ("state", np.array([1.0000001]))):
         plain = _with((kind, "x"), np.array([1, 0]) if kind == "seed" else np.array([1.0]))
         judge.compare("eager", plain, _with((kind, "x"), other))
@@ -274,7 +275,7 @@ def test_a_step_that_hides_logits_is_found(compiled, mode, monkeypatch):
     segments = tuple(dataclasses.replace(segment, mode="recompute") for segment in plan.segments)
     plan = dataclasses.replace(plan, segments=segments)
     assert tfgc.verify(model, plan, batch, modes=mode)
-    monkeypatch.setattr(_packing.Packing, "unpack", without_attributes(_packing.Packing.unpack))
+    monkeypatch.setattr(tensor_packing.Packing, "unpack", without_attributes(tensor_packing.Packing.unpack))
     verdict = tfgc.verify(model, plan, batch, modes=mode)
     assert not verdict
     assert verdict.worst.kind in ("loss", "gradient")

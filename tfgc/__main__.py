@@ -7,18 +7,18 @@ import errno
 import os
 import sys
 
-from tfgc import _folder
+from tfgc import _user_modules
 
 
 def main():
     """Run the `tfgc` command."""
     import click
 
-    from tfgc import _cli
+    from tfgc._cli import group
     from tfgc._errors import TfgcError
 
     try:
-        code = _cli.cli.main(prog_name="tfgc", standalone_mode=False)
+        code = group.cli.main(prog_name="tfgc", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code)
     except TfgcError as error:
@@ -40,5 +40,5 @@ def main():
 
 
 if __name__ == "__main__":
-    _folder.leave()
+    _user_modules.leave()
     main()

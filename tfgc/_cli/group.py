@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc import commands
+from tfgc._cli import commands
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

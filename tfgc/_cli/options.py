@@ -10,13 +10,14 @@ import warnings
 
 import click
 
-from tfgc import _cli_files, _files
+from tfgc import _files
+from tfgc._cli import files
 from tfgc._errors import OptionError, whole
 
-Command = _cli_files.Command
-read, written = _cli_files.Read, _cli_files.Written
-INPUT, OUTPUT, PICTURE = _cli_files.Input(), _cli_files.Output(), _cli_files.Output(".png")
-_NAME = click.argument("name", type=_cli_files.Network(), shell_complete=lambda context, option, text: networks(text))
+Command = files.Command
+read, written = files.Read, files.Written
+INPUT, OUTPUT, PICTURE = files.Input(), files.Output(), files.Output(".png")
+_NAME = click.argument("name", type=files.Network(), shell_complete=lambda context, option, text: networks(text))
 _MODEL = (
     _NAME,
     click.option("--batch-size", type=int, required=True, help="Samples in a batch."),
@@ -87,16 +88,16 @@ def _json_path(path):
         return path
     if not path.endswith(".json"):
         raise click.BadParameter(f"{path!r} does not end in .json; to print, let --json be the last option")
-    return _cli_files.Written(path)
+    return files.Written(path)
 
 
 def tell_json(told, path):
     """Write `told` where `--json` says; whether that is in place of what the command prints else."""
     if path is None:
         return False
-    from tfgc import _results
+    from tfgc._records import measurement
 
-    text = _results.to_json(told) if isinstance(told, _results.Results) else json.dumps(told, indent=1) + "\n"
+    text = measurement.to_json(told) if isinstance(told, measurement.Results) else json.dumps(told, indent=1) + "\n"
     if path == "-":
         click.echo(text, nl=False)
         return True
@@ -159,11 +160,12 @@ def open_model(name, image_size, inputs):
     """Build the model that `name` names; return it with its input shapes."""
     sizes = shapes(inputs)
     import_quietly()
-    from tfgc import _folder, _trace, zoo
+    from tfgc import _user_modules, zoo
+    from tfgc._tracing import keras_graph
 
-    _folder.install([os.getcwd()])
+    _user_modules.install([os.getcwd()])
     model = zoo.build(name, image_size)
-    for tensor in _trace.functional_of(model).inputs:
+    for tensor in keras_graph.functional_of(model).inputs:
         if None in tensor.shape[1:] and tensor.name not in sizes:
             example = ",".join(str(128 if size is None else size) for size in tensor.shape[1:])
             raise OptionError(
@@ -238,22 +240,23 @@ def warnings_in_a_line():
 
 def read_plan(path, budget, strategy, options):
     """The plan in a file, None if none is named; options to make one are then a mistake."""
-    from tfgc import _plan
+    from tfgc._core import plan
 
     if path is None:
         return None
     for flag, given in (("--budget", budget), ("--strategy", strategy), ("--option", options)):
         if given:
             raise OptionError(f"give --plan, or {flag} to make one, not both")
-    return _plan.read(path)
+    return plan.read(path)
 
 
 def make_plan(model, batch_size, budget, strategy, options, **common):
     """Plan as the options say."""
-    from tfgc import _planner, strategies
+    from tfgc import strategies
+    from tfgc._planning import planner
 
     chosen = settings(options)
     if strategy is not None:
         strategy, more = strategies.named(strategy)
         chosen = {**more, **chosen}
-    return _planner.plan(model, batch_size, strategy=strategy, budget=budget, **common, **chosen)
+    return planner.plan(model, batch_size, strategy=strategy, budget=budget, **common, **chosen)

@@ -8,7 +8,7 @@ count as no bytes. A node that merely renames its input makes none.
 import functools
 import itertools
 
-from tfgc._graph import Ref
+from tfgc._core.graph import Ref
 
 
 class Buffers:

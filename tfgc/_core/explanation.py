@@ -38,7 +38,7 @@ def explain(plan):
         "store: its inputs where it is recomputed, in place of all that its backward pass reads. 0 B: it is there "
         "already."
     )
-    if any(segment.inner is not None for segment in plan.segments):
+    if plan.is_nested:
         said.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
     return _filled(said) + "\n" + _table(rows, range(6))
 

@@ -2,7 +2,7 @@
 
 import math
 
-from tfgc._graph import Ref, itemsize
+from tfgc._core.graph import Ref, itemsize
 
 
 def order(nodes, outputs, after=()):

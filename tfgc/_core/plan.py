@@ -11,7 +11,7 @@ import json
 import pathlib
 from typing import Optional
 
-from tfgc import _explain
+from tfgc._core import explanation
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
 MODES = ("keep", "recompute")
@@ -144,6 +144,11 @@ class Plan:
     batch_size: int | None = None
     outlook: Outlook | None = None
 
+    @property
+    def is_nested(self):
+        """Whether the replay of a segment is itself run by a plan."""
+        return any(segment.inner is not None for segment in self.segments)
+
     @classmethod
     def from_cuts(cls, graph, cuts, *, strategy, options=None):
         """Cut `graph` before the given positions; all but the last segment recompute.
@@ -190,7 +195,7 @@ class Plan:
 
     def explain(self):
         """Say segment by segment what is stored, what is run again, why, and what that costs."""
-        return _explain.explain(self)
+        return explanation.explain(self)
 
     def to_json(self):
         """The plan as a JSON text, for a file of its own beside the model's."""

@@ -14,8 +14,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfgc import _coupling, _flops, _loops
-from tfgc._flops import SHAPE_ONLY, VIEWS
+from tfgc._costs import batch_coupling, flop_counts, tensor_lists
+from tfgc._costs.flop_counts import SHAPE_ONLY, VIEWS
 
 _IN_PLACE = frozenset(
     [
@@ -98,7 +98,7 @@ class _Reading:
         weights = [self._root(g) for g in call.gradients[len(call.sources) :] if isinstance(g, tf.Tensor)]
         self._sizes = {t.ref(): 0 for t in weights if t.ref() not in _refs(call.upstream)}
         operations = call.graph.get_operations()
-        self._loops = _loops.Loops(call.graph)
+        self._loops = tensor_lists.Loops(call.graph)
         # What TensorFlow folds into constants, and the variables themselves, cost a step nothing.
         late, constant = set(), set()
         upstream = _refs(call.upstream)
@@ -150,9 +150,9 @@ class _Reading:
             views=tuple(_find(inputs, root) for root in outputs),
             takes=self._taken(inputs, outputs),
             passes=self._passed(),
-            flops=sum(map(_flops.flops, self._early)),
-            backward_flops=sum(map(_flops.flops, self._late)),
-            coupled=_coupling.couples(self._forward, call.inputs),
+            flops=sum(map(flop_counts.flops, self._early)),
+            backward_flops=sum(map(flop_counts.flops, self._late)),
+            coupled=batch_coupling.couples(self._forward, call.inputs),
         )
 
     def _events(self, operations, there, stays):
@@ -229,7 +229,7 @@ class _Reading:
         key = tensor.ref()
         if key not in self._sizes:
             self._sizes[key] = (
-                self._loops.list_bytes(tensor) if tensor.dtype == tf.variant else _loops.tensor_bytes(tensor)
+                self._loops.list_bytes(tensor) if tensor.dtype == tf.variant else tensor_lists.tensor_bytes(tensor)
             )
         return self._sizes[key]
 

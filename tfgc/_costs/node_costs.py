@@ -11,9 +11,10 @@ import json
 import keras
 import tensorflow as tf
 
-from tfgc import _effects, _loops, _opgraph
+from tfgc._core.graph import Cost, Ref
+from tfgc._costs import gradient_graphs, tensor_lists
 from tfgc._errors import told
-from tfgc._graph import Cost, Ref
+from tfgc._pure import side_effects
 
 _READ = {}
 # Random draws up to this share of what a node computes are stored for its replay, and not counted.
@@ -25,7 +26,7 @@ def annotate(program):
     """Return the graph of `program` with a `Cost` for each node.
 
     Args:
-        program: A `_trace.Program` with a batch size and all other sizes known.
+        program: A `_tracing.keras_graph.Program` with a batch size and all other sizes known.
 
     Raises:
         OptionError: If a size is not known.
@@ -83,8 +84,8 @@ def _course_of(loss, spec, target):
             value = tf.reduce_mean(loss(target, predicted))
         upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
         gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
-    call = _opgraph.Call(graph, [predicted, target], [], [value], [upstream], gradients, [predicted])
-    footprint = _opgraph.footprint(call)
+    call = gradient_graphs.Call(graph, [predicted, target], [], [value], [upstream], gradients, [predicted])
+    footprint = gradient_graphs.footprint(call)
     # The gradient does not wait for the value, so what the value alone needs is still there.
     return tuple(count for count in footprint.keeping if count > 0) + footprint.backward
 
@@ -148,17 +149,19 @@ def _read(program, node, specs, wanted):
 
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            outputs, losses, variables, trainable = _effects.symbolic(call, tape)
-        obstacle = _effects.obstacle(graph, _UNCOUNTED)
+            outputs, losses, variables, trainable = side_effects.symbolic(call, tape)
+        obstacle = side_effects.obstacle(graph, _UNCOUNTED)
         targets = [t for t in [*outputs, *losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
-    footprint = _opgraph.footprint(_opgraph.Call(graph, inputs, variables, outputs, upstream, gradients, sources))
+    footprint = gradient_graphs.footprint(
+        gradient_graphs.Call(graph, inputs, variables, outputs, upstream, gradients, sources)
+    )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
     rest = {
         "wants": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
-        "gradient_bytes": sum(_loops.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
+        "gradient_bytes": sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         "differentiable": any(g is not None for g in gradients),
         "obstacle": obstacle,
     }

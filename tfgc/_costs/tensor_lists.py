@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfgc._graph import itemsize
+from tfgc._core.graph import itemsize
 
 
 class Loops:

@@ -20,10 +20,12 @@ import rich.console
 import rich.progress
 import tensorflow as tf
 
-from tfgc import _costs, _effects, _files, _functional, _packing
+from tfgc import _files
+from tfgc._core.graph import Ref
+from tfgc._core.plan import describe
+from tfgc._costs import node_costs
 from tfgc._errors import TfgcError
-from tfgc._graph import Ref
-from tfgc._plan import describe
+from tfgc._pure import functional, side_effects, tensor_packing
 
 _RUNS = 5
 _ENOUGH_SECONDS = 1.0
@@ -33,7 +35,7 @@ def timed(program, graph):
     """Return `graph` with measured seconds for both passes of each node."""
     file = _file(graph)
     known = _load(file)
-    keys = [_name(_costs.key(program, graph, node), node) for node in graph.nodes]
+    keys = [_name(node_costs.key(program, graph, node), node) for node in graph.nodes]
     missing = {key: node for key, node in zip(keys, graph.nodes) if key not in known}
     console = rich.console.Console(stderr=True)
     for key in rich.progress.track(list(missing), "timing nodes", console=console, disable=not missing):
@@ -86,15 +88,15 @@ def _time(program, graph, node):
         program.run([node.name], table, training=True)
         return [table[Ref(node.name, i)] for i in range(len(node.outputs))]
 
-    packing = _packing.Packing((tuple(inputs), {}))
+    packing = tensor_packing.Packing((tuple(inputs), {}))
     packing.release()
-    reads = _effects.discover(call, packing).reads
+    reads = side_effects.discover(call, packing).reads
     values = [tf.convert_to_tensor(v.value) for v in reads]
     wanted = [i for i, ref in enumerate(refs) if ref in node.cost.wants]
     trained = [i for i, v in enumerate(reads) if v.trainable]
 
     def forward(tensors, values):
-        return _functional.run(call, packing, tensors, reads, values).tensors
+        return functional.run(call, packing, tensors, reads, values).tensors
 
     def both(tensors, values):
         sources = [tensors[i] for i in wanted] + [values[i] for i in trained]

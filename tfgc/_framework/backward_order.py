@@ -14,7 +14,7 @@ import itertools
 
 import tensorflow as tf
 
-from tfgc import _attached, _building, _context
+from tfgc._framework import graph_building, private_api, tensor_attributes
 
 _OPEN = contextvars.ContextVar("open", default=None)
 
@@ -99,7 +99,7 @@ class Turns:
         ends = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
-                _building.wait_for(start, ends)
+                graph_building.wait_for(start, ends)
             ends = own or ends
 
 
@@ -109,8 +109,8 @@ def _passed(tensor, backward):
         return tensor
 
     def copy(value):
-        if value.dtype.is_floating and _context.is_recorded([value]):
+        if value.dtype.is_floating and private_api.is_recorded([value]):
             return tf.custom_gradient(lambda x: (tf.identity(x), backward))(value)
         return tf.identity(value)
 
-    return _attached.copied(tensor, copy)
+    return tensor_attributes.copied(tensor, copy)

@@ -1,6 +1,6 @@
 """The graph that is being built: what it captures, which operations it makes, and what waits for what.
 
-TensorFlow has no public way to see or change any of that; like `_context`, this file is there so that a change in
+TensorFlow has no public way to see or change any of that; like `private_api`, this file is there so that a change in
 a new release is a change in one file.
 """
 

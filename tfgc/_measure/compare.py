@@ -20,13 +20,13 @@ import tempfile
 import cloudpickle
 import memory_profiler
 
-from tfgc import _folder
+from tfgc import _user_modules
 from tfgc import strategies as known_strategies
-from tfgc._case import NOTHING, Case, Task
+from tfgc._core.plan import Plan
+from tfgc._core.plan import read as read_plan
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
-from tfgc._plan import Plan
-from tfgc._plan import read as read_plan
-from tfgc._results import Measurement, Study
+from tfgc._records.job import NOTHING, Case, Task
+from tfgc._records.measurement import Measurement, Study
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _SAMPLE_SECONDS = 0.1
@@ -213,12 +213,12 @@ def run(case, foresight=NOTHING):
 
 def _answer(told):
     """Run a child process on a `Case`, `Task` or `Search`: exit code, last words, answer and samples of memory."""
-    path, folders = _folder.for_child()
+    path, folders = _user_modules.for_child()
     with tempfile.TemporaryDirectory() as folder:
         answer = os.path.join(folder, "answer")
         with open(os.path.join(folder, "errors"), "w+b") as errors:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tfgc._child", answer, *folders],
+                [sys.executable, "-P", "-m", "tfgc._measure.worker", answer, *folders],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": path},
             )  # fmt: skip

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from tfgc import _measure
 from tfgc import strategies as known_strategies
-from tfgc._case import Case, Search
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, whole
-from tfgc._limit import MOST, MaxBatch, Reach, taken
-from tfgc._plan import Plan
+from tfgc._measure import compare
+from tfgc._records.batch_limit import MOST, MaxBatch, Reach, taken
+from tfgc._records.job import Case, Search
 from tfgc._units import parse_bytes
 
 # Runs to confirm one way of training, at most; two or three are enough where predictions are good.
@@ -67,7 +67,7 @@ def max_batch(
         >>> found.batch_size > found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
     """
-    network = _measure.name_of(build)
+    network = compare.name_of(build)
     steps = whole("steps", steps)
     if image_size is not None:
         image_size = whole("image_size", image_size)
@@ -77,7 +77,7 @@ def max_batch(
     )  # fmt: skip
     if on_start is not None:
         on_start(FIRST)
-    found = _measure.ask(search, network)
+    found = compare.ask(search, network)
     if found.refused is not None:
         raise found.refused
     wanted = found.recomputed or found.plain
@@ -175,7 +175,7 @@ def _runner(case, on_start, on_result):
     def run(batch):
         if on_start is not None:
             on_start(f"{case.name} at batch {batch}")
-        record = _measure.run(dataclasses.replace(case, batch_size=batch))
+        record = compare.run(dataclasses.replace(case, batch_size=batch))
         if on_result is not None:
             on_result(record)
         if record.status == "failed":

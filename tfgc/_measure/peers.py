@@ -9,7 +9,7 @@ import contextlib
 import keras
 import tensorflow as tf
 
-from tfgc import _split
+from tfgc._training import split
 
 _PARTS = 8
 # Keras's default of 1024 elements takes in nearly every layer of an image network; a million leaves the small ones.
@@ -40,7 +40,7 @@ def called(peer, model):
 
 
 def _split_by_hand(model):
-    parts = _split.split(model, _PARTS)
+    parts = split.split(model, _PARTS)
 
     def call(x, training=None):
         for part in parts[:-1]:

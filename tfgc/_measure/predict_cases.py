@@ -2,12 +2,14 @@
 
 import dataclasses
 
-from tfgc import _judge, _planner, _simulate, _sizes, _sweep, _trace
-from tfgc._buffers import Buffers
-from tfgc._case import NOTHING, Foresight
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError
-from tfgc._plan import Plan
-from tfgc._results import Part, Predicted
+from tfgc._planning import annotated, planner, sweep
+from tfgc._records.job import NOTHING, Foresight
+from tfgc._records.measurement import Part, Predicted
+from tfgc._simulate import outlooks, simulator
+from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
 
 
@@ -22,7 +24,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
     """
     first = task.cases[0]
     plans, errors, mismatch = {}, {}, {}
-    declared = _trace.read(model)
+    declared = keras_graph.read(model)
     for case in _distinct(task.cases):
         if case.plan is not None:
             plans[case.case] = Plan.from_json(case.plan)
@@ -32,10 +34,10 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
                 mismatch[case.case] = str(error)
     if mismatch:
         return dataclasses.replace(NOTHING, mismatch=mismatch)
-    graph = _sizes.graph_of(
+    graph = annotated.graph_of(
         model, first.batch_size, first.input_shapes, None, measure=task.measure, whole_step=True, loss=loss
     )
-    fixed = _sizes.fixed_bytes(model, optimizer)
+    fixed = annotated.fixed_bytes(model, optimizer)
     front = _Front(graph, fixed)
     for case in _distinct(task.cases):
         try:
@@ -44,12 +46,12 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
             elif case.strategy is not None:
                 options = dict(case.options)
                 budget = options.pop("budget", None)
-                plans[case.case] = _planner.choose(graph, case.strategy, budget, fixed, options)
+                plans[case.case] = planner.choose(graph, case.strategy, budget, fixed, options)
             elif case.plan is None and case.peer is None and case.case == "plain":
                 plans[case.case] = front.plain
         except TfgcError as error:
             errors[case.case] = str(error)
-    plans = {name: _judge.judged(graph, plan) for name, plan in plans.items()}
+    plans = {name: outlooks.judged(graph, plan) for name, plan in plans.items()}
     return Foresight(
         plans={case.case: plans[case.case].to_json() for case in task.cases if case.case in plans and _planned(case)},
         errors=errors,
@@ -96,8 +98,8 @@ class _Front:
     def __init__(self, graph, fixed):
         self.graph, self.fixed = graph, fixed
         self.plain = Plan.from_cuts(graph, [], strategy="keep_all")
-        self.floor, self.floor_node = _judge.floor(graph, Buffers(graph))
-        self.plain_step = _simulate.estimate(graph, self.plain, fixed)
+        self.floor, self.floor_node = outlooks.floor(graph, Buffers(graph))
+        self.plain_step = simulator.estimate(graph, self.plain, fixed)
         self.pairs = {}
 
     def made(self, nested=True):
@@ -109,9 +111,9 @@ class _Front:
     def at(self, share, nested=True):
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
         most = share * (self.plain_step.allocated_bytes - self.fixed)
-        optimal = _planner.choose(self.graph, "optimal", None, self.fixed, {})
+        optimal = planner.choose(self.graph, "optimal", None, self.fixed, {})
         told = [
-            (_simulate.estimate(self.graph, plan, 0), plan) for plan in (*(p for _, p in self.made(nested)), optimal)
+            (simulator.estimate(self.graph, plan, 0), plan) for plan in (*(p for _, p in self.made(nested)), optimal)
         ]
         fitting = [pair for pair in told if pair[0].allocated_bytes <= most]
         if fitting:
@@ -123,11 +125,11 @@ class _Front:
         planned = [c.case for c in _distinct(task.cases) if c.case in plans and _planned(c)]
         others = [(name, plans[name]) for name in planned if name != "optimal"]
         network = task.cases[0].network
-        return _sweep.front_of(self.graph, self.fixed, network, budgets=task.marks, plans=others, front=self.made())
+        return sweep.front_of(self.graph, self.fixed, network, budgets=task.marks, plans=others, front=self.made())
 
     def predicted(self, plan, mode):
         """The `Predicted` of a plan in a mode."""
-        step = _simulate.estimate(self.graph, plan, self.fixed, mode)
+        step = simulator.estimate(self.graph, plan, self.fixed, mode)
         return Predicted(
             peak_bytes=step.allocated_bytes - self.fixed,
             overhead=step.overhead,

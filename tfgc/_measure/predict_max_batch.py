@@ -12,11 +12,14 @@ import dataclasses
 
 import keras
 
-from tfgc import _judge, _planner, _simulate, _sizes, _trace, strategies
-from tfgc._buffers import Buffers
-from tfgc._case import Largest, Searched
+from tfgc import strategies
+from tfgc._core.buffers import Buffers
 from tfgc._errors import InfeasibleBudgetError, OptionError
-from tfgc._limit import MOST
+from tfgc._planning import annotated, planner
+from tfgc._records.batch_limit import MOST
+from tfgc._records.job import Largest, Searched
+from tfgc._simulate import outlooks, simulator
+from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
 
 _FIRST = 16
@@ -31,15 +34,15 @@ def searched(model, search, loss="mse"):
     Raises:
         OptionError: If the model has one batch size only, or a size is open.
     """
-    for tensor in _trace.functional_of(model).inputs:
+    for tensor in keras_graph.functional_of(model).inputs:
         if tensor.shape[0] is not None:
             raise OptionError(
                 f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so there is no larger one to "
                 "look for: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = search.optimizer or getattr(model, "optimizer", None) or "adam"
-    fixed = _sizes.fixed_bytes(model, optimizer)
-    budget = _sizes.budget_bytes(search.budget, None, fixed)
+    fixed = annotated.fixed_bytes(model, optimizer)
+    budget = annotated.budget_bytes(search.budget, None, fixed)
     graphs = _Graphs(lambda batch: _graph(model, batch, search.input_shapes, loss))
     plain = _Chosen(graphs, fixed, budget, "keep_all", {})
     recomputed = None
@@ -107,7 +110,7 @@ def _on_line(need, first, second, budget):
 
 
 def _graph(model, batch, input_shapes, loss):
-    return _sizes.graph_of(model, batch, input_shapes, None, whole_step=True, loss=loss)
+    return annotated.graph_of(model, batch, input_shapes, None, whole_step=True, loss=loss)
 
 
 class _Graphs(dict):
@@ -141,7 +144,7 @@ def _largest(way, budget):
         node=node,
         plan=None
         if plan is None
-        else _judge.judged(way.graphs[at], dataclasses.replace(plan, batch_size=at)).to_json(),
+        else outlooks.judged(way.graphs[at], dataclasses.replace(plan, batch_size=at)).to_json(),
     )
 
 
@@ -179,10 +182,10 @@ class _Chosen:
                 graph_of_plan = dataclasses.replace(graph, whole_step=False)
                 plan = strategies.apply(self._strategy, graph_of_plan, **self._options)
             else:
-                plan = _planner.fitting(graph, self._strategy, self._limit, held, self._options)
+                plan = planner.fitting(graph, self._strategy, self._limit, held, self._options)
         except InfeasibleBudgetError as error:
-            return error.least, _judge.floor(graph, Buffers(graph))[0] + held, None, error.node
-        step = _simulate.estimate(graph, plan, held)
+            return error.least, outlooks.floor(graph, Buffers(graph))[0] + held, None, error.node
+        step = simulator.estimate(graph, plan, held)
         return step.needed_bytes, step.peak_bytes, plan, step.node
 
 
@@ -220,5 +223,5 @@ class _Least:
         steps = self._steps.setdefault(batch, [])
         held = self._fixed + self.graphs.data_bytes(batch)
         for plan in self._plans[len(steps) :]:
-            steps.append(_simulate.estimate(self.graphs[batch], plan, held))
+            steps.append(simulator.estimate(self.graphs[batch], plan, held))
         return steps

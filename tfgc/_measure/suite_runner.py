@@ -7,10 +7,12 @@ are results. A file holds measurements or predictions, never both; rows that a s
 import dataclasses
 import os
 
-from tfgc import _files, _measure, _results, _search, bench
-from tfgc._case import Task
+from tfgc import _files, _suites
 from tfgc._errors import OptionError, TfgcError, near, whole
-from tfgc._results import Measurement, Results, Study
+from tfgc._measure import compare, max_batch
+from tfgc._records import measurement
+from tfgc._records.job import Task
+from tfgc._records.measurement import Measurement, Results, Study
 
 _FINISHED = ("ok", "oom", "predicted")
 
@@ -23,7 +25,7 @@ def chosen_rows(suite, scale, networks=()):
     """
     if not 0 < scale <= 1:
         raise OptionError(f"scale={scale!r}: it is the part of each published batch to run, above 0 and at most 1")
-    rows = bench.get(suite).rows(scale)
+    rows = _suites.get(suite).rows(scale)
     known = list(dict.fromkeys(row.network for row in rows))
     for name in networks:
         if name not in known:
@@ -37,7 +39,7 @@ def read(suite, path, networks=()):
     Raises:
         OptionError: If the file is of something else.
     """
-    found = _results.read(path)
+    found = measurement.read(path)
     if found.suite != suite:
         raise OptionError(f"{str(path)!r} holds results of {found.suite or 'no suite'}, not of {suite}")
     studies = tuple(study for study in found.studies if not networks or study.network in networks)
@@ -66,7 +68,7 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
     started, done, left = ((call or (lambda *_: None)) for call in (on_start, on_done, on_kept))
     file = _File(suite, path, predict, command)
     for row in chosen_rows(suite, scale, networks):
-        if isinstance(row, bench.Search):
+        if isinstance(row, _suites.Search):
             if file.has_search(row):
                 left()
                 continue
@@ -82,7 +84,7 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
         missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
         started(f"{row.network}: planning")
         try:
-            foresight = _measure.foresee(Task(missing, measure, row.front))
+            foresight = compare.foresee(Task(missing, measure, row.front))
         except TfgcError as error:
             file.put(_with(study, [_failed(case, str(error)) for case in missing], row))
             for _ in missing:
@@ -91,7 +93,7 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
         study = dataclasses.replace(study, front=foresight.front or study.front)
         for case in missing:
             started(f"{row.network}: {case.name}")
-            record = _predicted(case, foresight) if predict or row.predicted else _measure.run(case, foresight)
+            record = _predicted(case, foresight) if predict or row.predicted else compare.run(case, foresight)
             study = _with(study, [record], row)
             file.put(study)
             done()
@@ -100,7 +102,7 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
 
 def _is_finished(case, study):
     """Whether an earlier run left this case, planned as it would be now."""
-    found = bench.record(study, case.name)
+    found = _suites.record(study, case.name)
     return found is not None and found.status in _FINISHED and found.asked in ("", case.asked)
 
 
@@ -135,7 +137,7 @@ class _File:
     def put(self, study):
         """Put a study in its place; the file is whole even if the process is killed here."""
         others = [one for one in self.results.studies if _key(one) != _key(study)]
-        order = [row.network for row in bench.get(self.results.suite).rows(1.0)]
+        order = [row.network for row in _suites.get(self.results.suite).rows(1.0)]
         place = lambda one: order.index(one.network) if one.network in order else len(order)
         commands = dict.fromkeys([*self.results.command.splitlines(), self.command])
         self.results = dataclasses.replace(
@@ -143,7 +145,7 @@ class _File:
             studies=tuple(sorted([*others, study], key=lambda one: (place(one), one.batch_size))),
             command="\n".join(filter(None, commands)),
         )
-        _files.write(self.path, _results.to_json(self.results))
+        _files.write(self.path, measurement.to_json(self.results))
 
 
 def _key(study):
@@ -152,7 +154,7 @@ def _key(study):
 
 def _searched(row, predict, steps, on_start):
     """The study of a search for the largest batch; each run is a case of its own batch."""
-    found = _search.max_batch(
+    found = max_batch.max_batch(
         row.network, row.budget_bytes, optimizer="sgd", confirm=not predict, steps=steps or 3, on_start=on_start
     )
     figures = {"budget_bytes": row.budget_bytes}

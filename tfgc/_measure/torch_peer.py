@@ -4,6 +4,7 @@ The network is built of the same layers in the same order: Conv2D, MaxPooling2D,
 channel, and their ReLU. Memory is what PyTorch's profiler says its CPU allocator holds.
 """
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -13,7 +14,6 @@ import time
 
 import keras
 
-import tfgc
 from tfgc import zoo
 from tfgc._errors import TfgcError
 
@@ -66,7 +66,7 @@ def measure(case):
             "cpus": os.cpu_count(),
             "processor": platform.machine(),
             "python": platform.python_version(),
-            "tfgc": tfgc.__version__,
+            "tfgc": importlib.metadata.version("tfgc"),
             "torch": torch.__version__,
         },
     }

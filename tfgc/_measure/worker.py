@@ -1,13 +1,14 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -P -m tfgc._child ANSWER FOLDER...`, with a pickled `Case`, `Task` or `Search` on standard input; what
-that names may lie in the folders.
+Run as `python -P -m tfgc._measure.worker ANSWER FOLDER...`, with a pickled `Case`, `Task` or `Search` on standard
+input; what that names may lie in the folders.
 It is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
 import contextlib
 import ctypes
 import dataclasses
+import importlib.metadata
 import os
 import pickle
 import platform
@@ -20,9 +21,10 @@ import time
 
 import cloudpickle
 
-from tfgc import _folder
-from tfgc._case import Case, Search, Searched, Task
+from tfgc import _user_modules
+from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
+from tfgc._records.job import Case, Search, Searched, Task
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
@@ -33,7 +35,7 @@ _POINTS = 120
 
 def main(answer, *folders):
     """Measure the case on standard input, and pickle what was found into `answer`."""
-    _folder.install(folders, trusted=("__main__",))
+    _user_modules.install(folders, trusted=("__main__",))
     # If the machine runs out of memory it is this process that should go.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
@@ -53,21 +55,21 @@ def foresee(task):
     """Plan and predict the cases of a `Task`: its `Foresight`."""
     import keras
 
-    from tfgc import _foresee
+    from tfgc._measure import predict_cases
 
     keras.utils.set_random_seed(_SEED)
-    return _foresee.foresee(_build(*task.cases[0].build), task)
+    return predict_cases.foresee(_build(*task.cases[0].build), task)
 
 
 def search(task):
     """Predict the largest batches that a `Search` asks for: its `Searched`."""
     import keras
 
-    from tfgc import _reach
+    from tfgc._measure import predict_max_batch
 
     keras.utils.set_random_seed(_SEED)
     try:
-        return _reach.searched(_build(*task.build), task)
+        return predict_max_batch.searched(_build(*task.build), task)
     except TfgcError as error:
         return Searched(refused=error)
 
@@ -75,19 +77,18 @@ def search(task):
 def measure(case):
     """Run the case here and now; return the measured fields of a `Measurement`."""
     if case.peer == "torch":
-        from tfgc import _torch_peer
+        from tfgc._measure import torch_peer
 
-        return _torch_peer.measure(case)
+        return torch_peer.measure(case)
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
     import keras
     import tensorflow as tf
 
-    import tfgc
-    from tfgc import _synthetic
+    from tfgc._tracing import synthetic
 
     model, call, detail = _made(case)
-    x, y = _synthetic.batch(model, case.batch_size, case.input_shapes)
+    x, y = synthetic.batch(model, case.batch_size, case.input_shapes)
     step = _step(model, call, case)
     before = _snapshot(model) if case.checked else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
@@ -122,7 +123,7 @@ def measure(case):
             "cpus": os.cpu_count(),
             "processor": platform.machine(),
             "python": platform.python_version(),
-            "tfgc": tfgc.__version__,
+            "tfgc": importlib.metadata.version("tfgc"),
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
         },
@@ -141,17 +142,17 @@ def _made(case):
     """The case's model, what its step calls, and a word on its plan."""
     import keras
 
-    from tfgc import _peers
+    from tfgc._measure import peers
 
     keras.utils.set_random_seed(_SEED)
-    with _peers.building(case.peer, lambda: _build(*case.build)):
+    with peers.building(case.peer, lambda: _build(*case.build)):
         model = _build(*case.build)
     if case.plan is None:
-        return model, _peers.called(case.peer, model), ""
-    import tfgc
+        return model, peers.called(case.peer, model), ""
+    from tfgc._training.enable import enable
 
-    plan = tfgc.Plan.from_json(case.plan)
-    tfgc.enable(model, plan)
+    plan = Plan.from_json(case.plan)
+    enable(model, plan)
     return model, model, f"{len(plan.segments)} segments"
 
 
@@ -190,7 +191,7 @@ def _wrong(case, update, x, y):
     import keras
     import numpy as np
 
-    from tfgc import _peers
+    from tfgc._measure import peers
 
     references = []
     for mode, nudge in (("graph", 0.0), ("eager", 0.0), ("graph", 2.0**-23)):
@@ -204,7 +205,7 @@ def _wrong(case, update, x, y):
         before = _snapshot(model)
         _step(model, call, plain)(x, y)
         references.append({path: value - before[path] for path, value in _snapshot(model).items()})
-    return _peers.wrong(update, references, [v.path for v in model.trainable_variables])
+    return peers.wrong(update, references, [v.path for v in model.trainable_variables])
 
 
 def _timeline(step, allocated):

@@ -6,9 +6,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _costs, _memory, _simulate, _timing, _trace
+from tfgc._core.plan import Plan
+from tfgc._costs import node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, near, warn, whole
-from tfgc._plan import Plan
+from tfgc._planning import free_memory
+from tfgc._simulate import simulator
+from tfgc._tracing import keras_graph
 from tfgc._units import parse_bytes
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
@@ -28,27 +31,27 @@ def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_s
         if batch_size not in (None, example_batch):
             raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")
         batch_size = example_batch
-    declared = {t.shape[0] for t in _trace.functional_of(model).inputs} - {None}
+    declared = {t.shape[0] for t in keras_graph.functional_of(model).inputs} - {None}
     asked = whole_step or measure
     if asked and batch_size is None and not declared:
         raise OptionError(
             "batch_size is needed where bytes or seconds are compared: tfgc.plan(model, batch_size=32, ...)"
         )
     batch = batch_size or (declared.pop() if declared else NOMINAL_BATCH)
-    program = _trace.Program(model, batch, input_shapes)
+    program = keras_graph.Program(model, batch, input_shapes)
     if not program.graph.sizes_known and not asked:
         return program.graph
-    graph = _costs.annotate(program)
+    graph = node_costs.annotate(program)
     for node in graph.nodes:
         if node.cost.obstacle:
             message = f"{node.name!r} cannot be run twice and is planned to be kept: {node.cost.obstacle}."
             warn(message, NotReplayableWarning)
     if measure:
-        graph = _timing.timed(program, graph)
+        graph = timing.timed(program, graph)
     if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
         loss = model.loss
     if loss is not None and whole_step:
-        graph = dataclasses.replace(graph, loss=_costs.loss_course(graph, loss))
+        graph = dataclasses.replace(graph, loss=node_costs.loss_course(graph, loss))
     return dataclasses.replace(graph, whole_step=whole_step)
 
 
@@ -131,7 +134,7 @@ def _bytes(variables):
 def budget_bytes(budget, graph, fixed):
     """A budget of the whole step, in bytes."""
     if budget == "auto":
-        return int(_memory.free_bytes() * (1 - MARGIN))
+        return int(free_memory.free_bytes() * (1 - MARGIN))
     if isinstance(budget, str) and budget.strip().endswith("%"):
         try:
             share = float(budget.strip()[:-1]) / 100
@@ -139,14 +142,14 @@ def budget_bytes(budget, graph, fixed):
             share = 0
         if not 0 < share < float("inf"):
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-        plain = _simulate.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
+        plain = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
         return int(share * plain.needed_bytes)
     return parse_bytes(budget)
 
 
 def _shapes(model, example):
     """Batch size and input shapes of an example batch."""
-    inputs = _trace.functional_of(model).inputs
+    inputs = keras_graph.functional_of(model).inputs
     if isinstance(example, dict):
         unknown = [name for name in example if name not in {t.name for t in inputs}]
         if unknown:

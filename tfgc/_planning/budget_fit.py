@@ -7,10 +7,10 @@ of the allocator, from the largest budget that may be met on, until one is. The 
 larger one never gives a slower plan if the strategy itself keeps to that.
 """
 
-from tfgc import _judge, _simulate
-from tfgc._buffers import Buffers
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
-from tfgc._plan import Plan
+from tfgc._simulate import outlooks, simulator
 
 # Each budget of the series is this part of the one before, 4 % less. A finer one would ask `ilp`, which takes
 # seconds or minutes for each answer, more often.
@@ -29,7 +29,7 @@ def from_front(graph, front, total, fixed):
     Raises:
         InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
     """
-    told = lambda plan: _simulate.estimate(graph, plan, fixed)
+    told = lambda plan: simulator.estimate(graph, plan, fixed)
     for peak, plan in reversed(front):
         if peak + fixed <= total and told(plan).needed_bytes <= total:
             return plan
@@ -71,8 +71,8 @@ class _Series:
     def __init__(self, graph, ask, fixed):
         self._graph, self._ask, self._fixed = graph, ask, fixed
         self.plans, self.steps = {}, {}
-        plain = _simulate.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
-        least, _ = _judge.floor(graph, Buffers(graph))
+        plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
+        least, _ = outlooks.floor(graph, Buffers(graph))
         try:
             ask(max(least - 1, 1))
         except InfeasibleBudgetError as error:
@@ -87,5 +87,5 @@ class _Series:
         """The least budget of the whole step in which the plan of the i-th budget is offered."""
         if i not in self.plans:
             self.plans[i] = self._ask(self.budgets[i])
-            self.steps[i] = _simulate.estimate(self._graph, self.plans[i], self._fixed)
+            self.steps[i] = simulator.estimate(self._graph, self.plans[i], self._fixed)
         return max(self.steps[i].needed_bytes, self.budgets[i] + self._fixed)

@@ -2,8 +2,10 @@
 
 import dataclasses
 
-from tfgc import _fitting, _judge, _simulate, _sizes, strategies
-from tfgc._plan import Plan
+from tfgc import strategies
+from tfgc._core.plan import Plan
+from tfgc._planning import annotated, budget_fit
+from tfgc._simulate import outlooks, simulator
 from tfgc.strategies import budget as budget_strategy
 
 
@@ -61,19 +63,19 @@ def plan(
         strategy = "budget"
     if strategy is not None:
         strategies.check_options(strategy, options, budget)
-    graph = _sizes.graph_of(
+    graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss
     )
     if strategy is None:
         strategy = "optimal" if graph.sizes_known else "keep_all"
         if not graph.sizes_known:
-            _sizes.warn_of_open_sizes(graph)
-    fixed = 0 if budget is None else _sizes.fixed_bytes(model, optimizer)
+            annotated.warn_of_open_sizes(graph)
+    fixed = 0 if budget is None else annotated.fixed_bytes(model, optimizer)
     chosen = choose(graph, strategy, budget, fixed, options)
     return (
         chosen
         if budget is not None or batch_size or example is not None
-        else _sizes.per_sample(chosen, graph.batch_size)
+        else annotated.per_sample(chosen, graph.batch_size)
     )
 
 
@@ -81,17 +83,17 @@ def choose(graph, strategy, budget, fixed, options):
     """Plan an annotated graph; with a budget, for the whole step, of which `fixed` bytes are there all the time."""
     if budget is None:
         return strategies.apply(strategy, dataclasses.replace(graph, whole_step=False), **options)
-    total = _sizes.budget_bytes(budget, graph, fixed)
-    return _judge.judged(graph, fitting(graph, strategy, total, fixed, options))
+    total = annotated.budget_bytes(budget, graph, fixed)
+    return outlooks.judged(graph, fitting(graph, strategy, total, fixed, options))
 
 
 def fitting(graph, strategy, total, fixed, options):
     """The plan of a strategy whose step fits in `total` bytes as TensorFlow's allocator serves it."""
     if strategy == "budget":
-        return _fitting.from_front(graph, budget_strategy.front(graph, **options), total, fixed)
+        return budget_fit.from_front(graph, budget_strategy.front(graph, **options), total, fixed)
     strategies.check_options(strategy, options, total)
     ask = lambda budget: strategies.get(strategy)(graph, budget=budget, **options)
-    return _fitting.from_strategy(graph, ask, total, fixed)
+    return budget_fit.from_strategy(graph, ask, total, fixed)
 
 
 def pareto(
@@ -113,8 +115,8 @@ def pareto(
         >>> front[0].outlook.peak_bytes < front[-1].outlook.peak_bytes, front[-1].outlook.overhead
         (True, 0.0)
     """
-    graph = _sizes.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
-    return [_judge.judged(graph, plan) for _, plan in budget_strategy.front(graph, **options)]
+    graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
+    return [outlooks.judged(graph, plan) for _, plan in budget_strategy.front(graph, **options)]
 
 
 def estimate(
@@ -139,7 +141,7 @@ def estimate(
         >>> prediction.fixed_bytes
         1152
     """
-    graph = _sizes.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
+    graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
     if plan is None:
         plan = Plan.from_cuts(graph, [], strategy="keep_all")
-    return _simulate.estimate(graph, plan, _sizes.fixed_bytes(model, optimizer), mode)
+    return simulator.estimate(graph, plan, annotated.fixed_bytes(model, optimizer), mode)

@@ -2,11 +2,13 @@
 
 import dataclasses
 
-from tfgc import _fitting, _judge, _simulate, _sizes, _trace, strategies
-from tfgc._buffers import Buffers
+from tfgc import strategies
+from tfgc._core.buffers import Buffers
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, whole
-from tfgc._front import Choice, Front
-from tfgc._plan_report import point
+from tfgc._planning import annotated, budget_fit
+from tfgc._records.front import Choice, Front, Point
+from tfgc._simulate import outlooks, simulator
+from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
 
 
@@ -23,14 +25,14 @@ def sweep(
         plans: Pairs of a name and a `Plan`, to tell of beside the front.
     """
     points = whole("points", points, least=2)
-    declared = _trace.read(model)
+    declared = keras_graph.read(model)
     for name, plan in plans:
         try:
             plan.check(declared)
         except PlanMismatchError as error:
             raise PlanMismatchError(f"{name}: {error}") from None
-    graph = _sizes.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=True)
-    return front_of(graph, _sizes.fixed_bytes(model, optimizer), network, points, budgets, plans)
+    graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=True)
+    return front_of(graph, annotated.fixed_bytes(model, optimizer), network, points, budgets, plans)
 
 
 def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None):
@@ -38,22 +40,22 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
 
     `front` is that of the strategy `budget`, where it is known already.
     """
-    limits = [_sizes.budget_bytes(budget, graph, fixed) for budget in budgets]
+    limits = [annotated.budget_bytes(budget, graph, fixed) for budget in budgets]
     front = budget_strategy.front(graph) if front is None else front
     fits = [_bought(graph, front, limit, fixed) for limit in limits]
     bought = [next((i for i, (_, plan) in enumerate(front) if plan is found), None) for found, _ in fits]
     shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(bought) - {None}
-    predicted = lambda plan: _simulate.estimate(graph, plan, fixed)
+    predicted = lambda plan: simulator.estimate(graph, plan, fixed)
     plain = predicted(front[-1][1])
     names = {0: "least", len(front) - 1: "plain"}
-    told = {i: point(names.get(i, ""), plan, predicted(plan), plain) for i in sorted(shown) for plan in [front[i][1]]}
+    told = {i: _point(names.get(i, ""), plan, predicted(plan), plain) for i in sorted(shown) for plan in [front[i][1]]}
     choices = tuple(
         Choice(str(budget), limit, told.get(i), least)
         for budget, limit, i, (_, least) in zip(budgets, limits, bought, fits)
     )
     optimal = strategies.apply("optimal", dataclasses.replace(graph, whole_step=False))
     others = [("optimal", optimal), *plans]
-    floor_bytes, floor_node = _judge.floor(graph, Buffers(graph))
+    floor_bytes, floor_node = outlooks.floor(graph, Buffers(graph))
     return Front(
         network=network,
         batch_size=graph.batch_size,
@@ -62,14 +64,28 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
         floor_bytes=floor_bytes + fixed,
         floor_node=floor_node,
         points=tuple(told.values()),
-        others=tuple(point(name, plan, predicted(plan), plain) for name, plan in others),
+        others=tuple(_point(name, plan, predicted(plan), plain) for name, plan in others),
         choices=choices,
+    )
+
+
+def _point(name, plan, step, plain):
+    """The `Point` of a plan from its whole step predicted, and the plain one."""
+    return Point(
+        name=name,
+        peak_bytes=step.peak_bytes,
+        allocated_bytes=step.allocated_bytes,
+        activation_bytes=step.activation_bytes,
+        cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (plain.peak_bytes - plain.fixed_bytes),
+        overhead=step.overhead,
+        segments=len(plan.segments),
+        nested=plan.is_nested,
     )
 
 
 def _bought(graph, front, limit, fixed):
     """The plan that a budget buys and None, or None and the least budget that buys one."""
     try:
-        return _fitting.from_front(graph, front, limit, fixed), None
+        return budget_fit.from_front(graph, front, limit, fixed), None
     except InfeasibleBudgetError as error:
         return None, error.least

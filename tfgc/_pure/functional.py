@@ -8,7 +8,7 @@ the new values of the variables it wrote. Nothing outside has changed by then.
 Invariant: two runs with the same tensors and the same table do the same thing,
 so a replay cannot draw other random numbers or move a statistic twice. Whether
 a function keeps to that (no raw `tf.random`, no write to a plain
-`tf.Variable`) is what `_effects` finds out, by tracing it once.
+`tf.Variable`) is what `side_effects` finds out, by tracing it once.
 """
 
 import contextlib
@@ -19,8 +19,9 @@ import sys
 import keras
 import tensorflow as tf
 
-from tfgc import _checksum, _context, _inner_functions
-from tfgc._packing import Packing, spec_of
+from tfgc._framework import private_api
+from tfgc._pure import inner_functions, replay_checksums
+from tfgc._pure.tensor_packing import Packing, spec_of
 
 _noted = contextvars.ContextVar("tfgc_noted", default=None)
 
@@ -49,7 +50,7 @@ class Scope(keras.StatelessScope):
 
     def get_current_value(self, variable):
         value = self.state_mapping.get(id(variable))
-        storage = _context.storage(variable)
+        storage = private_api.storage(variable)
         if value is None and self._strict and storage is not None:
             raise StaleEffectsError(variable.path)
         if value is None:
@@ -96,12 +97,12 @@ class Scope(keras.StatelessScope):
 
         def pure(*tensors):
             args, kwargs = packing.unpack(tensors)
-            with Scope(None, read) as scope, _inner_functions.inlined(scope.apart):
+            with Scope(None, read) as scope, inner_functions.inlined(scope.apart):
                 result = body(*args, **kwargs)
             runs.append(scope.outcome(result, []))
             return runs[-1].tensors
 
-        made = _inner_functions.call_apart(pure, tensors, xla)
+        made = inner_functions.call_apart(pure, tensors, xla)
         return runs[-1].finish(made)
 
     def outcome(self, result, draws):
@@ -180,7 +181,7 @@ class Run:
 def note(name, tensors):
     """Note the checksums of what a layer made, if what runs now is to be compared with a second run."""
     if _noted.get() is not None:
-        _noted.get().extend(((name, spec_of(t)), _checksum.of(t)) for t in tensors if tf.is_tensor(t))
+        _noted.get().extend(((name, spec_of(t)), replay_checksums.of(t)) for t in tensors if tf.is_tensor(t))
 
 
 def run(fn, packing, tensors, variables, values, draws=contextlib.nullcontext):
@@ -190,6 +191,6 @@ def run(fn, packing, tensors, variables, values, draws=contextlib.nullcontext):
     """
     args, kwargs = packing.unpack(tensors)
     table, found = {id(v): value for v, value in zip(variables, values)}, []
-    with Scope(table) as scope, _inner_functions.inlined(scope.apart), draws(found):
+    with Scope(table) as scope, inner_functions.inlined(scope.apart), draws(found):
         result = fn(*args, **kwargs)
     return scope.outcome(result, found)

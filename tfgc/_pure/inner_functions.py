@@ -16,7 +16,7 @@ import threading
 
 import tensorflow as tf
 
-from tfgc import _context
+from tfgc._framework import private_api
 
 _Function = type(tf.function(lambda: None))
 _call_in_tensorflow = _Function.__call__
@@ -50,7 +50,7 @@ def call_apart(body, tensors, xla):
 def _run(function, apart, args, kwargs):
     body = function.python_function
     of_tensorflow = str(getattr(body, "__module__", None)).startswith("tensorflow.")
-    xla = _context.wants_xla(function) and not tf.config.functions_run_eagerly()
+    xla = private_api.wants_xla(function) and not tf.config.functions_run_eagerly()
     if apart is None or not (xla or of_tensorflow):
         return body(*args, **kwargs)
     return apart(body, args, kwargs, xla)

@@ -8,8 +8,8 @@ numbers: the counter that it skipped to.
 import contextlib
 import math
 
-from tfgc import _building
 from tfgc._errors import ReplayMismatchError
+from tfgc._framework import graph_building
 
 # Those through which no gradient flows: RandomGamma has one for its shape parameter.
 TYPES = frozenset(
@@ -42,7 +42,7 @@ def _bytes_of(op):
 @contextlib.contextmanager
 def noted(found):
     """Add what is drawn in here to the list `found`."""
-    with _building.operations_seen(TYPES, found.append):
+    with graph_building.operations_seen(TYPES, found.append):
         yield
 
 
@@ -59,7 +59,7 @@ def handed_in(drawn, name):
             )
         return rest.pop(0)
 
-    with _building.operations_replaced(TYPES, next_one):
+    with graph_building.operations_replaced(TYPES, next_one):
         yield
     if rest:
         raise ReplayMismatchError(

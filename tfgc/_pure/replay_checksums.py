@@ -11,8 +11,8 @@ A checksum is carried as integers, because no gradient flows through it.
 
 import tensorflow as tf
 
-from tfgc import _context
 from tfgc._errors import OptionError, ReplayMismatchError
+from tfgc._framework import private_api
 
 _ROUNDINGS = 4
 _GOLDEN = 0.6180339887498949
@@ -60,7 +60,7 @@ def held(name, labels, first, again, gradients):
             `tf.errors.InvalidArgumentError` and the same message.
         OptionError: In what XLA compiles, which drops assertions.
     """
-    if _context.in_xla():
+    if private_api.in_xla():
         raise OptionError("check_replay=True cannot stop a step that XLA compiles: leave it or jit_compile=True out")
     first, again = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
     difference = tf.abs(first - again)[:, :3]

@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc import _building, _context, _draws, _inner_functions, _python_random
-from tfgc._functional import Scope
-from tfgc._packing import Packing
+from tfgc._framework import graph_building, private_api
+from tfgc._pure import inner_functions, python_random, random_draws
+from tfgc._pure.functional import Scope
+from tfgc._pure.tensor_packing import Packing
 
 # Stateful by TensorFlow's declaration, yet running them twice is harmless.
 _REPEATABLE = frozenset(
@@ -83,8 +84,8 @@ def discover(fn, packing):
     def traced(*tensors):
         nonlocal scope, found, unread
         args, kwargs = packing.unpack(tensors)
-        inlined = _inner_functions.inlined(lambda *call: scope.apart(*call))
-        with Scope(None) as scope, inlined, _building.captures_seen(taken):
+        inlined = inner_functions.inlined(lambda *call: scope.apart(*call))
+        with Scope(None) as scope, inlined, graph_building.captures_seen(taken):
             result = Packing(fn(*args, **kwargs), made=True)
         unread = packing.unread(tensors, result.tensors)
         here = tf.compat.v1.get_default_graph()
@@ -95,14 +96,14 @@ def discover(fn, packing):
         found = found or result.opaque
         return result.tensors
 
-    before, start = _context.call_context(), _python_random.state()
+    before, start = private_api.call_context(), python_random.state()
     try:
         graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
     finally:
-        _context.set_call_context(before)
-        chooses = _python_random.state() != start
+        private_api.set_call_context(before)
+        chooses = python_random.state() != start
         if chooses:
-            _python_random.rewind(start)
+            python_random.rewind(start)
     return Effects(
         reads=tuple(scope.reads.values()),
         writes=tuple(variable for variable, _ in scope.written.values()),
@@ -110,7 +111,7 @@ def discover(fn, packing):
         variables=tuple(graph.variables),
         constants=any(tensor.dtype != tf.resource for tensor in taken),
         unread=unread,
-        draws=any(op.type in _draws.TYPES for op in graph.get_operations()),
+        draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         chooses=chooses,
         obstacle=found or obstacle(graph),
     )
@@ -127,7 +128,7 @@ def symbolic(fn, tape):
     here = tf.compat.v1.get_default_graph()
 
     def stand_in(variable):
-        stored = _context.storage(variable)
+        stored = private_api.storage(variable)
         # A branch must not hold what the other one reads too.
         with here.as_default():
             standing.append(tf.compat.v1.placeholder(stored.dtype, stored.shape))
@@ -136,24 +137,24 @@ def symbolic(fn, tape):
             tape.watch(standing[-1])
         return standing[-1]
 
-    with Scope(None, stand_in) as scope, _inner_functions.inlined():
+    with Scope(None, stand_in) as scope, inner_functions.inlined():
         result = fn()
     return result, list(scope.losses), standing, trainable
 
 
-def obstacle(graph, share=_draws.SHARE):
+def obstacle(graph, share=random_draws.SHARE):
     """Name the first op that gives another result or effect when run again.
 
     What random operations draw can be stored, if that is no more than a share of what the graph computes.
     """
     for op in graph.get_operations():
-        if op.op_def.is_stateful and op.type not in _REPEATABLE | _draws.TYPES:
+        if op.op_def.is_stateful and op.type not in _REPEATABLE | random_draws.TYPES:
             return _remedy(op.type, op.name)
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
-            if node.op not in _REPEATABLE and _context.is_stateful(node.op):
+            if node.op not in _REPEATABLE and private_api.is_stateful(node.op):
                 return _remedy(node.op, node.name)
-    large = _draws.too_large(graph, share)
+    large = random_draws.too_large(graph, share)
     return None if large is None else f"{_remedy(large.type, large.name)}: what it draws is too large to be stored"
 
 

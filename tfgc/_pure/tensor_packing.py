@@ -5,8 +5,8 @@ import copy
 import keras
 import tensorflow as tf
 
-from tfgc import _attached
 from tfgc._errors import UnsupportedModelError
+from tfgc._framework import tensor_attributes
 
 
 def spec_of(tensor):
@@ -51,13 +51,13 @@ class Packing:
             if isinstance(leaf, tf.TensorArray):
                 self.opaque = "it takes or returns a tf.TensorArray. Pass its stack() instead"
             return ("static", leaf, (), ())
-        (kind, logits), slots, known = _attached.activation(leaf), [], {}
+        (kind, logits), slots, known = tensor_attributes.activation(leaf), [], {}
         if kind is not None:
             slots.append(known.setdefault(id(logits), self._slot(logits)))
         if kind is None or not self._made:
             slots.append(known.setdefault(id(leaf), self._slot(leaf)))
         hung = []
-        for name, value in _attached.attributes(leaf):
+        for name, value in tensor_attributes.attributes(leaf):
             if id(value) not in known:
                 known[id(value)] = self._slot(value)
             hung.append((name, known[id(value)]))
@@ -88,7 +88,7 @@ class Packing:
                 continue
             leaf = tensors[slots[0]]
             if static is not None:
-                leaf = _attached.ACTIVATIONS[static](leaf)
+                leaf = tensor_attributes.ACTIVATIONS[static](leaf)
             for name, slot in hung:
                 setattr(leaf, name, tensors[slot])
             leaves.append(leaf)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfgc._sheet import Sheet
+from tfgc._records.table import Sheet
 from tfgc._units import format_bytes
 
 # No batch beyond is looked at: with so many samples it is not memory that limits training.

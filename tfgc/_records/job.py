@@ -17,7 +17,7 @@ class Case:
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.
-        peer: Another way to recompute, as `_peers` and `_torch_peer` name them, in place of a plan.
+        peer: Another way to recompute, as `_measure.peers` and `_measure.torch_peer` name them, in place of a plan.
         checked: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
         optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` tells it; None: SGD.
     """

@@ -9,7 +9,7 @@ import dataclasses
 import json
 
 from tfgc._errors import TfgcError
-from tfgc._front import Choice, Front, Point
+from tfgc._records.front import Choice, Front, Point
 
 _FORMAT = "tfgc-measurements"
 _VERSION = 2

@@ -27,8 +27,10 @@ import warnings
 
 import tensorflow as tf
 
-from tfgc import _attached, _building, _checksum, _context, _effects, _functional, _packing, _replay
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, told
+from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._pure import functional, replay_checksums, side_effects, tensor_packing
+from tfgc._replay import forward_backward
 
 # So many kinds of calls are compiled; a number that changes at every step makes a new kind each time.
 _MOST = 64
@@ -83,20 +85,20 @@ class Block:
         compiled = self._compiled and tf.executing_eagerly()
         if not self._replay and not compiled:
             return self._fn(*args, **kwargs)
-        surroundings = _context.Surroundings()
+        surroundings = private_api.Surroundings()
         call = lambda: self._fn(*args, **kwargs)
         # A compiled piece holds the plain variables that it reads, of which each replica has its own.
-        replica = _context.replica() if tf.executing_eagerly() else None
+        replica = private_api.replica() if tf.executing_eagerly() else None
         around = (surroundings.key, compiled, replica, self._settings())
         flags = _plain_key(args, kwargs, self._by_shape) if compiled else None
         quick = None if flags is None else (flags, around)
         piece = self._quick.get(quick)
         if piece is not None:
             # For a new shape the function is traced again, and may then read another variable.
-            with contextlib.suppress(_functional.StaleEffectsError):
+            with contextlib.suppress(functional.StaleEffectsError):
                 return self._run(piece, call, list(args), None)
             self._by_shape, quick = True, None
-        packing = _packing.Packing((args, kwargs))
+        packing = tensor_packing.Packing((args, kwargs))
         tensors = packing.release()
         if compiled and not (packing.tells_all and len(self._known) < _MOST):
             # What a trace would freeze may be another thing in the next call.
@@ -107,16 +109,16 @@ class Block:
         key = (packing.key, packing.shapes if self._by_shape else None, around)
         look = lambda: self._look(key, packing, surroundings, compiled)
         known = self._known.get(key) if tf.executing_eagerly() else None
-        if isinstance(known, _effects.Effects):
+        if isinstance(known, side_effects.Effects):
             known = self._piece(packing, known, surroundings)
         piece = known or look()
         try:
             if piece.effects.obstacle is None:
                 result = self._run(piece, call, tensors, look if known else None)
-                if quick is not None and isinstance(piece, _replay.Compiled):
+                if quick is not None and isinstance(piece, forward_backward.Compiled):
                     self._quick[quick] = piece
                 return result
-        except _functional.StaleEffectsError:
+        except functional.StaleEffectsError:
             self._by_shape, self._twin = True, None
             key = (packing.key, packing.shapes, around)
             piece = self._look(key, packing, surroundings, compiled)
@@ -128,14 +130,14 @@ class Block:
     def _look(self, key, packing, surroundings, compiled):
         """Look at what the function touches, and remember that for eager calls."""
         shared = self._as_twin(key)
-        if isinstance(shared, _replay.Compiled):
+        if isinstance(shared, forward_backward.Compiled):
             self._known[key] = shared
             return shared
         try:
-            effects = shared or _effects.discover(self._fn, packing)
+            effects = shared or side_effects.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
             obstacle = f"it cannot be traced ({told(error)}). Use TensorFlow operations for what depends on tensors"
-            effects = _effects.Effects((), obstacle=obstacle)
+            effects = side_effects.Effects((), obstacle=obstacle)
             return self._piece(packing, effects, surroundings)
         if self._wrap is not None and (effects.captured or effects.variables or effects.draws):
             reason = (
@@ -151,7 +153,7 @@ class Block:
             return piece
         # Its first run sees what Python holds by then, so the traced second one must not be older.
         known = self._settings is not tuple and not effects.constants and not effects.captured
-        traced = isinstance(piece, _replay.TracedReplay) and packing.tells_all and len(self._known) < _MOST
+        traced = isinstance(piece, forward_backward.TracedReplay) and packing.tells_all and len(self._known) < _MOST
         if compiled or (traced and known):
             self._known[key] = piece
         else:
@@ -163,20 +165,20 @@ class Block:
         """What the twin's block knows of such a call, with the variables of this one; None if that is nothing."""
         twin = self._twin if self._twin is not None and self._twin.alike() else None
         known = None if twin is None else twin.block._known.get(key)
-        effects = known.effects if isinstance(known, _replay.Compiled) else known
+        effects = known.effects if isinstance(known, forward_backward.Compiled) else known
         if effects is None or effects.obstacle is not None or effects.variables:
             return None
         reads, writes = self._twin.renamed(effects.reads), self._twin.renamed(effects.writes)
         if reads is None or writes is None:
             return None
         effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
-        return known.renamed(effects, self._twin.renamed) if isinstance(known, _replay.Compiled) else effects
+        return known.renamed(effects, self._twin.renamed) if isinstance(known, forward_backward.Compiled) else effects
 
     def _piece(self, packing, effects, surroundings, compiled=False):
-        piece = _replay.Piece(self._fn, packing, effects, surroundings, self.name, self._again)
+        piece = forward_backward.Piece(self._fn, packing, effects, surroundings, self.name, self._again)
         if compiled:
-            return _replay.Compiled(piece)
-        return _replay.TracedReplay(piece) if effects.draws and tf.executing_eagerly() else piece
+            return forward_backward.Compiled(piece)
+        return forward_backward.TracedReplay(piece) if effects.draws and tf.executing_eagerly() else piece
 
     def _warn(self, obstacle):
         if self._replay and not self._warned:
@@ -193,9 +195,9 @@ class Block:
         tensors = [x for i, x in enumerate(tensors) if i not in effects.unread]
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
-            tensors = [_building.inside(x) for x in tensors]
-        inputs = [*tensors, *_context.read(effects.reads)]
-        if _context.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
+            tensors = [graph_building.inside(x) for x in tensors]
+        inputs = [*tensors, *private_api.read(effects.reads)]
+        if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             return call()
         sources = _sources(inputs, len(tensors), effects.reads)
         if not self._replay:
@@ -204,16 +206,16 @@ class Block:
         if self._wrap is not None:
             return _wrapped(self._wrap, piece, inputs, sources)
         if piece.records_nothing:
-            with _context.unrecorded():
+            with private_api.unrecorded():
                 run = piece.forward(inputs)
             return run.finish(_attach(run, piece, inputs, sources))
         # No eager tape may store anything of this run. A graph keeps what its gradients read and no more, and
         # tf.vectorized_map, which forgets that a gradient was replaced, needs the plain one.
         flowing = () if tf.executing_eagerly() else sources
         run = piece.forward([x if i in flowing else tf.stop_gradient(x) for i, x in enumerate(inputs)])
-        if _context.has_tangents(run.tensors):
+        if private_api.has_tangents(run.tensors):
             return call()
-        if look_again is not None and _context.is_recorded(run.tensors):
+        if look_again is not None and private_api.is_recorded(run.tensors):
             # Something is recorded although every argument was stopped: the
             # function closes over a tensor or variable that it did not before.
             piece = look_again()
@@ -222,11 +224,11 @@ class Block:
 
 def _plain_key(args, kwargs, by_shape):
     """Tells calls apart that are nothing but eager tensors and flags; None for all others."""
-    if not all(isinstance(x, tf.Tensor) and not _attached.attributes(x) for x in args):
+    if not all(isinstance(x, tf.Tensor) and not tensor_attributes.attributes(x) for x in args):
         return None
     if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
         return None
-    shapes = map(_context.shape_of, args)
+    shapes = map(private_api.shape_of, args)
     sizes = tuple(shapes) if by_shape else tuple(map(len, shapes))
     return tuple(x.dtype for x in args), sizes, tuple(kwargs.items())
 
@@ -239,7 +241,7 @@ def _sources(inputs, n_arguments, variables):
     if tf.executing_eagerly():
         # Every tape that could ask is active by now. A graph prunes by itself.
         for i, x in enumerate(inputs[:n_arguments]):
-            flows[i] &= _context.is_recorded([x])
+            flows[i] &= private_api.is_recorded([x])
     return [i for i, f in enumerate(flows) if f]
 
 
@@ -254,17 +256,17 @@ def _attach(run, piece, inputs, sources):
     tensors, draws = list(run.tensors), run.draws
     if tf.executing_eagerly():
         # What hangs on an argument must not live as long as the tape does.
-        inputs = [tf.identity(x) if _attached.attributes(x) else x for x in inputs]
-    first, checksums, known = run.without_tensors(), run.checksums, _building.closed_over()
+        inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
+    first, checksums, known = run.without_tensors(), run.checksums, graph_building.closed_over()
 
     def backward(*upstream):
-        if not _building.reaches(known):
+        if not graph_building.reaches(known):
             raise UnsupportedModelError(_COPIED.format(piece.name))
-        with _building.closing_over(known):
+        with graph_building.closing_over(known):
             gradients, again = piece.backward(inputs, sources, first, upstream, draws)
             if not checksums:
                 return gradients
-            return _checksum.held(piece.name, [name for name, _ in first.labels], checksums, again, gradients)
+            return replay_checksums.held(piece.name, [name for name, _ in first.labels], checksums, again, gradients)
 
     @tf.custom_gradient
     def attach(*_):

@@ -13,8 +13,9 @@ import itertools
 
 import tensorflow as tf
 
-from tfgc import _building, _constants, _context, _draws, _functional, _ordering, _packing, _python_random
 from tfgc._errors import ReplayMismatchError
+from tfgc._framework import backward_order, graph_building, private_api, shared_constants
+from tfgc._pure import functional, python_random, random_draws, tensor_packing
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
@@ -38,13 +39,13 @@ class Piece:
 
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
-        self._start = _python_random.state() if self.effects.chooses else None
-        with _ordering.in_no_order():
-            return self._run(self._fn, inputs, _draws.noted if self.effects.draws else contextlib.nullcontext)
+        self._start = python_random.state() if self.effects.chooses else None
+        with backward_order.in_no_order():
+            return self._run(self._fn, inputs, random_draws.noted if self.effects.draws else contextlib.nullcontext)
 
     def _run(self, fn, inputs, draws):
         n = len(self._packing.specs)
-        return _functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:], draws)
+        return functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:], draws)
 
     def backward(self, inputs, sources, first, upstream, draws):
         """Run again; return a gradient for each source and closed-over thing, and the checksums noted.
@@ -53,18 +54,18 @@ class Piece:
         of its differentiable tensors, `draws` what it drew.
         """
         n = len(self._packing.specs)
-        chosen = contextlib.nullcontext() if self._start is None else _python_random.drawn_from(self._start)
-        with self.surroundings.restored(), chosen, _fence(upstream) as wait, _ordering.one_after_another():
+        chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
+        with self.surroundings.restored(), chosen, _fence(upstream) as wait, backward_order.one_after_another():
             # A copy of its own for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + [_building.inside(x) for x in inputs[n:]]
-            captured = [_building.inside(t) for t in self.effects.captured]
-            drawn = [_building.inside(t) for t in draws]
-            again_drawn = lambda _: _draws.handed_in(drawn, self.name) if drawn else contextlib.nullcontext()
+            held = [wait(x) for x in inputs[:n]] + [graph_building.inside(x) for x in inputs[n:]]
+            captured = [graph_building.inside(t) for t in self.effects.captured]
+            drawn = [graph_building.inside(t) for t in draws]
+            again_drawn = lambda _: random_draws.handed_in(drawn, self.name) if drawn else contextlib.nullcontext()
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
                 try:
                     again = self._run(self._again, held, again_drawn)
-                except _functional.StaleEffectsError as error:
+                except functional.StaleEffectsError as error:
                     raise ReplayMismatchError(
                         f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
                     ) from None
@@ -79,7 +80,7 @@ class Piece:
     def _check(self, first, again):
         """Layer by layer where checksums were noted, and what the whole returned."""
         named = [(name, [spec]) for name, spec in first.labels], [(name, [spec]) for name, spec in again.labels]
-        results = ("its results", first.specs), ("its results", [_packing.spec_of(t) for t in again.tensors])
+        results = ("its results", first.specs), ("its results", [tensor_packing.spec_of(t) for t in again.tensors])
         for one, other in [*itertools.zip_longest(*named, fillvalue=("nothing", [])), results]:
             if one[0] != other[0] or not _alike(one[1], other[1]):
                 raise ReplayMismatchError(
@@ -110,7 +111,7 @@ class Compiled:
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
         specs = [_of_any_size(s) for s in run.specs]
         layout = dataclasses.replace(run, tensors=None, draws=None, specs=specs, labels=labels)
-        self._layouts[tf.compat.v1.get_default_graph()] = layout, _context.call_context()
+        self._layouts[tf.compat.v1.get_default_graph()] = layout, private_api.call_context()
         return run.tensors + run.draws
 
     def renamed(self, effects, rename):
@@ -120,12 +121,12 @@ class Compiled:
         return other
 
     def forward(self, inputs):
-        before = _context.call_context()
+        before = private_api.call_context()
         function = self._forward.concrete([inputs])
-        _context.set_call_context(before)
-        made = _context.call_flat(function, inputs)
+        private_api.set_call_context(before)
+        made = private_api.call_flat(function, inputs)
         layout, left = self._layouts[function.graph]
-        _context.set_call_context(left)
+        private_api.set_call_context(left)
         tensors, draws = made[: len(layout.specs)], made[len(layout.specs) :]
         if self._rename is None:
             return dataclasses.replace(layout, tensors=tensors, draws=draws)
@@ -164,17 +165,17 @@ class _Function:
 
     def concrete(self, lists):
         """The concrete function for lists of eager tensors."""
-        key = tuple(_context.shape_of(tensor) for given in lists for tensor in given)
+        key = tuple(private_api.shape_of(tensor) for given in lists for tensor in given)
         function = self._concrete.get(key)
         if function is None:
-            function = self._concrete[key] = _context.concrete(self._function, lists)
+            function = self._concrete[key] = private_api.concrete(self._function, lists)
         return function
 
     def __call__(self, *lists):
         tensors = [tensor for given in lists for tensor in given]
         if not all(map(_is_plain, tensors)):
             return self._function(*lists)
-        return _context.call_flat(self.concrete(lists), tensors)
+        return private_api.call_flat(self.concrete(lists), tensors)
 
 
 def _is_plain(tensor):
@@ -187,14 +188,14 @@ def _fence(upstream):
     """Yield a function that makes a tensor wait until `upstream` is there."""
     if tf.executing_eagerly():
         yield tf.identity
-    elif _context.in_xla():
+    elif private_api.in_xla():
         # XLA drops control dependencies. It cannot know that this is zero, and
         # unlike 0 * upstream it stays zero when a gradient overflows.
         total = tf.add_n([tf.cast(tf.abs(tf.reduce_sum(u)), tf.float32) for u in upstream])
         never = tf.math.is_nan(total) & tf.math.is_inf(total)
         yield lambda x: x | never if x.dtype.is_bool else x + tf.cast(never, x.dtype)
     else:
-        with _constants.shared(upstream), tf.control_dependencies(list(upstream)):
+        with shared_constants.shared(upstream), tf.control_dependencies(list(upstream)):
             yield tf.identity
 
 

@@ -5,9 +5,10 @@ import functools
 import keras
 import tensorflow as tf
 
-from tfgc import _entry, _settings
-from tfgc._block import Block
 from tfgc._errors import OptionError
+from tfgc._framework import layer_settings
+from tfgc._replay import call_checks
+from tfgc._replay.block import Block
 
 
 def recompute(fn):
@@ -50,7 +51,7 @@ def recompute(fn):
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
     call, settings = fn, tuple
     if isinstance(fn, keras.Layer):
-        settings = _settings.Settings([fn])
+        settings = layer_settings.Settings([fn])
 
         def call(*args, **kwargs):
             with settings.watched():
@@ -62,8 +63,8 @@ def recompute(fn):
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args, **kwargs):
-        _entry.refuse_tf1_graph(f"the recomputed {name!r}")
-        return fn(*args, **kwargs) if _entry.is_empty(args, kwargs) else block(*args, **kwargs)
+        call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
+        return fn(*args, **kwargs) if call_checks.is_empty(args, kwargs) else block(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     recomputed.__tf_tracing_type__ = lambda _: _Itself(recomputed)

@@ -7,8 +7,8 @@ import rich.console
 
 from tfgc import _files, _units
 from tfgc._errors import TfgcError
-from tfgc._results import Measurement
-from tfgc._sheet import Sheet
+from tfgc._records.measurement import Measurement
+from tfgc._records.table import Sheet
 
 HEADS = (
     "case", "peak", "cut-off eager", "cut-off graph", "process", "step", "overhead eager", "overhead graph",

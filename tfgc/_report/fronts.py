@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from tfgc import _report
-from tfgc._front import Point
-from tfgc._sheet import Sheet
+from tfgc._records.table import Sheet
+from tfgc._report import comparison
 from tfgc._units import format_bytes
 
 HEADS = ("plan", "peak", "allocated", "activations", "cut-off", "overhead", "segments", "nested")
@@ -20,7 +19,7 @@ def facts(network, plan, step, plain):
         "options": plan.options,
         "segments": len(plan.segments),
         "recomputed": sum(segment.mode == "recompute" for segment in plan.segments),
-        "nested": _nested(plan),
+        "nested": plan.is_nested,
         **dataclasses.asdict(plan.outlook),
         "cut_off": plan.outlook.cut_off,
         "gap": plan.outlook.gap,
@@ -29,10 +28,6 @@ def facts(network, plan, step, plain):
         "fixed_bytes": step.fixed_bytes,
         "allocated_bytes": step.allocated_bytes,
     }
-
-
-def _nested(plan):
-    return any(segment.inner is not None for segment in plan.segments)
 
 
 def summary(facts):
@@ -52,20 +47,6 @@ def summary(facts):
         f"  whole step  {size('step_bytes')} with weights and slots, {size('allocated_bytes')} in the allocator's "
         f"chunks; plain {size('plain_step_bytes')}",
     ]
-
-
-def point(name, plan, step, plain):
-    """The `Point` of a plan from its whole step predicted, and the plain one."""
-    return Point(
-        name=name,
-        peak_bytes=step.peak_bytes,
-        allocated_bytes=step.allocated_bytes,
-        activation_bytes=step.activation_bytes,
-        cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (plain.peak_bytes - plain.fixed_bytes),
-        overhead=step.overhead,
-        segments=len(plan.segments),
-        nested=_nested(plan),
-    )
 
 
 def rows(front):
@@ -117,7 +98,7 @@ def plot(front, path):
     Raises:
         TfgcError: If matplotlib is not installed or `path` cannot be written.
     """
-    matplotlib = _report.require_matplotlib()
+    matplotlib = comparison.require_matplotlib()
     figure = matplotlib.figure.Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     at = lambda point: (point.peak_bytes / 1e9, point.overhead * 100)
@@ -145,7 +126,7 @@ def plot(front, path):
     axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    _report.save(figure, path)
+    comparison.save(figure, path)
 
 
 def _title(front):

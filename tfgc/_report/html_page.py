@@ -3,8 +3,9 @@
 import pathlib
 import re
 
-from tfgc import _canvas, _pictures, _tables, bench
+from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError
+from tfgc._report import plots, study_tables, svg
 
 ENDINGS = (".html", ".md", ".png")
 
@@ -20,7 +21,7 @@ def ending(path):
 def require(kind):
     """Import what a format needs, or say which extra brings it."""
     if kind != ".md":
-        _canvas.require()
+        svg.require()
     if kind == ".html":
         _jinja2()
 
@@ -38,29 +39,29 @@ def render(results, kind=".html"):
         TfgcError: If a package is missing, or there is nothing to draw into a PNG.
     """
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    studies = _tables.joined(listed)
+    studies = study_tables.joined(listed)
     if kind == ".png":
         return _png(studies)
     return (_html if kind == ".html" else _markdown)(listed, studies)
 
 
 def _png(studies):
-    drawn = [picture for study in studies for picture in _pictures.of_study(study)]
-    drawn += [picture for picture in [_pictures.foreseen(studies)] if picture is not None]
+    drawn = [picture for study in studies for picture in plots.of_study(study)]
+    drawn += [picture for picture in [plots.foreseen(studies)] if picture is not None]
     if not drawn:
         raise TfgcError("there is nothing to draw in these results: write .html or .md, which hold the tables")
-    return _canvas.png(drawn)
+    return svg.png(drawn)
 
 
 def _html(listed, studies):
     drawn = [
         {
-            "heading": _tables.heading(study),
-            "summary": _tables.summary(study),
-            "problems": _tables.problems(study),
-            "first": _tables.compared(study),
-            "tables": open_tables(study)[1:] if _tables.compared(study) else open_tables(study),
-            "pictures": [_drawn(p, f"p{i}-{j}") for j, p in enumerate(_pictures.of_study(study), start=1)],
+            "heading": study_tables.heading(study),
+            "summary": study_tables.summary(study),
+            "problems": study_tables.problems(study),
+            "first": study_tables.compared(study),
+            "tables": open_tables(study)[1:] if study_tables.compared(study) else open_tables(study),
+            "pictures": [_drawn(p, f"p{i}-{j}") for j, p in enumerate(plots.of_study(study), start=1)],
             "folded": folded_tables(study),
         }
         for i, study in enumerate(studies, start=1)
@@ -72,17 +73,17 @@ def _html(listed, studies):
             title=_title(studies),
             studies=drawn,
             suites=suites(listed),
-            overview=_tables.overview(studies) if len(studies) > 1 else None,
-            foreseen=_drawn(_pictures.foreseen(studies), "p0"),
-            words=_tables.WORDS,
+            overview=study_tables.overview(studies) if len(studies) > 1 else None,
+            foreseen=_drawn(plots.foreseen(studies), "p0"),
+            words=study_tables.WORDS,
             commands=_commands(listed),
-            machines=_tables.machines(studies),
+            machines=study_tables.machines(studies),
         )
     )
 
 
 def _drawn(picture, key):
-    return picture and {"title": picture.title, "told": picture.told, "svg": _canvas.svg(picture, key)}
+    return picture and {"title": picture.title, "told": picture.told, "svg": svg.svg(picture, key)}
 
 
 def _markdown(listed, studies):
@@ -90,18 +91,18 @@ def _markdown(listed, studies):
     for sheet in suites(listed):
         lines += [f"## {_plain(sheet.title)}", "", *_rows(sheet), _plain(sheet.caption), ""]
     if len(studies) > 1:
-        lines += _rows(_tables.overview(studies))
+        lines += _rows(study_tables.overview(studies))
     for study in studies:
-        lines += [f"## {_plain(_tables.heading(study))}", "", _plain(_tables.summary(study)), ""]
-        told = [f"- **{_plain(name)}**: {_plain(what)}" for name, what in _tables.problems(study)]
+        lines += [f"## {_plain(study_tables.heading(study))}", "", _plain(study_tables.summary(study)), ""]
+        told = [f"- **{_plain(name)}**: {_plain(what)}" for name, what in study_tables.problems(study)]
         lines += [*told, ""] if told else []
         for sheet in (*open_tables(study), *folded_tables(study)):
             lines += [f"### {_plain(sheet.title)}", "", *_rows(sheet)]
             lines += [_plain(sheet.caption), ""] if sheet.caption else []
-    lines += ["## Words", "", *(f"- **{word}**: {meaning}" for word, meaning in _tables.WORDS), ""]
+    lines += ["## Words", "", *(f"- **{word}**: {meaning}" for word, meaning in study_tables.WORDS), ""]
     lines += ["## Made by", ""]
     lines += [f"- `{' '.join(command.replace('`', ' ').split())}`" for command in _commands(listed)]
-    lines += [f"- {_plain(told)}" for told in _tables.machines(studies)]
+    lines += [f"- {_plain(told)}" for told in study_tables.machines(studies)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -120,24 +121,29 @@ def _plain(text):
 
 def suites(listed):
     """The tables of the benchmark suites among the `Results`, beside published figures."""
-    known = [one for one in listed if one.suite in bench.available()]
-    return [sheet for one in known for sheet in bench.get(one.suite).sheets(one)]
+    known = [one for one in listed if one.suite in _suites.available()]
+    return [sheet for one in known for sheet in _suites.get(one.suite).sheets(one)]
 
 
 def open_tables(study):
-    made = [_tables.compared(study), _tables.foreseen(study), _tables.choices(study), _tables.published(study)]
+    made = [
+        study_tables.compared(study),
+        study_tables.foreseen(study),
+        study_tables.choices(study),
+        study_tables.published(study),
+    ]
     return [sheet for sheet in made if sheet is not None]
 
 
 def folded_tables(study):
-    made = [_tables.front(study), *(_tables.plan(name, parts) for name, parts in _tables.plans(study))]
-    return [sheet for sheet in (*made, _tables.losses(study)) if sheet is not None]
+    made = [study_tables.front(study), *(study_tables.plan(name, parts) for name, parts in study_tables.plans(study))]
+    return [sheet for sheet in (*made, study_tables.losses(study)) if sheet is not None]
 
 
 def _title(studies):
     if not studies:
         return "No results"
-    names = list(dict.fromkeys(_tables.heading(study) for study in studies))
+    names = list(dict.fromkeys(study_tables.heading(study) for study in studies))
     return f"Memory and time of training {names[0] if len(names) == 1 else f'{len(names)} networks'}"
 
 
@@ -151,7 +157,7 @@ def _jinja2():
     except ImportError as error:
         raise TfgcError('an HTML report needs Jinja2: pip install "tfgc[report]"') from error
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("tfgc"),
+        loader=jinja2.PackageLoader("tfgc._report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

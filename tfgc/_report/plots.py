@@ -1,7 +1,7 @@
 """What a report draws: memory over time, fronts, plans, predicted against measured peaks. No TensorFlow."""
 
-from tfgc import _tables
-from tfgc._canvas import CARD, INK, LINE, MARKERS, MUTED, SERIES, Picture
+from tfgc._report import study_tables
+from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Picture
 from tfgc._units import format_bytes
 
 _STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
@@ -9,12 +9,12 @@ _STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 def of_study(study):
     """All pictures of one study that there is something for."""
-    of = _tables.heading(study)
+    of = study_tables.heading(study)
     drawn = [
         memory(study),
         closer(study),
         front(study),
-        *(plan(of, name, parts) for name, parts in _tables.plans(study)),
+        *(plan(of, name, parts) for name, parts in study_tables.plans(study)),
     ]
     return [picture for picture in drawn if picture is not None]
 
@@ -65,7 +65,7 @@ def _memory(study, records, title):
 
     peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
     told = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Picture(_tables.heading(study), title, told, draw, 2.2 + _height(names))
+    return Picture(study_tables.heading(study), title, told, draw, 2.2 + _height(names))
 
 
 def front(study):
@@ -108,7 +108,7 @@ def front(study):
         f" Budget {c.budget} buys {format_bytes(c.point.peak_bytes)} at {c.point.overhead * 100:.1f} %." for c in bought
     )
     told = f"Peak and overhead in % of plain {work}: {told}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
-    return Picture(_tables.heading(study), "Least overhead for each peak", told, draw, 2.2 + _height(names))
+    return Picture(study_tables.heading(study), "Least overhead for each peak", told, draw, 2.2 + _height(names))
 
 
 def plan(of, name, parts):
@@ -189,7 +189,7 @@ def foreseen(studies):
     known, names = [], ["within 10 %", "equal"]
     for study in studies:
         pairs = [(r.predicted.peak_bytes, r.peak_bytes) for r in study.records if r.predicted and r.peak_bytes]
-        known += [(_tables.heading(study), pairs)] if pairs else []
+        known += [(study_tables.heading(study), pairs)] if pairs else []
     if not known:
         return None
     most = max(max(pair) for _, pairs in known for pair in pairs)

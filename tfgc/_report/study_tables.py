@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from tfgc import _plan_report, _report
-from tfgc._results import Results
-from tfgc._sheet import Sheet
+from tfgc._records.measurement import Results
+from tfgc._records.table import Sheet
+from tfgc._report import comparison, fronts
 from tfgc._units import format_bytes, format_seconds
 
 _HEADS = (
@@ -138,7 +138,7 @@ def compared(study):
     if not ran:
         return None
     cells = [
-        [row[0], row[1] if r.status == "ok" else "", *row[2:], _result(r)] for r, row in zip(ran, _report.rows(ran))
+        [row[0], row[1] if r.status == "ok" else "", *row[2:], _result(r)] for r, row in zip(ran, comparison.rows(ran))
     ]
     return Sheet("Memory and time", _HEADS, cells)
 
@@ -160,7 +160,7 @@ def losses(study):
         baseline = plain(study, record.mode)
         apart = "baseline" if record is baseline else ""
         if baseline is not None and record is not baseline:
-            apart = f"{_report.apart(record.losses, baseline.losses):.2g}"
+            apart = f"{comparison.apart(record.losses, baseline.losses):.2g}"
         cells.append([record.name, *figures, apart])
     note = (
         "The same weights and data in all cases but PyTorch's. The difference is to plain in the same mode; no units."
@@ -204,21 +204,21 @@ def front(study):
         return None
     rows = [
         [row[0].replace("<- ", "bought by ") or f"plan {i}", *row[1:]]
-        for i, row in enumerate(_plan_report.rows(found), start=1)
+        for i, row in enumerate(fronts.rows(found), start=1)
     ]
     note = (
         f"Predicted for the whole step: {format_bytes(found.fixed_bytes)} of weights and optimizer slots are in peak "
         f"and allocated. Overhead counts {_work({found.unit})}. No plan goes below "
         f"{format_bytes(found.floor_bytes)}, set by {found.floor_node}."
     )
-    return Sheet("Least overhead for each peak", _plan_report.HEADS, rows, note)
+    return Sheet("Least overhead for each peak", fronts.HEADS, rows, note)
 
 
 def choices(study):
     """What each budget buys; None if no budget was named."""
     if study.front is None or not study.front.choices:
         return None
-    sheet = _plan_report.budgets(study.front)
+    sheet = fronts.budgets(study.front)
     return Sheet("What each budget buys", sheet.heads, sheet.rows, sheet.caption)
 
 

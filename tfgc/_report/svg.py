@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable
 
-from tfgc import _report
+from tfgc._report import comparison
 
 WIDTH = 3.5  # inches: text of 8.5 points is 10.7 pixels high on a phone that is 360 pixels wide
 INK, MUTED, LINE, CARD = "#1b2229", "#56616c", "#d7dde2", "#ffffff"
@@ -42,7 +42,7 @@ class Picture:
 
 def require():
     """Import matplotlib, or say which extra brings it."""
-    return _report.require_matplotlib("a report with pictures", "report")
+    return comparison.require_matplotlib("a report with pictures", "report")
 
 
 def name(picture):

@@ -7,7 +7,7 @@ of a weight writes a new buffer, as TensorFlow does where a replay may still rea
 
 import statistics
 
-from tfgc._allocator import Allocator
+from tfgc._simulate.bfc_allocator import Allocator
 
 _STEPS = 5
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from tfgc import _simulate, _walk
-from tfgc._buffers import Buffers
-from tfgc._plan import Outlook, Plan
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Outlook, Plan
+from tfgc._simulate import simulator, step_events
 
 
 def judged(graph, plan):
@@ -12,10 +12,10 @@ def judged(graph, plan):
     if not graph.sizes_known:
         return plan
     buffers = Buffers(graph)
-    prediction = _simulate.predict(graph, plan, buffers)
+    prediction = simulator.predict(graph, plan, buffers)
     plain = prediction
     if [segment.mode for segment in plan.segments] != ["keep"]:
-        plain = _simulate.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all"), buffers)
+        plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all"), buffers)
     floor_bytes, floor_node = floor(graph, buffers)
     outlook = Outlook(
         peak_bytes=prediction.peak_bytes,
@@ -29,7 +29,7 @@ def judged(graph, plan):
         unit=prediction.unit,
         whole_step=graph.whole_step,
     )
-    works, _ = _walk.works(graph)
+    works, _ = step_events.works(graph)
     return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, buffers, works, plan.segments, set()))
 
 
@@ -55,7 +55,7 @@ def _least_again(graph, buffers, peak):
     be made again. At most `peak` bytes are in memory; giving up the buffers that cost least
     work a byte first, and parts of them, is a bound from below.
     """
-    works, _ = _walk.works(graph)
+    works, _ = step_events.works(graph)
     kept, again = sum(buffers.internal), []
     for i in range(len(graph)):
         own = [m for m in buffers.makes[i] if buffers.keepers[m]]

@@ -1,15 +1,15 @@
 """Predict memory and work of one training step: the one judge of every plan.
 
-The events of the step (`_walk`) are gone through in order. A buffer is alive from the node that
+The events of the step (`step_events`) are gone through in order. A buffer is alive from the node that
 makes it to the last event that reads it. Gradients on their way do not depend on the plan;
 `Buffers` has walked them.
 """
 
 import dataclasses
 
-from tfgc import _fragments
-from tfgc._buffers import Buffers
-from tfgc._walk import Walk
+from tfgc._core.buffers import Buffers
+from tfgc._simulate import allocation
+from tfgc._simulate.step_events import Walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def estimate(graph, plan, fixed, mode="graph"):
         peak_bytes=step.peak_bytes + fixed,
         activation_bytes=predict(dataclasses.replace(graph, whole_step=False), plan, mode=mode).peak_bytes,
         fixed_bytes=fixed,
-        allocated_bytes=_fragments.allocated(walk) + fixed,
+        allocated_bytes=allocation.allocated(walk) + fixed,
     )
 
 

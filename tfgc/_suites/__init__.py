@@ -15,9 +15,9 @@ import importlib
 import pathlib
 import pkgutil
 
-from tfgc._case import Case
 from tfgc._errors import OptionError, near
-from tfgc._sheet import Sheet
+from tfgc._records.job import Case
+from tfgc._records.table import Sheet
 
 __all__ = [
     "Row",

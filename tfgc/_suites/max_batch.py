@@ -1,6 +1,6 @@
 """The largest batch of ResNet50 that fits in what a TF1 study had: plain, recomputed, swapped, and a hybrid."""
 
-from tfgc import bench
+from tfgc import _suites
 from tfgc._units import format_bytes
 
 _HEADS = ("system", "largest batch", "times plain", "predicted", "next batch measured not to fit")
@@ -13,10 +13,10 @@ _LEGEND = (
 
 def rows(scale):
     """One search; `scale` shrinks the budget."""
-    table = {row["system"]: row for row in bench.published("tf1_max_batch_resnet50")}
+    table = {row["system"]: row for row in _suites.published("tf1_max_batch_resnet50")}
     published = {system: row["max_batch"] for system, row in table.items()}
     most = max(row["peak_mb"] for row in table.values())
-    return [bench.Search("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
+    return [_suites.Search("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
 
 
 def sheets(results):
@@ -38,5 +38,5 @@ def sheets(results):
             )
         part = "" if ours["budget_bytes"] == whole else f", times {ours['budget_bytes'] / whole:.3g}"
         legend = _LEGEND.format(budget=format_bytes(ours["budget_bytes"]), part=part)
-        made.append(bench.Sheet(f"Largest batch of {study.network}", _HEADS, tuple(rows), legend))
+        made.append(_suites.Sheet(f"Largest batch of {study.network}", _HEADS, tuple(rows), legend))
     return made

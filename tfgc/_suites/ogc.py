@@ -4,7 +4,7 @@ Their figures are of PyTorch on a GPU, at one replay. `optimal` is the least pea
 least peak that may split a replay again; `published` is the plan of least work at the published cut-off, at one replay.
 """
 
-from tfgc import bench
+from tfgc import _suites
 
 IMAGE_SIZES = {"inception_v3": 300}
 # Their peaks are set by one layer, and what plans can do is reach its floor.
@@ -31,10 +31,10 @@ _LEGEND = (
 def rows(scale):
     """The 18 rows of the paper's table."""
     made = []
-    for row in bench.published("ogc_cvpr2021"):
-        cases = bench.cases(
+    for row in _suites.published("ogc_cvpr2021"):
+        cases = _suites.cases(
             row["network"],
-            bench.scaled(row["batch"], scale),
+            _suites.scaled(row["batch"], scale),
             "plain-eager",
             "plain-graph",
             "optimal-graph",
@@ -46,7 +46,7 @@ def rows(scale):
             shares={"nested": 0.0, "published": (_MARGIN * (1 - row["cut_off_pct"] / 100), {"nested": False})},
         )
         published = {key: row[key] for key in ("batch", "cut_off_pct", "overhead_pct")}
-        made.append(bench.Row(cases, published, front=True))
+        made.append(_suites.Row(cases, published, front=True))
     return made
 
 
@@ -62,14 +62,14 @@ def sheets(results):
             f"{study.network}, {study.batch_size}",
             f"{row.cut_off * 100:.0f} %, {row.overhead * 100:.0f} %",
             *map(row.told, ("optimal-graph", "nested-graph", "published-graph", "optimal-eager", "nested-eager")),
-            f"{bench.percent(row.floor, 1)}, {row.floor_node}" if row.floor is not None else "",
+            f"{_suites.percent(row.floor, 1)}, {row.floor_node}" if row.floor is not None else "",
             row.one_replay(),
             row.nested(),
             row.eager(),
         )
         for study, row in found
     )
-    return [bench.Sheet("Beside Feng & Huang, CVPR 2021", _HEADS, table, _LEGEND.format(unit=unit))]
+    return [_suites.Sheet("Beside Feng & Huang, CVPR 2021", _HEADS, table, _LEGEND.format(unit=unit))]
 
 
 class Row:
@@ -80,7 +80,7 @@ class Row:
         self.cut_off, self.overhead = (study.published[key] / 100 for key in ("cut_off_pct", "overhead_pct"))
         self.shallow = study.network in SHALLOW
         self.ran = any(record.status != "predicted" for record in study.records)
-        plain = bench.record(study, "plain-graph")
+        plain = _suites.record(study, "plain-graph")
         predicted = plain.predicted if plain is not None else None
         self.floor = self.floor_node = self.unit = None
         if predicted is not None:
@@ -89,14 +89,14 @@ class Row:
 
     def measured(self, name):
         """Cut-off and overhead of a case against the plain one of its mode; None, None if it was not run."""
-        record = bench.record(self.study, name)
+        record = _suites.record(self.study, name)
         if record is None or record.status != "ok":
             return None, None
-        return record.against(bench.record(self.study, f"plain-{record.mode}"))
+        return record.against(_suites.record(self.study, f"plain-{record.mode}"))
 
     def predicted(self, name):
         """The same by prediction, of the step in a graph."""
-        record, plain = (bench.record(self.study, which) for which in (name, "plain-graph"))
+        record, plain = (_suites.record(self.study, which) for which in (name, "plain-graph"))
         if record is None or record.predicted is None or record.mode != "graph":
             return None, None
         return 1 - record.predicted.peak_bytes / plain.predicted.peak_bytes, record.predicted.overhead
@@ -104,13 +104,13 @@ class Row:
     def told(self, name):
         """A cell."""
         cells = []
-        record = bench.record(self.study, name)
+        record = _suites.record(self.study, name)
         if record is not None and record.status not in ("ok", "predicted"):
             return record.status
         for sign, (cut_off, overhead) in (("", self.measured(name)), ("~ ", self.predicted(name))):
             if cut_off is not None:
-                more = "" if overhead is None else f", {bench.percent(overhead)}"
-                cells.append(f"{sign}{bench.percent(cut_off, 1)}{more}")
+                more = "" if overhead is None else f", {_suites.percent(overhead)}"
+                cells.append(f"{sign}{_suites.percent(cut_off, 1)}{more}")
         return " ".join(cells)
 
     def figures(self, name):
@@ -159,19 +159,19 @@ class Row:
 
     def _at_floor(self, name):
         """How far a case's peak is above the floor, both as the planner counts, without the allocator's chunks."""
-        record = bench.record(self.study, name)
+        record = _suites.record(self.study, name)
         if record is None or record.predicted is None or record.status not in ("ok", "predicted"):
             return self._why_not(name)
         gap = record.predicted.buffer_bytes / record.predicted.floor_bytes - 1
-        return "~ at its floor" if gap < 0.005 else f"~ {bench.percent(gap, 1)} above its floor"
+        return "~ at its floor" if gap < 0.005 else f"~ {_suites.percent(gap, 1)} above its floor"
 
     def _is_nested(self, name):
-        record = bench.record(self.study, name)
+        record = _suites.record(self.study, name)
         return record is not None and any(part.inner for part in record.parts)
 
     def _why_not(self, name):
         """Why there is no figure: the case ended otherwise, or was not run yet."""
-        record = bench.record(self.study, name)
+        record = _suites.record(self.study, name)
         return "" if record is None or record.status in ("ok", "predicted") else f"missed: {record.status}"
 
     def _sign(self, verdict):

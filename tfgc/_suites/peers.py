@@ -3,8 +3,8 @@
 Each trains the same network from the same seed; what its first step does to weights and states is compared with plain.
 """
 
-from tfgc import bench
-from tfgc._case import Case
+from tfgc import _suites
+from tfgc._records.job import Case
 from tfgc._units import format_bytes, format_seconds
 
 # Where nothing is random and no state moves; statistics; Dropout.
@@ -32,9 +32,9 @@ def rows(scale):
     """Three networks, each in every way."""
     made = []
     for network, batch, image_size in _NETWORKS:
-        batch_size = bench.scaled(batch, scale)
+        batch_size = _suites.scaled(batch, scale)
         names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-eager")
-        cases = bench.cases(network, batch_size, *names, image_size=image_size, checked=True)
+        cases = _suites.cases(network, batch_size, *names, image_size=image_size, checked=True)
         peers = [(peer, mode, {"checked": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")]
         if network == _TORCH:
             peers += [
@@ -43,31 +43,31 @@ def rows(scale):
             ]
         build = (network, image_size)
         cases += tuple(Case(network, build, peer, mode, batch_size, **how) for peer, mode, how in peers)
-        made.append(bench.Row(cases))
+        made.append(_suites.Row(cases))
     return made
 
 
 def sheets(results):
     """A row for each case; failures and wrong results are told as such."""
     table = tuple(_row(study, record) for study in results.studies for record in study.records)
-    return [bench.Sheet("Beside the other ways to recompute", _HEADS, table, _LEGEND)]
+    return [_suites.Sheet("Beside the other ways to recompute", _HEADS, table, _LEGEND)]
 
 
 def _row(study, record):
     network = f"{study.network}, {study.batch_size}"
     if record.status == "predicted":
-        foreseen = bench.shares(study, record.name, "predicted")
+        foreseen = _suites.shares(study, record.name, "predicted")
         if foreseen is None:
             return network, record.name, "", "", "", "", "not predicted"
         peak, cut_off, times = format_bytes(record.predicted.peak_bytes), 1 - foreseen[0], f"~ x {foreseen[1]:.2f}"
-        return network, record.name, f"~ {peak}", f"~ {bench.percent(cut_off, 1)}", "", times, ""
+        return network, record.name, f"~ {peak}", f"~ {_suites.percent(cut_off, 1)}", "", times, ""
     if record.status != "ok":
         return network, record.name, record.status, "", "", "", record.detail
-    plain = bench.record(study, f"plain-{record.mode}")
+    plain = _suites.record(study, f"plain-{record.mode}")
     cut_off, overhead = (None, None) if record is plain else record.against(plain)
     said = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if record.mode == "torch" else "as plain"
     times = "" if overhead is None else f"x {1 + overhead:.2f}"
     return (
-        network, record.name, format_bytes(record.peak_bytes), bench.percent(cut_off, 1),
+        network, record.name, format_bytes(record.peak_bytes), _suites.percent(cut_off, 1),
         format_seconds(record.step_seconds), times, said,
     )  # fmt: skip

@@ -4,7 +4,7 @@ Its memory is of a GPU at 224x224 and batch 32, and at a larger batch for recomp
 plan of least peak at one replay; at the study's share is the one of least work whose predicted peak is 5 % below.
 """
 
-from tfgc import bench
+from tfgc import _suites
 
 DEPTHS = (18, 34, 50, 101, 152, 200)
 LARGE_BATCH = 128
@@ -31,8 +31,8 @@ _LARGE_LEGEND = (
 
 def rows(scale):
     """Six depths at batch 32; then predictions at batch 128 whatever the scale: there bytes are compared."""
-    table = {(row["system"], row["depth"]): row for row in bench.published("tf1_resnet_depth")}
-    large = {(row["system"], row["depth"]): row for row in bench.published("tf1_resnet_depth_b128")}
+    table = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth")}
+    large = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth_b128")}
     made = []
     for depth in DEPTHS:
         published = {}
@@ -46,15 +46,15 @@ def rows(scale):
         # The study's plain step at 200 layers ran out of memory: there the share of 152 is asked for.
         share = published.get("recompute_share", made[-1].published["goal"] if made else None)
         published["goal"] = share
-        cases = bench.cases(
-            f"resnet{depth}", bench.scaled(_BATCH, scale), "plain-graph", "optimal-graph", "published-graph",
+        cases = _suites.cases(
+            f"resnet{depth}", _suites.scaled(_BATCH, scale), "plain-graph", "optimal-graph", "published-graph",
             shares={"published": _MARGIN * share},
         )  # fmt: skip
-        made.append(bench.Row(cases, published, front=True))
+        made.append(_suites.Row(cases, published, front=True))
     for depth in DEPTHS:
         published = {f"{system}_peak_mb": large[system, depth]["peak_mb"] for system in ("recompute", "hybrid_ome")}
-        cases = bench.cases(f"resnet{depth}", LARGE_BATCH, "plain-graph", "optimal-graph")
-        made.append(bench.Row(cases, published, predicted=True))
+        cases = _suites.cases(f"resnet{depth}", LARGE_BATCH, "plain-graph", "optimal-graph")
+        made.append(_suites.Row(cases, published, predicted=True))
     return made
 
 
@@ -64,22 +64,22 @@ def sheets(results):
     large = [study for study in results.studies if "recompute_peak_mb" in study.published]
     made = []
     if small:
-        made.append(bench.Sheet("ResNets by depth", _HEADS, tuple(map(_row, small)), _LEGEND))
+        made.append(_suites.Sheet("ResNets by depth", _HEADS, tuple(map(_row, small)), _LEGEND))
     if large:
         legend = _LARGE_LEGEND.format(batch=large[0].batch_size)
         table = tuple(map(_large_row, large))
-        made.append(bench.Sheet("ResNets by depth, larger batch", _LARGE_HEADS, table, legend))
+        made.append(_suites.Sheet("ResNets by depth, larger batch", _LARGE_HEADS, table, legend))
     return made
 
 
 def _row(study):
-    plain = bench.record(study, "plain-graph")
+    plain = _suites.record(study, "plain-graph")
     floor = plain.predicted and plain.predicted.floor_bytes / plain.predicted.plain_bytes
     return (
         f"{study.network}, {study.batch_size}",
         *(_cell(study.published, system) for system in ("recompute", "swap", "hybrid_ome")),
-        *(bench.told(study, name) for name in ("optimal-graph", "published-graph")),
-        f"{bench.percent(floor, 1)}, {plain.predicted.floor_node}" if floor else "",
+        *(_suites.told(study, name) for name in ("optimal-graph", "published-graph")),
+        f"{_suites.percent(floor, 1)}, {plain.predicted.floor_node}" if floor else "",
         _target(study),
     )
 
@@ -87,21 +87,21 @@ def _row(study):
 def _cell(published, system):
     if f"{system}_share" not in published:
         return f"{published[f'{system}_mb']:,.0f} MB; plain: oom"
-    return f"{bench.percent(published[f'{system}_share'], 1)}, x {published[f'{system}_times']:.2f}"
+    return f"{_suites.percent(published[f'{system}_share'], 1)}, x {published[f'{system}_times']:.2f}"
 
 
 def _target(study):
     """Whether a plan meets the study's share, or the floor in a shallow network, in 1.25 times the time."""
-    optimal = bench.record(study, "optimal-graph")
-    found = [f for f in (bench.shares(study, name) for name in ("optimal-graph", "published-graph")) if f]
+    optimal = _suites.record(study, "optimal-graph")
+    found = [f for f in (_suites.shares(study, name) for name in ("optimal-graph", "published-graph")) if f]
     if optimal is None or not found:
         return "" if optimal is None else f"missed: {optimal.status}"
     sign = "~ " if optimal.status == "predicted" else ""
     if study.network in ("resnet18", "resnet34"):
-        records = [bench.record(study, name) for name in ("optimal-graph", "published-graph")]
+        records = [_suites.record(study, name) for name in ("optimal-graph", "published-graph")]
         least = min((r for r in records if r is not None and r.predicted), key=lambda r: r.predicted.buffer_bytes)
         gap = least.predicted.buffer_bytes / least.predicted.floor_bytes - 1
-        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", bench.shares(study, least.name)[1] - 1.25))
+        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", _suites.shares(study, least.name)[1] - 1.25))
     else:
         goal = study.published["goal"]
         share, times = min(found, key=lambda f: max(0, f[0] - goal) + max(0, f[1] - 1.25))
@@ -111,7 +111,7 @@ def _target(study):
 
 
 def _large_row(study):
-    plain, optimal = (bench.record(study, name) for name in ("plain-graph", "optimal-graph"))
+    plain, optimal = (_suites.record(study, name) for name in ("plain-graph", "optimal-graph"))
     theirs, hybrid = study.published["recompute_peak_mb"], study.published["hybrid_ome_peak_mb"]
     if optimal is None or optimal.predicted is None:
         return f"{study.network}, {study.batch_size}", f"{theirs:,.0f} MB", f"{hybrid:,.0f} MB", "", ""

@@ -3,7 +3,7 @@
 A forum report asked why more segments saved nothing in PyTorch's `checkpoint_sequential`; its weights dominated.
 """
 
-from tfgc import bench
+from tfgc import _suites
 from tfgc._units import format_bytes
 
 COUNTS = (2, 3, 5, 8, 12)
@@ -23,8 +23,8 @@ def rows(scale):
     made = []
     for network, batch_size, image_size in _NETWORKS:
         names = ["plain-eager", *(f"uniform:{count}-eager" for count in COUNTS)]
-        cases = bench.cases(network, bench.scaled(batch_size, scale), *names, image_size=image_size)
-        made.append(bench.Row(cases))
+        cases = _suites.cases(network, _suites.scaled(batch_size, scale), *names, image_size=image_size)
+        made.append(_suites.Row(cases))
     return made
 
 
@@ -32,30 +32,30 @@ def sheets(results):
     """A row for each number of segments, and the answer to the report in words."""
     table, answers = [], []
     for study in results.studies:
-        plain = bench.record(study, "plain-eager")
+        plain = _suites.record(study, "plain-eager")
         table += [_row(study, record, plain) for record in study.records]
         ran = [r for r in study.records if r.status == "ok"]
         if plain in ran and len(ran) > 1:
             answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
-    reported = bench.published("torch_segments_sweep")
+    reported = _suites.published("torch_segments_sweep")
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
     told = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
     legend = _LEGEND.format(reported=told, answer=" ".join(answers))
-    return [bench.Sheet("By number of segments", _HEADS, tuple(table), legend)]
+    return [_suites.Sheet("By number of segments", _HEADS, tuple(table), legend)]
 
 
 def _row(study, record, plain):
     head = f"{study.network}, {study.batch_size}", "plain" if record is plain else str(len(record.parts))
     if record.status == "predicted" and record.predicted is not None:
         whole = record.predicted.fixed_bytes + record.predicted.peak_bytes
-        return *head, f"~ {format_bytes(whole)}", bench.percent(record.predicted.fixed_bytes / whole), "", ""
+        return *head, f"~ {format_bytes(whole)}", _suites.percent(record.predicted.fixed_bytes / whole), "", ""
     if record.status != "ok":
         return *head, record.status, "", "", ""
     cut_off, overhead = record.against(plain)
     whole = record.resident_bytes + record.peak_bytes
     times = "" if record is plain or overhead is None else f"x {1 + overhead:.2f}"
-    share = bench.percent(record.resident_bytes / whole)
-    return *head, format_bytes(whole), share, "" if record is plain else bench.percent(cut_off, 1), times
+    share = _suites.percent(record.resident_bytes / whole)
+    return *head, format_bytes(whole), share, "" if record is plain else _suites.percent(cut_off, 1), times
 
 
 def _answer(study, plain, planned):
@@ -63,7 +63,7 @@ def _answer(study, plain, planned):
     best = min(planned, key=lambda r: r.peak_bytes)
     most = planned[-1]
     before, after = (r.resident_bytes + r.peak_bytes for r in (plain, best))
-    share = bench.percent(plain.resident_bytes / before)
+    share = _suites.percent(plain.resident_bytes / before)
     if after > 0.95 * before:
         return (
             f"In {study.network} the whole step's peak stays at about {format_bytes(before)}, whatever the number of "

@@ -3,7 +3,7 @@
 Its peaks were sampled by memory_profiler at line ends, where what happens inside the backward pass does not show.
 """
 
-from tfgc import bench
+from tfgc import _suites
 
 _KNOWN_AS = {"sample_cnn": "sample_cnn", "vgg16": "vgg16", "big_cnn_3x3": "big_cnn(3, 3)"}
 _CASES = ("plain-eager", "plain-graph", "optimal-eager", "optimal-graph", "nested-graph")
@@ -18,14 +18,14 @@ _LEGEND = (
 def rows(scale):
     """Three networks at their published batches."""
     made = []
-    table = bench.published("tf2_eager_2020")
+    table = _suites.published("tf2_eager_2020")
     for published_as, network in _KNOWN_AS.items():
         plain, theirs = (row for row in table if row["network"] == published_as)
         base = plain["base_mib"]
         share = (theirs["peak_mib"] - (theirs["base_mib"] or base)) / (plain["peak_mib"] - base)
         published = {"share": share, "times": theirs["step_s"] / plain["step_s"]}
-        cases = bench.cases(network, bench.scaled(plain["batch"], scale), *_CASES, shares={"nested": 0.0}, steps=3)
-        made.append(bench.Row(cases, published))
+        cases = _suites.cases(network, _suites.scaled(plain["batch"], scale), *_CASES, shares={"nested": 0.0}, steps=3)
+        made.append(_suites.Row(cases, published))
     return made
 
 
@@ -34,9 +34,9 @@ def sheets(results):
     table = tuple(
         (
             f"{study.network}, {study.batch_size}",
-            f"{bench.percent(study.published['share'], 1)}, x {study.published['times']:.2f}",
-            *(bench.told(study, name, "plain-eager") for name in _CASES[2:]),
+            f"{_suites.percent(study.published['share'], 1)}, x {study.published['times']:.2f}",
+            *(_suites.told(study, name, "plain-eager") for name in _CASES[2:]),
         )
         for study in results.studies
     )
-    return [bench.Sheet("Beside a TF2 eager implementation of 2020", _HEADS, table, _LEGEND)]
+    return [_suites.Sheet("Beside a TF2 eager implementation of 2020", _HEADS, table, _LEGEND)]

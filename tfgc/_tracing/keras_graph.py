@@ -1,9 +1,8 @@
 """Read a Keras model into a Graph, and run its nodes by name.
 
-The only file that knows how Keras stores a functional graph. A `Program` is
-the runnable side of a `Graph`: the same node names, with the layer and the
-symbolic arguments behind each. It calls each layer just as `Functional.call`
-does, so a node does exactly what it does in the model.
+The only file that knows how Keras stores a functional graph. A `Program` is the runnable side of a `Graph`: the same
+node names, with the layer and the symbolic arguments behind each. It calls each layer just as `Functional.call` does,
+so a node does exactly what it does in the model.
 """
 
 import dataclasses
@@ -14,9 +13,11 @@ import keras
 from keras.src.models.functional import Functional, operation_fn, unpack_singleton
 from keras.src.models.sequential import Sequential
 
-from tfgc import _order, _ordering, _parts, _shapes
+from tfgc._core import node_order
+from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._errors import OptionError, UnsupportedModelError, near
-from tfgc._graph import Graph, Node, Ref, Spec
+from tfgc._framework import backward_order
+from tfgc._tracing import shapes, submodels
 
 
 def read(model, batch_size=None, input_shapes=None):
@@ -58,7 +59,7 @@ class _Step:
         if all(None not in t.shape for t in made) or any(None in t.shape for t in given.values()):
             return made
         function = operation_fn(self.node.operation, training=True)
-        return _shapes.traced(functools.partial(self.call, function), given, made)
+        return shapes.traced(functools.partial(self.call, function), given, made)
 
 
 class Program:
@@ -86,11 +87,11 @@ class Program:
         settled = batch_size is not None and all(None not in t.shape for t in specs.values())
         for name, step in self._steps.items():
             made = step.outputs(specs) if known else step.node.outputs
-            specs.update((Ref(name, i), _shapes.like(t, t.shape)) for i, t in enumerate(made))
+            specs.update((Ref(name, i), shapes.like(t, t.shape)) for i, t in enumerate(made))
         specs = {ref: _spec(t, settled) for ref, t in specs.items()}
         nodes = [self._node(name, specs) for name in self._steps]
         self.graph = Graph(
-            _order.order(nodes, self.outputs, self._pinned()),
+            node_order.order(nodes, self.outputs, self._pinned()),
             {name: specs[Ref(name)] for name in inputs},
             self.outputs,
             batch_size,
@@ -183,7 +184,7 @@ class Program:
 
         `release` maps a node to the tensors that end with it; `watch(name, outputs)` is called after each.
         """
-        turns = None if _ordering.is_chain(self.graph, names) else _ordering.turns()
+        turns = None if backward_order.is_chain(self.graph, names) else backward_order.turns()
         for name in names:
             step = self._steps[name]
             call = operation_fn(step.node.operation, training=step.training if training is None else training)
@@ -229,7 +230,7 @@ def functional_of(model):
             "keras.Input(shape), or call it once on a batch"
         )
     told = f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read"
-    raise UnsupportedModelError(f"{told}. {_parts.advice(model, _is_graph)}")
+    raise UnsupportedModelError(f"{told}. {submodels.advice(model, _is_graph)}")
 
 
 def _is_graph(model):
@@ -291,7 +292,7 @@ def _resized(tensor, batch_size, shape):
         if full[0] not in (None, batch_size):
             raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
         full[0] = batch_size
-    return _shapes.like(tensor, full)
+    return shapes.like(tensor, full)
 
 
 def _spec(tensor, settled=False):

@@ -7,7 +7,7 @@ import json
 
 import keras
 
-from tfgc._settings import books
+from tfgc._framework.layer_settings import books
 
 _MOST = 8
 # What holds nothing of the user's, and much of its own.

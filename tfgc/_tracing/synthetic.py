@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _trace
+from tfgc._core.graph import Ref
 from tfgc._errors import OptionError
-from tfgc._graph import Ref
+from tfgc._tracing import keras_graph
 
 _SEED = 0
 _LINE = 8  # words in a line of text
@@ -52,7 +52,7 @@ def _words(model):
 def _specs(model, batch_size, input_shapes):
     inputs, outputs = model.inputs, model.outputs
     if input_shapes:
-        graph = _trace.read(model, batch_size, input_shapes)
+        graph = keras_graph.read(model, batch_size, input_shapes)
         inputs, outputs = [graph.specs[Ref(t.name)] for t in inputs], [graph.specs[ref] for ref in graph.outputs]
     for tensor, spec in zip(model.inputs, inputs):
         if None in spec.shape[1:]:

@@ -4,10 +4,12 @@ import functools
 
 import keras
 
-from tfgc import _layers, _planner, _trace, _traces
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
-from tfgc._plan import Plan
-from tfgc._segments import Runner
+from tfgc._planning import planner
+from tfgc._tracing import keras_graph
+from tfgc._training import layer_calls, stale_traces
+from tfgc._training.segment_runner import Runner
 
 
 def enable(
@@ -84,7 +86,9 @@ def enable(
         raise OptionError(f"check_replay=True compares tfgc's own two runs: leave wrap={wrap!r} out")
     how = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
     switch(model, plan, strategy, budget, layers, **how)
-    _traces.renew(model, "tfgc.enable", [layer for layer in model._flatten_layers() if _trace.stands_in(layer)])
+    stale_traces.renew(
+        model, "tfgc.enable", [layer for layer in model._flatten_layers() if keras_graph.stands_in(layer)]
+    )
     return model
 
 
@@ -95,20 +99,20 @@ def switch(model, plan, strategy=None, budget=None, layers=None, **how):
             raise OptionError("layers= names what to recompute: leave plan, strategy and budget out")
         if not isinstance(model, keras.Model):
             raise UnsupportedModelError(f"{model!r} is no keras.Model")
-        chosen = _layers.choose(model, layers)
-        _layers.restore_calls(model)
-        _layers.replace_calls(model, chosen, **how)
+        chosen = layer_calls.choose(model, layers)
+        layer_calls.restore_calls(model)
+        layer_calls.replace_calls(model, chosen, **how)
     else:
-        _trace.functional_of(model)
+        keras_graph.functional_of(model)
         if not model.weights:
             raise UnsupportedModelError(
                 f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
             )
         replan = None
         if plan is None:
-            replan = functools.partial(_planner.plan, model, strategy=strategy, budget=budget)
+            replan = functools.partial(planner.plan, model, strategy=strategy, budget=budget)
         runner = Runner(model, plan or replan(), replan=replan, **how)
-        _layers.restore_calls(model)
+        layer_calls.restore_calls(model)
         model.call = runner.call
 
 
@@ -127,7 +131,7 @@ def disable(model):
     """
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
-    changed = _layers.restore_calls(model)
+    changed = layer_calls.restore_calls(model)
     if changed:
-        _traces.renew(model, "tfgc.disable", changed)
+        stale_traces.renew(model, "tfgc.disable", changed)
     return model

@@ -12,9 +12,12 @@ import weakref
 
 import keras
 
-from tfgc import _context, _entry, _functional, _settings, _trace
-from tfgc._block import Block
 from tfgc._errors import OptionError, near
+from tfgc._framework import layer_settings, private_api
+from tfgc._pure import functional
+from tfgc._replay import call_checks
+from tfgc._replay.block import Block
+from tfgc._tracing import keras_graph
 
 # For each model the layers that it was enabled by, and what stands in for their `call`: they may leave the model.
 _replaced = weakref.WeakKeyDictionary()
@@ -28,23 +31,23 @@ class LayerCall:
     def __init__(self, layer, *, wrap=None, compile_segments=True, check_replay=False):
         self._original = original = layer.call
         functools.update_wrapper(self, original)
-        settings = _settings.Settings([layer])
+        settings = layer_settings.Settings([layer])
 
         def run(*args, **kwargs):
             with settings.watched():
                 made = original(*args, **kwargs)
             if check_replay:
-                _functional.note(layer.path or layer.name, keras.tree.flatten(made))
+                functional.note(layer.path or layer.name, keras.tree.flatten(made))
             return made
 
         self._name = f"layer {layer.path or layer.name!r}"
         self._block = Block(run, name=self._name, compiled=compile_segments, wrap=wrap, settings=settings, loose=True)
 
     def __call__(self, *args, **kwargs):
-        if _context.is_inference() or _context.in_stateless_scope():
+        if private_api.is_inference() or private_api.in_stateless_scope():
             return self._original(*args, **kwargs)
-        _entry.refuse_tf1_graph(self._name)
-        if _entry.is_empty(args, kwargs):
+        call_checks.refuse_tf1_graph(self._name)
+        if call_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
         return self._block(*args, **kwargs)
 
@@ -85,7 +88,7 @@ def restore_calls(model):
     """Give a model and every layer of it their own `call` back; return those that had another one."""
     gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
-    changed = {layer for layer in [*model._flatten_layers(), *gone] if _trace.stands_in(layer)}
+    changed = {layer for layer in [*model._flatten_layers(), *gone] if keras_graph.stands_in(layer)}
     for layer in changed:
         del layer.call
     return changed
@@ -94,7 +97,7 @@ def restore_calls(model):
 @contextlib.contextmanager
 def restored(model):
     """Run a model plainly in here; afterwards it is enabled again if it was."""
-    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if _trace.stands_in(layer)}
+    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if keras_graph.stands_in(layer)}
     replaced = _replaced.get(model)
     restore_calls(model)
     try:

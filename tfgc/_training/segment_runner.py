@@ -18,10 +18,14 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfgc import _entry, _functional, _ordering, _settings, _trace, _twins
-from tfgc._block import Block
+from tfgc._core.graph import Ref
 from tfgc._errors import OptionError, PlanMismatchError
-from tfgc._graph import Ref
+from tfgc._framework import backward_order, layer_settings
+from tfgc._pure import functional
+from tfgc._replay import call_checks
+from tfgc._replay.block import Block
+from tfgc._tracing import keras_graph
+from tfgc._training import shared_traces
 
 
 class Runner:
@@ -43,11 +47,11 @@ class Runner:
         self._original = type(model).call
         self._model = model
         self._replan = replan
-        self._how = (wrap, compile_segments, _functional.note if check_replay else None)
+        self._how = (wrap, compile_segments, functional.note if check_replay else None)
         self._read(plan)
 
     def _read(self, plan):
-        program = _trace.Program(self._model)
+        program = keras_graph.Program(self._model)
         plan.check(program.graph)
         self.plan, self._program = plan, program
         self._run = _chain(_How(program, *self._how), plan.segments, program.outputs)
@@ -73,8 +77,8 @@ class Runner:
         """Stand in for the model's own `call`; `training=False` runs that one."""
         if training is False:
             return self._original(self._model, inputs, training=False, mask=mask)
-        _entry.refuse_tf1_graph(f"the enabled {self._model.name!r}")
-        if _entry.is_empty(inputs):
+        call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
+        if call_checks.is_empty(inputs):
             return self._original(self._model, inputs, training=training, mask=mask)
         if not self.is_current:
             self._follow()
@@ -107,7 +111,7 @@ def _chain(how, segments, kept, number=""):
     releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
 
     def run(table, training):
-        turns = _ordering.turns()
+        turns = backward_order.turns()
         for (needed, produced, block), release in zip(pieces, releases):
             call = lambda given, needed=needed, block=block: block(*(given[ref] for ref in needed), training=training)
             made = turns.take(call, needed, table) if turns else call(table)
@@ -126,7 +130,7 @@ def _piece(how, segment, number, firsts):
     program, name = how.program, f"segment {number}, {segment}"
     nodes = _leaves(segment)
     needed, produced, release = interface(program.graph, nodes)
-    settings = _settings.Settings(program.layers(nodes))
+    settings = layer_settings.Settings(program.layers(nodes))
 
     def run(*tensors, training):
         table = dict(zip(needed, tensors))
@@ -148,12 +152,12 @@ def _piece(how, segment, number, firsts):
 
     replay = segment.mode == "recompute"
     # What is watched is told by its own name.
-    kind_now = lambda: None if how.watch else _twins.signature(program, segment, nodes, needed, produced)
+    kind_now = lambda: None if how.watch else shared_traces.signature(program, segment, nodes, needed, produced)
     kind, twin = kind_now(), None
     if kind in firsts:
         first, block, kind_of_first = firsts[kind]
         alike = lambda: kind_now() is not None and kind_now() == kind_of_first()
-        twin = _twins.Twin(block, _twins.renaming(program, first, nodes), alike)
+        twin = shared_traces.Twin(block, shared_traces.renaming(program, first, nodes), alike)
     block = Block(
         run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=settings, again=again, twin=twin
     )

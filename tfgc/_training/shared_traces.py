@@ -10,8 +10,8 @@ import json
 
 import keras
 
-from tfgc import _costs
-from tfgc._graph import Ref
+from tfgc._core.graph import Ref
+from tfgc._costs import node_costs
 
 _PLAIN = (bool, int, float, str, type(None))
 _BOOKS = ("keras.", "inspect", "collections", "_thread", "weakref")
@@ -29,7 +29,7 @@ def signature(program, segment, nodes, needed, produced):
     parts, seen = [tuple(graph.specs[ref] for ref in needed), _shape(segment)], {}
     for i, name in enumerate(nodes):
         node = graph.nodes[graph.position[name]]
-        call = _costs.call_key(program, node)
+        call = node_costs.call_key(program, node)
         operation, arguments, _ = program.call_of(name)
         if call is None or not _tells_all(operation, arguments):
             return None

@@ -10,10 +10,11 @@ import functools
 
 import keras
 
-from tfgc import _trace, strategies
+from tfgc import strategies
+from tfgc._core.graph import Ref
+from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError, whole
-from tfgc._graph import Ref
-from tfgc._plan import Plan
+from tfgc._tracing import keras_graph
 
 
 def split(model, n_or_plan):
@@ -48,7 +49,7 @@ def split(model, n_or_plan):
         >>> bool(np.array_equal(y, model(x)))
         True
     """
-    program = _trace.Program(model)
+    program = keras_graph.Program(model)
     if isinstance(n_or_plan, Plan):
         plan = n_or_plan
     else:

@@ -21,8 +21,8 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tfgc import _context
 from tfgc._errors import StaleTraceWarning
+from tfgc._framework import private_api
 
 _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
@@ -55,7 +55,7 @@ def _is_captured(model):
     """
     with tf.init_scope():
         alone = max(map(_references, _replicas(tf.Variable(0.0))))  # replicas, in the scope of a strategy
-    parts = [part for variable in model.variables for part in _replicas(_context.storage(variable))]
+    parts = [part for variable in model.variables for part in _replicas(private_api.storage(variable))]
     return not parts or any(_references(part) > alone for part in parts)
 
 
@@ -76,7 +76,7 @@ def _stale(model, functions, inside):
     """Functions of the user's own whose traces hold gradients of `model`, those with the ids `inside` apart."""
     handles = {id(handle) for variable in model.variables for handle in _handles(variable)}
     concerned = [f for f in functions if id(f) not in inside and not _is_ours(f.python_function)]
-    return [f for f in concerned if any(_holds(trace, handles) for trace in _context.traces(f))]
+    return [f for f in concerned if any(_holds(trace, handles) for trace in private_api.traces(f))]
 
 
 def _functions_inside(changed):
@@ -93,14 +93,14 @@ def _holds(trace, handles):
     """Whether a trace reads one of these variables and takes gradients, or was called under an eager tape."""
     if not any(id(tensor) in handles for tensor in trace.captured_inputs):
         return False
-    if _context.is_differentiated(trace):
+    if private_api.is_differentiated(trace):
         return True
     return any(op.name.startswith(("gradient_tape/", "gradients/")) for op in trace.graph.get_operations())
 
 
 def _handles(variable):
     """What traces capture of a variable: one handle for each replica."""
-    return [part.handle for part in _replicas(_context.storage(variable))]
+    return [part.handle for part in _replicas(private_api.storage(variable))]
 
 
 def _replicas(storage):

@@ -5,10 +5,12 @@ import functools
 import keras
 import tensorflow as tf
 
-from tfgc import _entry, _planner, _settings
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
-from tfgc._plan import Plan
-from tfgc._segments import Runner
+from tfgc._framework import layer_settings
+from tfgc._planning import planner
+from tfgc._replay import call_checks
+from tfgc._training.segment_runner import Runner
 
 
 def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=False, jit_compile=False):
@@ -56,7 +58,7 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     if not isinstance(plan, Plan | None):
         raise OptionError(f"plan={plan!r} is no tfgc.Plan: make one with tfgc.plan(model, ...)")
     if plan is None:
-        plan = _planner.plan(model)
+        plan = planner.plan(model)
     runner = Runner(model, plan)
     if not model.trainable_weights:
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
@@ -67,7 +69,7 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
 
     def step(x, y, sample_weight=None):
         with tf.init_scope():  # where the step is called, whatever traces it
-            _entry.refuse_tf1_graph(f"the training step of {model.name!r}")
+            call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
         with tf.GradientTape() as tape:
             predictions = trainer(x, training=True)
             value = trainer.compute_loss(x, y, predictions, sample_weight)
@@ -88,7 +90,7 @@ def _followed(step, model, runner, traced, **how):
     compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, **how)
     if traced and tf.distribute.has_strategy():
         return compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
-    settings = _settings.Settings([model])
+    settings = layer_settings.Settings([model])
     functions = {}
 
     def follow(x, y, sample_weight=None):

@@ -5,8 +5,9 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _context, _effects, _functional, _packing
 from tfgc._errors import told
+from tfgc._framework import private_api
+from tfgc._pure import functional, side_effects, tensor_packing
 
 
 @contextlib.contextmanager
@@ -32,12 +33,12 @@ def probed(layers):
 
 def _probe(original, name, unrepeatable, kept):
     def call(*args, **kwargs):
-        if _context.in_stateless_scope():
+        if private_api.in_stateless_scope():
             return original(*args, **kwargs)
-        packing = _packing.Packing((args, kwargs))
+        packing = tensor_packing.Packing((args, kwargs))
         tensors = packing.release()
         try:
-            effects = _effects.discover(original, packing)
+            effects = side_effects.discover(original, packing)
         except Exception as error:  # The plain call that follows raises what is the user's own mistake.
             kept[name] = f"it cannot be traced ({told(error)})"
             return original(*args, **kwargs)
@@ -58,7 +59,7 @@ def _outcome(fn, packing, tensors, effects, values):
     """Everything that one run of `fn` gives: results, losses, states, and gradients for ones."""
     with tf.GradientTape() as tape:
         tape.watch([t for t in [*tensors, *values] if t.dtype.is_floating or t.dtype.is_complex])
-        run = _functional.run(fn, packing, tensors, effects.reads, values)
+        run = functional.run(fn, packing, tensors, effects.reads, values)
     targets = [run.tensors[i] for i in run.differentiable]
     gradients = tape.gradient(targets, [*tensors, *values]) if targets else []
     return [*run.tensors, *(tf.convert_to_tensor(g) for g in gradients if g is not None)]

@@ -13,9 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc import _attached, _effects, _enable, _layers, _packing, _repeat, _trace, _train
 from tfgc._errors import OptionError, UnsupportedModelError, near, whole
-from tfgc._verdict import EPSILON, Judge
+from tfgc._framework import tensor_attributes
+from tfgc._pure import side_effects, tensor_packing
+from tfgc._tracing import keras_graph
+from tfgc._training import enable, layer_calls, train_step
+from tfgc._verify import determinism
+from tfgc._verify.verdicts import EPSILON, Judge
 
 _MODES = ("eager", "compiled", "graph", "xla")
 _SQUARES = "the mean square of the outputs and of the logits behind them"
@@ -80,18 +84,18 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
         raise OptionError("give a plan or layers=, not both")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_layers.restored(model))
+        stack.enter_context(layer_calls.restored(model))
         step = _Step(model, data, loss)
         stack.callback(step.write, step.read())
-        chosen = None if layers is None else _layers.choose(model, layers)
+        chosen = None if layers is None else layer_calls.choose(model, layers)
         judge = Judge(*_tolerances(model, chosen))
         for mode in modes:
             befores, plain = step.run(_BASELINE[mode], steps)
-            _enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
+            enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
-            _layers.restore_calls(model)
+            layer_calls.restore_calls(model)
             judge.compare(mode, plain, planned, functools.partial(_others, step, mode, befores))
-        with _repeat.probed(_parts(model, chosen)) as (unrepeatable, kept):
+        with determinism.probed(_parts(model, chosen)) as (unrepeatable, kept):
             model(data[0], training=True)
     return judge.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
 
@@ -110,9 +114,9 @@ class _Step:
         self._model, self._data = model, data
         self._grader = _grader(model, loss, data[1] is not None)
         self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
-        packing = _packing.Packing(((data[0],), {"training": True}))
+        packing = tensor_packing.Packing(((data[0],), {"training": True}))
         packing.release()
-        effects = _effects.discover(model, packing)
+        effects = side_effects.discover(model, packing)
         self._states = _named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
         if self._grader is not None:
             # Metrics are built by their first use.
@@ -164,7 +168,9 @@ class _Step:
             loss = self._grader.compute_loss(x, y, outputs, weight)
             return loss, self._grader.compute_metrics(x, y, outputs, weight)
         flat = tf.nest.flatten(outputs)
-        behind = [value for tensor in flat for name, value in _attached.attributes(tensor) if name == "_keras_logits"]
+        behind = [
+            value for tensor in flat for name, value in tensor_attributes.attributes(tensor) if name == "_keras_logits"
+        ]
         flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
 
@@ -193,7 +199,7 @@ def _grader(model, loss, has_targets):
     if loss is not None and not has_targets:
         raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
     if loss is not None:
-        trainer = _train.Trainer(model, model)
+        trainer = train_step.Trainer(model, model)
         trainer.compile(loss=loss)
         return trainer
     return model if has_targets and model.compiled else None
@@ -203,7 +209,7 @@ def _parts(model, chosen):
     """The layers to try twice, by name: those that are chosen, or that a model calls itself."""
     if chosen is not None:
         return {layer.path or layer.name: layer for layer in chosen}
-    called = {step.node.operation: None for step in _trace.Program(model).steps}
+    called = {step.node.operation: None for step in keras_graph.Program(model).steps}
     found = {}
     for layer in called:
         if isinstance(layer, keras.Layer):
@@ -217,7 +223,7 @@ def _tolerances(model, chosen):
     coarsest = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
     if chosen is not None:
         return coarsest, 16
-    program = _trace.Program(model)
+    program = keras_graph.Program(model)
     uses = collections.Counter(ref for node in program.graph.nodes for ref in node.inputs)
     calls = collections.Counter(id(step.node.operation) for step in program.steps)
     # Regularizers are one use more of an output or a weight.

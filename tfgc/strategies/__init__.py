@@ -3,15 +3,15 @@
 A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It
 needs neither TensorFlow nor Keras, and any function of that signature can be
 given wherever a name can. Its budget is in buffers, weights and slots left out, as
-`Outlook.peak_bytes` counts them; what budgets of users mean, and how they come to that, is in `_fitting`.
+`Outlook.peak_bytes` counts them; what budgets of users mean, and how they come to that, is in `_planning.budget_fit`.
 """
 
 import importlib
 import inspect
 import pkgutil
 
-from tfgc import _judge
 from tfgc._errors import OptionError, near, whole
+from tfgc._simulate import outlooks
 
 
 def available():
@@ -20,7 +20,7 @@ def available():
     >>> "sqrt" in available()
     True
     """
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def get(strategy):
@@ -68,7 +68,7 @@ def honours_budget(strategy):
 def apply(strategy, graph, *, budget=None, **options):
     """Plan `graph` by a strategy, refusing options that it does not take; the plan has its `Outlook`."""
     options = check_options(strategy, options, budget)
-    return _judge.judged(graph, get(strategy)(graph, **options))
+    return outlooks.judged(graph, get(strategy)(graph, **options))
 
 
 def check_options(strategy, options, budget=None):

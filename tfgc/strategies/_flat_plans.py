@@ -8,10 +8,10 @@ do whatever more can, so one label a state decides what fits under a peak.
 
 import numpy as np
 
-from tfgc import _walk
-from tfgc._buffers import Buffers
-from tfgc._plan import Plan
-from tfgc._stretch import Sweeper
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
+from tfgc._simulate import step_events
+from tfgc.strategies._segment_costs import Sweeper
 
 
 class Paths:
@@ -25,7 +25,7 @@ class Paths:
     def __init__(self, graph, limit):
         self.graph = graph
         self._buffers = b = Buffers(graph)
-        self._work, _ = _walk.works(graph)
+        self._work, _ = step_events.works(graph)
         self._sweeper = Sweeper(b, [forward for forward, _ in self._work])
         self._positions = [p for p in range(len(graph)) if not b.takes[p]]
         self._limit = limit

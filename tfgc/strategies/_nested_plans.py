@@ -7,7 +7,7 @@ stretch forward without keeping, goes on behind that, and then makes a pass over
 a pass costs depends on i, j, the memory left, and on which of its inputs are held for others anyway.
 
 Memory is counted in slots, rounded to the nearest: the front says what a plan should
-need, `_simulate` what it does need. Where all byte counts are multiples of
+need, `_simulate.simulator` what it does need. Where all byte counts are multiples of
 a slot, as in small graphs, the result is exact.
 """
 
@@ -15,9 +15,9 @@ import itertools
 
 import numpy as np
 
-from tfgc import _walk
-from tfgc._buffers import Buffers
-from tfgc._stretch import Sweeper
+from tfgc._core.buffers import Buffers
+from tfgc._simulate import step_events
+from tfgc.strategies._segment_costs import Sweeper
 
 
 class Passes:
@@ -36,7 +36,7 @@ class Passes:
         self._b = b = Buffers(graph)
         self._n = n = len(graph)
         self._replays_again = replays_again
-        self._works, _ = _walk.works(graph)
+        self._works, _ = step_events.works(graph)
         self._crests = Sweeper(b, None)
         self._ends = [*positions, n]
         self._next = dict(itertools.pairwise(self._ends))

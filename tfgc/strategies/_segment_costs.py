@@ -4,7 +4,7 @@ A stretch from `start` to `end` is run again with all of it kept. Buffers made b
 `start` that are *held* for others anyway count as nothing here. Moving the end by a node
 adds that node and may wake earlier ones whose results nobody in the stretch read so far;
 each lengthens the lives of what it reads. One sweep thus gives all ends of a
-start, and every figure is the one that `_simulate` counts event by event.
+start, and every figure is the one that `_simulate.simulator` counts event by event.
 """
 
 import itertools

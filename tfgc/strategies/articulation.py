@@ -9,7 +9,7 @@ out. A graph without such points is kept whole. O(n).
 import itertools
 
 from tfgc import strategies
-from tfgc._plan import Plan
+from tfgc._core.plan import Plan
 
 
 def plan(graph, *, segments=None):

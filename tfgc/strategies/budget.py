@@ -1,7 +1,7 @@
 """The least work under a byte budget, nested replays allowed (`nested=False`: each node runs twice at most).
 
 Dynamic programming after rotor (Beaumont et al., arXiv:1911.13214), for any graph in its fixed
-order; see `_nested`. One front of plans is made for all budgets, each judged by the
+order; see `_nested_plans`. One front of plans is made for all budgets, each judged by the
 simulator, and a budget picks from it: a larger budget never gives a slower plan, a smaller one never
 a higher peak. Exact for graphs of few positions and small byte counts. Above `positions` places
 to cut, neighbours are merged first, where the cut between them is large; the plan's options then say
@@ -13,10 +13,12 @@ import dataclasses
 
 import numpy as np
 
-from tfgc import _nested, _simulate, strategies
-from tfgc._buffers import Buffers
+from tfgc import strategies
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, flag, whole
-from tfgc._plan import Plan
+from tfgc._simulate import simulator
+from tfgc.strategies import _nested_plans
 
 _CANDIDATES = 128
 # Up to so many nodes `optimal` takes seconds; its plan, cut anywhere, is then part of the front.
@@ -38,7 +40,7 @@ def plan(graph, *, budget, positions=100, nested=True):
     fitting = [(peak, plan) for peak, plan in plans if peak <= budget]
     if not fitting:
         peak, least = plans[0]
-        raise InfeasibleBudgetError(budget, peak, _simulate.predict(graph, least).node)
+        raise InfeasibleBudgetError(budget, peak, simulator.predict(graph, least).node)
     return fitting[-1][1]
 
 
@@ -49,8 +51,8 @@ def front(graph, *, positions=100, nested=True):
     plain = Plan.from_cuts(graph, [], strategy="budget")
     plans = [plain]
     chosen = _merged(graph, buffers, positions)
-    most = _simulate.predict(graph, plain, buffers).peak_bytes
-    passes = _nested.Passes(graph, chosen, most, replays_again=nested)
+    most = simulator.predict(graph, plain, buffers).peak_bytes
+    passes = _nested_plans.Passes(graph, chosen, most, replays_again=nested)
     options = {} if nested else {"nested": False}
     if len(chosen) < len(_places(graph, buffers)):
         options["coarsened"] = len(chosen)
@@ -59,7 +61,7 @@ def front(graph, *, positions=100, nested=True):
     if len(graph) <= _SMALL:
         best = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(best, strategy="budget", options=options))
-    judged = [(p.peak_bytes, p.work, plan) for plan in plans for p in [_simulate.predict(graph, plan, buffers)]]
+    judged = [(p.peak_bytes, p.work, plan) for plan in plans for p in [simulator.predict(graph, plan, buffers)]]
     best, least = [], float("inf")
     for peak, work, plan in sorted(judged, key=lambda x: x[:2]):
         if work < least:

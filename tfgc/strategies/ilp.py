@@ -1,7 +1,7 @@
 """The least work under a byte budget without nesting, by integer programming.
 
 After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and
-recomputed segments of the graph's order. A path through the states of `_paths` is chosen, with
+recomputed segments of the graph's order. A path through the states of `_flat_plans` is chosen, with
 the bytes held along it; each step of the path must fit. Solved by HiGHS through SciPy under
 a time limit; the optimality gap that is left when it ends is in the plan's options. Exact where the gap is 0, for a
 budget in buffers; `tfgc.plan` asks at budgets that fall by 4 % until the allocator can serve the plan, too.
@@ -9,8 +9,10 @@ budget in buffers; `tfgc.plan` asks at budgets that fall by 4 % until the alloca
 
 import numpy as np
 
-from tfgc import _paths, _simulate, strategies
+from tfgc import strategies
 from tfgc._errors import InfeasibleBudgetError, TfgcError
+from tfgc._simulate import simulator
+from tfgc.strategies import _flat_plans
 
 
 def plan(graph, *, budget, time_limit=60):
@@ -25,10 +27,10 @@ def plan(graph, *, budget, time_limit=60):
         0.0
     """
     optimize, sparse = _scipy()
-    paths = _paths.Paths(graph, budget)
+    paths = _flat_plans.Paths(graph, budget)
     least = paths.least_peak()
     if least is None:
-        prediction = _simulate.predict(graph, strategies.apply("optimal", graph))
+        prediction = simulator.predict(graph, strategies.apply("optimal", graph))
         raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
     way, gap = _solved(optimize, sparse, paths, budget, time_limit)
     return paths.plan(way or least, strategy="ilp", options={"gap": gap})

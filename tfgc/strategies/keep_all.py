@@ -1,6 +1,6 @@
 """Nothing is recomputed: one segment, kept. The baseline, and the fastest plan."""
 
-from tfgc._plan import Plan
+from tfgc._core.plan import Plan
 
 
 def plan(graph):

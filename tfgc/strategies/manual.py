@@ -4,8 +4,8 @@ The "collection" mode of TF1's gradient-checkpointing. The model is cut behind e
 named layer, and every tensor alive there is stored. O(n).
 """
 
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, near
-from tfgc._plan import Plan
 
 
 def plan(graph, *, keep):

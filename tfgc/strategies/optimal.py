@@ -15,9 +15,11 @@ under the peak of `sqrt`.
 
 import itertools
 
-from tfgc import _paths, _simulate, strategies
-from tfgc._buffers import Buffers
-from tfgc._plan import Plan
+from tfgc import strategies
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
+from tfgc._simulate import simulator
+from tfgc.strategies import _flat_plans
 
 
 def plan(graph):
@@ -36,8 +38,8 @@ def plan(graph):
     for n in _counts(len(graph)):
         ends = itertools.accumulate(len(s.nodes) for s in strategies.apply("sqrt", graph, segments=n).segments[:-1])
         simple.append(Plan.from_cuts(graph, [end for end in ends if not joints[end]], strategy="optimal"))
-    limit = min(_simulate.predict(graph, plan).peak_bytes for plan in simple)
-    paths = _paths.Paths(graph, limit)
+    limit = min(simulator.predict(graph, plan).peak_bytes for plan in simple)
+    paths = _flat_plans.Paths(graph, limit)
     way = paths.least_peak()
     cheaper = paths.cheapest(paths.peak(way))
     if cheaper is not None and paths.work(cheaper) < paths.work(way):

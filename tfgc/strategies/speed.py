@@ -8,8 +8,8 @@ does read it (an activation inside of it) is kept by itself. O(n).
 
 import math
 
-from tfgc._buffers import Buffers
-from tfgc._plan import Plan
+from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
 
 # Flops for each output element: normalisations and activations do 1 to 10, a 3x3 depthwise convolution 18.
 _MUCH = 12

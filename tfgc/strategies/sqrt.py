@@ -11,7 +11,7 @@ residual block rather than inside of it. O(n segments).
 import itertools
 
 from tfgc import strategies
-from tfgc._plan import Plan
+from tfgc._core.plan import Plan
 
 
 def plan(graph, *, segments=None):

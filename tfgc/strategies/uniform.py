@@ -5,7 +5,7 @@ costs and needs no sizes, so it also plans models whose input sizes are not know
 """
 
 from tfgc import strategies
-from tfgc._plan import Plan
+from tfgc._core.plan import Plan
 
 
 def plan(graph, *, segments=None):

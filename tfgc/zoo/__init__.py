@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 
-from tfgc import _folder
+from tfgc import _user_modules
 from tfgc._errors import OptionError, TfgcError, near
 from tfgc.zoo._catalogue import catalogue, families
 
@@ -57,7 +57,7 @@ def build(name, image_size=None):
     if ":" in name:
         module, _, function = name.partition(":")
         try:
-            builder = getattr(_folder.module(module), function)
+            builder = getattr(_user_modules.module(module), function)
         except (ImportError, AttributeError) as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}") from error
         return _attempt(name, lambda: _call(builder, (), image_size, name))

@@ -7,6 +7,7 @@ Listing and shell completion have to start at once: the families are read as tex
 import ast
 import dataclasses
 import pkgutil
+import sys
 
 # fmt: off
 APPLICATIONS = [
@@ -60,9 +61,8 @@ def catalogue():
 
 def families():
     """Names of the modules of this folder that hold networks."""
-    import tfgc.zoo
-
-    return [module.name for module in pkgutil.iter_modules(tfgc.zoo.__path__) if not module.name.startswith("_")]
+    path = sys.modules[__package__].__path__
+    return [module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_")]
 
 
 def _read(family, source):

@@ -2,16 +2,16 @@
 
 import click
 
-from tfgc import _cli_options as shared
-from tfgc import bench
+from tfgc import _suites
+from tfgc._cli import options as shared
 from tfgc._errors import OptionError
 
 
-@click.command("bench", cls=shared.Command, epilog=f"Suites: {', '.join(bench.available())}.")
+@click.command("bench", cls=shared.Command, epilog=f"Suites: {', '.join(_suites.available())}.")
 @click.argument(
     "suite",
     is_eager=True,
-    shell_complete=lambda context, option, text: [s for s in bench.available() if s.startswith(text)],
+    shell_complete=lambda context, option, text: [s for s in _suites.available() if s.startswith(text)],
 )
 @click.argument("networks", nargs=-1)
 @click.option("--predict", is_flag=True, is_eager=True, help="Plan and predict at the published batches; run nothing.")
@@ -31,26 +31,27 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
     Each case runs in a process of its own and is kept in the results file as soon as it is done: a run that
     was interrupted goes on where it ended. `tfgc report` makes a page of the file.
     """
-    from tfgc import _bench, _report
+    from tfgc._measure import suite_runner
+    from tfgc._report import comparison
 
-    rows = _bench.chosen_rows(suite, scale, networks)
+    rows = suite_runner.chosen_rows(suite, scale, networks)
     if predict and steps is not None:
         raise OptionError("--steps: with --predict no step is run")
     if table:
-        results = _bench.read(suite, output, networks)
+        results = suite_runner.read(suite, output, networks)
     else:
-        with shared.progress(suite, sum(map(_bench.size, rows)), "cases") as told:
-            results = _bench.run(
+        with shared.progress(suite, sum(map(suite_runner.size, rows)), "cases") as told:
+            results = suite_runner.run(
                 suite, output, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
                 command=shared.this_command(), on_start=told.start, on_kept=told.skip, on_done=told.done,
             )  # fmt: skip
     if shared.tell_json(results, json_path):
         return
-    for sheet in bench.get(suite).sheets(results):
+    for sheet in _suites.get(suite).sheets(results):
         if markdown:
             click.echo(sheet.markdown())
         else:
-            _report.print_table(sheet)
+            comparison.print_table(sheet)
     if not table:
         click.echo(f"kept in {output}; tfgc report {output} -o report.html makes a page of it", err=True)
 

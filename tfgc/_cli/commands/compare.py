@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc import _cli_options as shared
+from tfgc._cli import options as shared
 from tfgc._errors import TfgcError
 
 
@@ -25,17 +25,19 @@ def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
     each strategy and plan in eager calls and in tf.function. A case that runs out of memory is a row "oom".
     The JSON file is one that `tfgc report` reads; for it the least work for each peak is predicted, too.
     """
-    from tfgc import _measure, _report, _results
+    from tfgc._measure import compare
+    from tfgc._records import measurement
+    from tfgc._report import comparison
 
     wanted = None if strategy is None else [item.strip() for item in strategy.split(",") if item.strip()]
-    cases = _measure.plan_cases(
+    cases = compare.plan_cases(
         name, batch_size, wanted, image_size, steps,
         plans=plan_paths, budget=budget, input_shapes=shared.shapes(inputs) or None,
     )  # fmt: skip
     if plot_path:
-        _report.require_matplotlib()
+        comparison.require_matplotlib()
     with shared.progress(name, len(cases), "cases") as told:
-        study = _measure.study(
+        study = compare.study(
             cases,
             front=bool(json_path),
             marks=(budget,) if budget else (),
@@ -43,10 +45,10 @@ def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
             on_result=lambda _: told.done(),
         )
     if plot_path:
-        _report.plot(study.records, plot_path)
-    if not shared.tell_json(_results.Results((study,), shared.this_command()), json_path):
-        _report.print_table(_report.comparison(study.records))
-        _report.print_table(_report.losses(study.records))
+        comparison.plot(study.records, plot_path)
+    if not shared.tell_json(measurement.Results((study,), shared.this_command()), json_path):
+        comparison.print_table(comparison.comparison(study.records))
+        comparison.print_table(comparison.losses(study.records))
     failed = [r for r in study.records if r.status == "failed"]
     if failed:
         raise TfgcError(f"{len(failed)} of {len(study.records)} cases failed; {failed[0].name}: {failed[0].detail}")

@@ -5,7 +5,7 @@ import json
 
 import click
 
-from tfgc import _cli_options as shared
+from tfgc._cli import options as shared
 
 
 @click.command("explain", cls=shared.Command)
@@ -33,9 +33,11 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
 
 def _judged(model, batch_size, plan, *, input_shapes, measure):
     """A saved plan with its figures for this batch."""
-    from tfgc import _judge, _sizes, _trace
+    from tfgc._planning import annotated
+    from tfgc._simulate import outlooks
+    from tfgc._tracing import keras_graph
 
-    plan.check(_trace.read(model))
+    plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step
-    graph = _sizes.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step)
-    return _judge.judged(graph, dataclasses.replace(plan, batch_size=graph.batch_size))
+    graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step)
+    return outlooks.judged(graph, dataclasses.replace(plan, batch_size=graph.batch_size))

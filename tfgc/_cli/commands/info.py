@@ -7,7 +7,7 @@ import platform
 
 import click
 
-from tfgc import _cli_options as shared
+from tfgc._cli import options as shared
 from tfgc._errors import OptionError
 
 _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
@@ -43,7 +43,7 @@ def _facts():
     versions = {"python": platform.python_version()}
     for package in packages:
         versions[package] = _version(package)
-    from tfgc import _memory
+    from tfgc._planning import free_memory
 
     gpus = tf.config.list_physical_devices("GPU")
     return {
@@ -52,7 +52,7 @@ def _facts():
         "machine": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
-        "free_bytes": _memory.machine_bytes(),
+        "free_bytes": free_memory.machine_bytes(),
         "devices": [
             {"name": device.name.removeprefix("/physical_device:"), "free_bytes": _free() if i == 0 else None}
             for i, device in enumerate(gpus or tf.config.list_physical_devices("CPU"))
@@ -62,10 +62,10 @@ def _facts():
 
 def _free():
     """Bytes that the first device has free for TensorFlow; None if they cannot be read."""
-    from tfgc import _memory
+    from tfgc._planning import free_memory
 
     try:
-        return _memory.free_bytes()
+        return free_memory.free_bytes()
     except OptionError:
         return None
 

@@ -2,8 +2,8 @@
 
 import click
 
-from tfgc import _cli_options as shared
 from tfgc import _files
+from tfgc._cli import options as shared
 from tfgc._errors import OptionError
 
 
@@ -31,18 +31,20 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
     Predicted first, then measured in child processes, at most eight for each way, until a batch fits and one at
     most 2 % or one sample above it does not. Weights, optimizer slots and the batch itself count.
     """
-    from tfgc import _limit, _report, _search
+    from tfgc._measure import max_batch
+    from tfgc._records import batch_limit
+    from tfgc._report import comparison
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
-    with shared.progress(name, 1 + 2 * _search.RUNS * confirm, "runs at most") as told:
+    with shared.progress(name, 1 + 2 * max_batch.RUNS * confirm, "runs at most") as told:
 
         def start(what):
-            if what != _search.FIRST:
+            if what != max_batch.FIRST:
                 told.done()
             told.start(f"{name}: {what}")
 
-        result = _search.max_batch(
+        result = max_batch.max_batch(
             name,
             budget,
             strategy=strategy,
@@ -56,5 +58,5 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
         )
     if output:
         _files.write(output, result.plan.to_json())
-    if not shared.tell_json(_limit.facts(result), json_path):
-        _report.print_table(_limit.table(result))
+    if not shared.tell_json(batch_limit.facts(result), json_path):
+        comparison.print_table(batch_limit.table(result))

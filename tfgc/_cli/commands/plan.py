@@ -2,8 +2,8 @@
 
 import click
 
-from tfgc import _cli_options as shared
 from tfgc import _files
+from tfgc._cli import options as shared
 
 
 @click.command("plan", cls=shared.Command)
@@ -18,21 +18,21 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
     With --budget the fastest plan that fits, else the plan of least peak. Memory and work
     are predicted; nothing is trained.
     """
-    from tfgc import _plan_report
+    from tfgc._report import fronts
 
     with shared.warnings_in_a_line():
         model, sizes = shared.open_model(name, image_size, inputs)
-        from tfgc import _planner
+        from tfgc._planning import planner
 
         common = {"input_shapes": sizes, "measure": measure, "optimizer": optimizer}
         made = shared.make_plan(model, batch_size, budget, strategy, options, **common)
-        step, plain = (_planner.estimate(model, batch_size, which, **common) for which in (made, None))
-    facts = _plan_report.facts(name, made, step, plain)
+        step, plain = (planner.estimate(model, batch_size, which, **common) for which in (made, None))
+    facts = fronts.facts(name, made, step, plain)
     if output:
         _files.write(output, made.to_json())
     if shared.tell_json(facts, json_path):
         return
-    for line in _plan_report.summary(facts):
+    for line in fronts.summary(facts):
         click.echo(line)
     if output:
         click.echo(f"  written to  {output}")

@@ -2,8 +2,8 @@
 
 import click
 
-from tfgc import _cli_options as shared
 from tfgc import _files
+from tfgc._cli import options as shared
 
 _DEFAULT = "report.html"
 
@@ -23,14 +23,15 @@ def command(files, output, json_path):
     A front joins the measurements of the same network and batch. Nothing is measured or trained.
     With --json the joined results are told, too, or printed in place of a report.
     """
-    from tfgc import _page, _results, _tables
+    from tfgc._records import measurement
+    from tfgc._report import html_page, study_tables
 
-    kind = _page.ending(output or _DEFAULT)
-    listed = [_results.read(path) for path in files]
-    if shared.tell_json(_results.Results(tuple(_tables.joined(listed)), shared.this_command()), json_path):
+    kind = html_page.ending(output or _DEFAULT)
+    listed = [measurement.read(path) for path in files]
+    if shared.tell_json(measurement.Results(tuple(study_tables.joined(listed)), shared.this_command()), json_path):
         return
-    _page.require(kind)
-    _files.write(output, _page.render(listed, kind))
+    html_page.require(kind)
+    _files.write(output, html_page.render(listed, kind))
     click.echo(f"written to {output}")
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc import _cli_options as shared
+from tfgc._cli import options as shared
 from tfgc._errors import OptionError
 
 
@@ -23,19 +23,21 @@ def command(
     From the least peak that can be reached to the plain step. Predicted; nothing is trained. The JSON file
     is one that `tfgc report` reads.
     """
-    from tfgc import _plan, _plan_report, _report, _results
+    from tfgc._core import plan
+    from tfgc._records import measurement
+    from tfgc._report import comparison, fronts
 
-    plans = [(path, _plan.read(path)) for path in plan_paths]
+    plans = [(path, plan.read(path)) for path in plan_paths]
     listed = [word.strip() for word in (budgets or "").split(",") if word.strip()]
     if budgets is not None and not listed:
         raise OptionError(f"--budgets {budgets!r}: name budgets, such as 1GB,2GB,60%")
     if plot_path:
-        _report.require_matplotlib()
+        comparison.require_matplotlib()
     with shared.warnings_in_a_line():
         model, sizes = shared.open_model(name, image_size, inputs)
-        from tfgc import _sweep
+        from tfgc._planning import sweep
 
-        front = _sweep.sweep(
+        front = sweep.sweep(
             model,
             name,
             batch_size,
@@ -47,10 +49,10 @@ def command(
             optimizer=optimizer,
         )
     if plot_path:
-        _plan_report.plot(front, plot_path)
-    study = _results.Study(name, batch_size, front=front)
-    if shared.tell_json(_results.Results((study,), shared.this_command()), json_path):
+        fronts.plot(front, plot_path)
+    study = measurement.Study(name, batch_size, front=front)
+    if shared.tell_json(measurement.Results((study,), shared.this_command()), json_path):
         return
-    _report.print_table(_plan_report.table(front))
+    comparison.print_table(fronts.table(front))
     if front.choices:
-        _report.print_table(_plan_report.budgets(front))
+        comparison.print_table(fronts.budgets(front))

@@ -2,7 +2,7 @@
 
 import click
 
-from tfgc import _cli_options as shared
+from tfgc._cli import options as shared
 from tfgc._errors import OptionError, TfgcError
 
 
@@ -34,12 +34,13 @@ def command(
         raise OptionError("give --layers, or a plan or options to make one, not both")
     with shared.warnings_in_a_line():
         model, sizes = shared.open_model(name, image_size, inputs)
-        from tfgc import _synthetic, _verify
+        from tfgc._tracing import synthetic
+        from tfgc._verify import verify
 
         if read is None and layers is None:
             read = shared.make_plan(model, batch_size, budget, strategy, options, input_shapes=sizes)
-        x, _ = _synthetic.batch(model, batch_size, sizes)
-        verdict = _verify.verify(
+        x, _ = synthetic.batch(model, batch_size, sizes)
+        verdict = verify.verify(
             model,
             read,
             (x,),

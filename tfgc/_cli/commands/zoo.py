@@ -4,7 +4,7 @@ import dataclasses
 
 import click
 
-from tfgc import _cli_options as shared
+from tfgc._cli import options as shared
 
 
 @click.command("zoo", cls=shared.Command)
@@ -15,8 +15,8 @@ def command(words, json_path):
 
     Besides these any module:function that builds a model, and any saved .keras file.
     """
-    from tfgc import _report
-    from tfgc._sheet import Sheet
+    from tfgc._records.table import Sheet
+    from tfgc._report import comparison
     from tfgc.zoo import catalogue
 
     found = [n for n in catalogue() if not words or any(w.lower() in f"{n.name} {n.family}" for w in words)]
@@ -25,4 +25,4 @@ def command(words, json_path):
     told = lambda n: ", ".join(f"{name}={value}" for name, value in n.arguments.items() if value is not None)
     rows = tuple((network.name, told(network), network.summary) for network in found)
     title = f"{len(found)} networks, none with weights to download"
-    _report.print_table(Sheet(title, ("name", "arguments", "what it is"), rows))
+    comparison.print_table(Sheet(title, ("name", "arguments", "what it is"), rows))

@@ -1,0 +1,68 @@
+"""What `tfgc` offers. `__init__.py` reads this file to import each name when it is first asked for."""
+
+from . import strategies, zoo
+from ._core.graph import Cost, Graph, Node, Ref, Spec
+from ._core.plan import Outlook, Plan, Segment
+from ._errors import (
+    InfeasibleBudgetError,
+    NotReplayableWarning,
+    OpenSizesWarning,
+    OptionError,
+    PlanMismatchError,
+    ReplayMismatchError,
+    StaleTraceWarning,
+    TfgcError,
+    UnsupportedModelError,
+)
+from ._measure.compare import compare
+from ._measure.max_batch import max_batch
+from ._planning.planner import estimate, pareto, plan
+from ._records.batch_limit import MaxBatch, Reach
+from ._records.measurement import Measurement
+from ._replay.recompute import recompute
+from ._simulate.simulator import Prediction
+from ._training.enable import disable, enable
+from ._training.split import split
+from ._training.train_step import train_step
+from ._verify.verdicts import Verdict
+from ._verify.verify import verify
+
+__version__: str
+
+__all__ = [
+    "Cost",
+    "Graph",
+    "InfeasibleBudgetError",
+    "MaxBatch",
+    "Measurement",
+    "Node",
+    "NotReplayableWarning",
+    "OpenSizesWarning",
+    "OptionError",
+    "Outlook",
+    "Plan",
+    "PlanMismatchError",
+    "Prediction",
+    "Reach",
+    "Ref",
+    "ReplayMismatchError",
+    "Segment",
+    "Spec",
+    "StaleTraceWarning",
+    "TfgcError",
+    "UnsupportedModelError",
+    "Verdict",
+    "compare",
+    "disable",
+    "enable",
+    "estimate",
+    "max_batch",
+    "pareto",
+    "plan",
+    "recompute",
+    "split",
+    "strategies",
+    "train_step",
+    "verify",
+    "zoo",
+]

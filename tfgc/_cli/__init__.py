@@ -1,0 +1,1 @@
+"""The shell: options, files, and one file for each command."""

@@ -1,0 +1,1 @@
+"""A call of TensorFlow or Keras code as a pure function of tensors."""

@@ -1,0 +1,1 @@
+"""Turn records into text tables, Markdown, figures and HTML pages."""

@@ -1,0 +1,1 @@
+"""Read a Keras model as a graph of nodes."""

@@ -1,0 +1,1 @@
+"""Run a model by a plan: `enable`, `train_step`, `split`."""

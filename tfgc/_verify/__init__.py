@@ -1,0 +1,1 @@
+"""Prove that planned steps train as plain ones do."""
