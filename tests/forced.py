@@ -51,13 +51,13 @@ class Plain:
         items[:] = [item for item in items if _name(item) not in noted]
 
     def pytest_sessionstart(self):
-        backward = forward_backward.Piece.backward
+        backward = forward_backward.Recomputation.backward
 
         def replayed(*args):
             self.count("replays")
             return backward(*args)
 
-        forward_backward.Piece.backward = replayed
+        forward_backward.Recomputation.backward = replayed
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
@@ -114,7 +114,7 @@ class Models(Plain):
             self.note("kept", reason(warning_message.message))
 
     def _enable(self, model):
-        parts = [layer for layer in model._flatten_layers() if keras_graph.stands_in(layer)]
+        parts = [layer for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)]
         if model.built and (not parts or _has_changed(model)):
             try:
                 force(model)

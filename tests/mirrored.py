@@ -194,8 +194,10 @@ def main(names):
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    backward, replays = forward_backward.Piece.backward, []
-    forward_backward.Piece.backward = lambda piece, *arguments: replays.append(piece) or backward(piece, *arguments)
+    backward, replays = forward_backward.Recomputation.backward, []
+    forward_backward.Recomputation.backward = lambda piece, *arguments: (
+        replays.append(piece) or backward(piece, *arguments)
+    )
     known, found = {}, {}
     for name in names or CASES:
         build, policy, *loops, change = CASES[name]

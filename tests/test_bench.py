@@ -10,8 +10,8 @@ from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, max_batch, suite_runner
 from tfgc._records import measurement
 from tfgc._records.batch_limit import MaxBatch, Reach
-from tfgc._records.job import NOTHING, Case
-from tfgc._records.measurement import Measurement, Part, Predicted, Results, Study
+from tfgc._records.job import NO_PREDICTIONS, Case
+from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 
 SUITES = _suites.available()
 
@@ -39,7 +39,11 @@ def ogc_study(*, optimal=(300, 1.2), nested=250, nested_buffers=None, eager=(100
         measured("plain", "eager", 2000, 1.0),
         measured("plain", "graph", 1000, 1.0, predicted=predicted(1000)),
         measured(
-            "optimal", "graph", *optimal, predicted=predicted(310, 0.3, buffers=110), parts=(Part("a", "b", 2, "keep"),)
+            "optimal",
+            "graph",
+            *optimal,
+            predicted=predicted(310, 0.3, buffers=110),
+            parts=(SegmentSummary("a", "b", 2, "keep"),),
         ),
         measured("nested", "graph", nested, 1.5, predicted=predicted(240, 0.5, buffers=nested_buffers)),
         measured("optimal", "eager", *eager),
@@ -132,7 +136,9 @@ def test_ogc_does_not_take_a_prediction_for_a_case_that_died():
 
 def test_a_nested_plan_does_not_count_as_one_replay():
     study = ogc_study()
-    inner = Part("a", "b", 2, "recompute", inner=(Part("a", "a", 1, "keep"), Part("b", "b", 1, "keep")))
+    inner = SegmentSummary(
+        "a", "b", 2, "recompute", inner=(SegmentSummary("a", "a", 1, "keep"), SegmentSummary("b", "b", 1, "keep"))
+    )
     records = [dataclasses.replace(r, parts=(inner,)) if r.case == "optimal" else r for r in study.records]
     assert cells(dataclasses.replace(study, records=tuple(records)))["one replay"] == ""
 
@@ -201,7 +207,7 @@ def suite(monkeypatch):
         return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.asked)
 
     monkeypatch.setattr(_suites, "get", lambda name: module)
-    monkeypatch.setattr(compare, "foresee", lambda task: NOTHING)
+    monkeypatch.setattr(compare, "foresee", lambda task: NO_PREDICTIONS)
     monkeypatch.setattr(compare, "run", run)
     return ran
 
@@ -250,7 +256,7 @@ def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, 
     def foresee(task):
         if task.cases[0].network == "one":
             raise TfgcError("no such layer")
-        return NOTHING
+        return NO_PREDICTIONS
 
     monkeypatch.setattr(compare, "foresee", foresee)
     one, two = suite_runner.run("s", tmp_path / "r.json").studies

@@ -22,7 +22,7 @@ from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
 from tfgc._measure import compare, worker
 from tfgc._records import measurement
-from tfgc._records.front import Choice, Front, Point
+from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._records.job import Case, Task
 from tfgc._report import comparison, fronts
 
@@ -193,13 +193,13 @@ def test_sweep_draws_a_picture(tmp_path):
 
 
 POINTS = (
-    Point("least", 300, 320, 200, 0.75, 0.5, 9, True),
-    Point("", 500, 520, 400, 0.5, 0.25, 5, False),
-    Point("plain", 900, 920, 800, 0.0, 0.0, 1, False),
+    FrontPoint("least", 300, 320, 200, 0.75, 0.5, 9, True),
+    FrontPoint("", 500, 520, 400, 0.5, 0.25, 5, False),
+    FrontPoint("plain", 900, 920, 800, 0.0, 0.0, 1, False),
 )
 FRONT = Front(
-    "net", 8, "flop", 100, 250, "conv", POINTS, (Point("optimal", 310, 330, 210, 0.74, 0.6, 4, False),),
-    (Choice("600", 600, POINTS[1]), Choice("60%", 540, POINTS[1]), Choice("1 B", 1, None, 320)),
+    "net", 8, "flop", 100, 250, "conv", POINTS, (FrontPoint("optimal", 310, 330, 210, 0.74, 0.6, 4, False),),
+    (BudgetChoice("600", 600, POINTS[1]), BudgetChoice("60%", 540, POINTS[1]), BudgetChoice("1 B", 1, None, 320)),
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tfgc import Measurement, zoo
 from tfgc._errors import OptionError
 from tfgc._measure import compare, worker
 from tfgc._records import measurement
-from tfgc._records.front import Choice, Front, Point
+from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._records.job import Task
 from tfgc._report import comparison, fronts
 
@@ -168,7 +168,15 @@ def test_no_child_outlives_its_parent():
 @pytest.mark.gate
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     front = Front(
-        "small", 32, "flop", 10, 20, "conv2d", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9))
+        "small",
+        32,
+        "flop",
+        10,
+        20,
+        "conv2d",
+        (POINT,),
+        (),
+        (BudgetChoice("1GB", 10**9, POINT), BudgetChoice("1", 1, None, 9)),
     )
     study = measurement.Study("small", 32, tuple(measured[0]), front, {"cut_off": 0.5})
     written = measurement.Results((study,), "tfgc compare", "ogc", True)
@@ -180,8 +188,10 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
             measurement.from_json(bad)
 
 
-POINT = Point("least", 10, 20, 30, 0.5, 0.25, 4, True)
-FRONT = Front("net", 8, "s", 10, 20, "conv", (POINT,), (), (Choice("1GB", 10**9, POINT), Choice("1", 1, None, 9)))
+POINT = FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True)
+FRONT = Front(
+    "net", 8, "s", 10, 20, "conv", (POINT,), (), (BudgetChoice("1GB", 10**9, POINT), BudgetChoice("1", 1, None, 9))
+)
 RECORDS = [
     Measurement("net", "plain", "eager", 8, peak_bytes=1000, process_peak_bytes=5, step_seconds=2.0, losses=(1.0, 0.5)),
     Measurement("net", "plain", "graph", 8, peak_bytes=800, process_peak_bytes=5, step_seconds=1.0, losses=(1.0, 0.5)),

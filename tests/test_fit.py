@@ -485,13 +485,13 @@ def cells():
 @pytest.fixture
 def replays(monkeypatch):
     """A list that grows whenever a segment runs again, or is traced to do so."""
-    seen, backward = [], forward_backward.Piece.backward
+    seen, backward = [], forward_backward.Recomputation.backward
 
     def counted(piece, *arguments):
         seen.append(piece)
         return backward(piece, *arguments)
 
-    monkeypatch.setattr(forward_backward.Piece, "backward", counted)
+    monkeypatch.setattr(forward_backward.Recomputation, "backward", counted)
     return seen
 
 

@@ -358,7 +358,7 @@ def test_an_inner_model_is_enabled_after_a_layer_of_the_outer_one(chosen, mode):
         calls.append(1)
         return run(*args, **kwargs)
 
-    seen.stands_in = True
+    seen.is_patched_call = True
     model.holder.inner.call = seen
     for a, b in zip(expected, gradients(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)

@@ -17,25 +17,25 @@ from tfgc import TfgcError
 from tfgc._cli.commands.report import command
 from tfgc._errors import OptionError
 from tfgc._records import measurement
-from tfgc._records.front import Choice, Front, Point
-from tfgc._records.measurement import Measurement, Part, Predicted, Results, Study
+from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._report import html_page, plots, study_tables
 
 MB = 10**6
-KEPT = Part("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
+KEPT = SegmentSummary("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
 PARTS = (
     KEPT,
-    Part("conv2_block1_1_conv", "conv2_block3_out", 32, "recompute", 51 * MB, 640 * MB),
-    Part(
+    SegmentSummary("conv2_block1_1_conv", "conv2_block3_out", 32, "recompute", 51 * MB, 640 * MB),
+    SegmentSummary(
         "conv3_block1_1_conv", "conv5_block3_2_relu_before_the_last", 118, "recompute", 26 * MB, 900 * MB,
         (
-            Part("conv3_block1_1_conv", "conv4_block1_out", 50, "recompute", 13 * MB, 500 * MB,
-                 (Part("conv3_block1_1_conv", "conv3_block2_out", 25, "keep", 250 * MB, 250 * MB),
-                  Part("conv3_block3_1_conv", "conv4_block1_out", 25, "keep", 250 * MB, 250 * MB))),
-            Part("conv4_block2_1_conv", "conv5_block3_out", 68, "keep", 400 * MB, 400 * MB),
+            SegmentSummary("conv3_block1_1_conv", "conv4_block1_out", 50, "recompute", 13 * MB, 500 * MB,
+                 (SegmentSummary("conv3_block1_1_conv", "conv3_block2_out", 25, "keep", 250 * MB, 250 * MB),
+                  SegmentSummary("conv3_block3_1_conv", "conv4_block1_out", 25, "keep", 250 * MB, 250 * MB))),
+            SegmentSummary("conv4_block2_1_conv", "conv5_block3_out", 68, "keep", 400 * MB, 400 * MB),
         ),
     ),
-    Part("avg_pool", "predictions", 22, "keep", 1 * MB, 1 * MB),
+    SegmentSummary("avg_pool", "predictions", 22, "keep", 1 * MB, 1 * MB),
 )  # fmt: skip
 
 
@@ -67,15 +67,15 @@ RECORDS = (
     Measurement("resnet50", "manual", "eager", 16, "failed", "OptionError: no node 'conv_x'; did you mean 'conv_1'?"),
 )
 POINTS = (
-    Point("least", 760 * MB, 800 * MB, 450 * MB, 0.72, 0.33, 9, True),
-    Point("", 900 * MB, 930 * MB, 600 * MB, 0.62, 0.21, 5, False),
-    Point("", 1_250 * MB, 1_290 * MB, 950 * MB, 0.36, 0.08, 3, False),
-    Point("plain", 1_800 * MB, 1_880 * MB, 1_500 * MB, 0.0, 0.0, 1, False),
+    FrontPoint("least", 760 * MB, 800 * MB, 450 * MB, 0.72, 0.33, 9, True),
+    FrontPoint("", 900 * MB, 930 * MB, 600 * MB, 0.62, 0.21, 5, False),
+    FrontPoint("", 1_250 * MB, 1_290 * MB, 950 * MB, 0.36, 0.08, 3, False),
+    FrontPoint("plain", 1_800 * MB, 1_880 * MB, 1_500 * MB, 0.0, 0.0, 1, False),
 )
-CHOICES = (Choice("60%", 1_080 * MB, POINTS[1]), Choice("100MB", 100 * MB, None, 800 * MB))
+CHOICES = (BudgetChoice("60%", 1_080 * MB, POINTS[1]), BudgetChoice("100MB", 100 * MB, None, 800 * MB))
 FRONT = Front(
     "resnet50", 16, "flop", 307 * MB, 700 * MB, "conv2_block1_1_bn", POINTS,
-    (Point("sqrt.json", 980 * MB, 1_010 * MB, 700 * MB, 0.56, 0.31, 6, False),), CHOICES,
+    (FrontPoint("sqrt.json", 980 * MB, 1_010 * MB, 700 * MB, 0.56, 0.31, 6, False),), CHOICES,
 )  # fmt: skip
 PUBLISHED = {"regular_mb": 5635, "cut_off_pct": 35, "overhead": 0.3, "source": "a paper"}
 STUDY = Study("resnet50", 16, RECORDS, FRONT, PUBLISHED)
@@ -104,7 +104,9 @@ STUDIES = {
     "no plain case": (Study("resnet50", 16, RECORDS[2:5]),),
     "measured without figures": (Study("n", 1, (Measurement("n", "sqrt", "graph", 1),)),),
     "zeros": (Study("n", 1, (case("plain", "eager", 0, 0.0, timeline=((0.0, 0),)), case("sqrt", "eager", 0, 0.0)),),),
-    "a plan without bytes": (Study("n", 1, (case("sqrt", "graph", 5, 1.0, parts=(Part("a", "b", 0, "keep"),)),)),),
+    "a plan without bytes": (
+        Study("n", 1, (case("sqrt", "graph", 5, 1.0, parts=(SegmentSummary("a", "b", 0, "keep"),)),)),
+    ),
     "losses that are no numbers": (
         Study("n", 1, (case("plain", "graph", 5, 1.0), case("sqrt", "graph", 4, 1.0, losses=(float("nan"),)))),
     ),
@@ -312,9 +314,11 @@ def test_a_report_comes_out_of_old_results(path):
 
 
 def test_names_are_never_markup(page):
-    record = case(HOSTILE, "graph", 10 * MB, 1.0, parts=(Part(HOSTILE, HOSTILE, 3, "keep", 1, 2),), wrong=(HOSTILE,))
+    record = case(
+        HOSTILE, "graph", 10 * MB, 1.0, parts=(SegmentSummary(HOSTILE, HOSTILE, 3, "keep", 1, 2),), wrong=(HOSTILE,)
+    )
     record = dataclasses.replace(record, network=HOSTILE, device=HOSTILE, predicted=foretold(5, 0.1))
-    front = dataclasses.replace(FRONT, floor_node=HOSTILE, choices=(Choice(HOSTILE, 9, None, 10),))
+    front = dataclasses.replace(FRONT, floor_node=HOSTILE, choices=(BudgetChoice(HOSTILE, 9, None, 10),))
     results = Results((Study(HOSTILE, 2, (record,), front, {HOSTILE: 1}),), HOSTILE)
     read = Reader(html_page.render(results))
     assert "script" not in {tag for tag, _ in read.seen}

@@ -103,13 +103,13 @@ def compare(plain, ours, tol):
 @pytest.fixture
 def replays(monkeypatch):
     """A list that grows whenever a segment runs again, or is traced to do so."""
-    seen, backward = [], forward_backward.Piece.backward
+    seen, backward = [], forward_backward.Recomputation.backward
 
     def counted(piece, *arguments):
         seen.append(piece.name)
         return backward(piece, *arguments)
 
-    monkeypatch.setattr(forward_backward.Piece, "backward", counted)
+    monkeypatch.setattr(forward_backward.Recomputation, "backward", counted)
     return seen
 
 

@@ -13,7 +13,7 @@ from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, max_batch, predict_max_batch, worker
 from tfgc._planning import annotated
 from tfgc._records import batch_limit
-from tfgc._records.job import Case, Largest, Search
+from tfgc._records.job import Case, LargestBatch, Search
 from tfgc._simulate import simulator
 from tfgc._units import format_bytes
 from tfgc.strategies import budget as budget_strategy
@@ -67,7 +67,7 @@ def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
         return base + each * batch, base + each * batch
 
     answer = max(0, min((budget - base) // each, 10**6))
-    assert predict_max_batch.farthest(need, budget, most=10**6) == answer
+    assert predict_max_batch.largest_fitting(need, budget, most=10**6) == answer
     assert len(looks) <= 8
 
 
@@ -77,12 +77,12 @@ def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(
     need = lambda batch: (100 * batch + jump * (batch * 7 % 5), 100 * batch)
     for budget in range(50, 9000, 130):
         answer = max((b for b in range(1, 100) if need(b)[0] <= budget), default=0)
-        assert predict_max_batch.farthest(need, budget) == answer if need(1)[0] <= budget else answer <= 1
+        assert predict_max_batch.largest_fitting(need, budget) == answer if need(1)[0] <= budget else answer <= 1
 
 
 def test_no_batch_beyond_the_most_is_looked_at():
-    assert predict_max_batch.farthest(lambda batch: (5, 5), 10) == 2**20
-    assert predict_max_batch.farthest(lambda batch: (batch, batch), 1000, most=100) == 100
+    assert predict_max_batch.largest_fitting(lambda batch: (5, 5), 10) == 2**20
+    assert predict_max_batch.largest_fitting(lambda batch: (batch, batch), 1000, most=100) == 100
 
 
 # The prediction
@@ -192,7 +192,7 @@ def test_the_optimizer_is_the_one_of_the_compiled_model():
 
 
 def way(batch, needed, sample):
-    return Largest(batch, needed, sample, "conv", None)
+    return LargestBatch(batch, needed, sample, "conv", None)
 
 
 @pytest.mark.parametrize("predicted", [1, 40, 95, 99, 100, 101, 105, 160, 400])

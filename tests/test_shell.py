@@ -65,8 +65,8 @@ def test_info_tells_versions_devices_and_memory_without_noise():
 def test_json_goes_to_the_output_or_beside_it(tmp_path):
     path = tmp_path / "facts.json"
     told = Results((Study("net", 8),), "tfgc")
-    assert not options.tell_json(told, None)
-    assert not options.tell_json(told, str(path))
+    assert not options.emit_json(told, None)
+    assert not options.emit_json(told, str(path))
     assert measurement.read(path) == told
     result = CliRunner().invoke(cli, ["zoo", "gpt", "--json", str(path)])
     assert "GPT" in result.output

@@ -292,7 +292,7 @@ def budget_is_never_slower_than_without_nesting(graph):
 def no_plan_goes_below_the_floor_or_the_least_overhead(graph):
     floor = keep_all(graph).outlook.floor_bytes
     for pieces in nested(graph):
-        outlook = outlooks.judged(graph, Plan.from_pieces(graph, pieces, strategy="brute force")).outlook
+        outlook = outlooks.with_outlook(graph, Plan.from_pieces(graph, pieces, strategy="brute force")).outlook
         assert floor <= outlook.peak_bytes
         assert outlook.least_overhead <= outlook.overhead + 1e-12
 

@@ -85,7 +85,7 @@ def wrong(monkeypatch, change):
     def call(self, inputs, training=None, mask=None):
         return change(lambda x: right(self, x, training=training, mask=mask), inputs)
 
-    call.stands_in = True
+    call.is_patched_call = True
     monkeypatch.setattr(Runner, "call", call)
 
 
@@ -186,7 +186,7 @@ SPARSE = (np.array([1, 2]), np.ones((2, 3)))
     ],
 )
 def test_what_passes(plain, planned, passes):
-    judge = verdicts.Judge("float32", 2)
+    judge = verdicts.StepComparison("float32", 2)
     name = ("gradient", "b/bias")
     judge.compare("graph", _with(name, plain), _with(name, planned))
     verdict = judge.verdict(("graph",), 1, "mse", (), {})
@@ -206,7 +206,7 @@ def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
         (spread(1.0, 1.02), True),
         (spread(1.02, 1.0), True),
     ):
-        judge = verdicts.Judge("float32", 2)
+        judge = verdicts.StepComparison("float32", 2)
         judge.compare("graph", plain, planned, others)
         assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
 
@@ -215,7 +215,7 @@ def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_o
     model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
     step = verify._Step(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
     before = step.read()
-    moved = step.nudged(before)
+    moved = step.perturbed(before)
     for v in model.trainable_variables:
         np.testing.assert_allclose(moved[v.path], before[v.path], rtol=6e-7)
     assert any((moved[v.path] != before[v.path]).any() for v in model.trainable_variables)
@@ -230,7 +230,7 @@ def _with(name, value):
 
 
 def test_seeds_and_eager_states_must_be_equal_to_the_bit():
-    judge = verdicts.Judge("float32", 2)
+    judge = verdicts.StepComparison("float32", 2)
     for kind, other in (("seed", np.array([1, 1])), ("state", np.array([1.0000001]))):
         plain = _with((kind, "x"), np.array([1, 0]) if kind == "seed" else np.array([1.0]))
         judge.compare("eager", plain, _with((kind, "x"), other))
@@ -306,7 +306,7 @@ def test_compiled_segments_are_called_in_a_loop():
         eager.append(tf.executing_eagerly())
         return original(self, *args, **kwargs)
 
-    call.stands_in = True
+    call.is_patched_call = True
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Runner, "call", call)
         tfgc.verify(model, tfgc.plan(model, strategy="uniform"), (noise(8, 4),), modes=("compiled",), steps=2)

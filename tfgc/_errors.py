@@ -85,7 +85,7 @@ def warn(message, category):
     warnings.warn(message, category, stacklevel=level)
 
 
-def whole(name, value, least=1):
+def check_int(name, value, least=1):
     """Return `value` as an int, or say what `name` must be.
 
     >>> whole("segments", 3)
@@ -100,7 +100,7 @@ def whole(name, value, least=1):
     return number
 
 
-def flag(name, value):
+def check_bool(name, value):
     """Return `value` if it is True or False, or say that `name` must be.
 
     >>> flag("nested", False)
@@ -111,7 +111,7 @@ def flag(name, value):
     return value
 
 
-def near(name, known):
+def did_you_mean(name, known):
     """Return a hint such as ``; did you mean 'conv2'?`` or an empty string.
 
     >>> near("sqr", ["sqrt", "uniform"])

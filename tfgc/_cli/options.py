@@ -12,7 +12,7 @@ import click
 
 from tfgc import _files
 from tfgc._cli import files
-from tfgc._errors import OptionError, whole
+from tfgc._errors import OptionError, check_int
 
 Command = files.Command
 read, written = files.Read, files.Written
@@ -91,7 +91,7 @@ def _json_path(path):
     return files.Written(path)
 
 
-def tell_json(told, path):
+def emit_json(told, path):
     """Write `told` where `--json` says; whether that is in place of what the command prints else."""
     if path is None:
         return False
@@ -128,7 +128,7 @@ def shapes(inputs):
         words = [word.strip() for word in sizes.split(",")]
         if not equals or not name or not all(word.isdigit() for word in words):
             raise OptionError(f"--input {text!r}: write the input's name and its size without the batch: tokens=128")
-        found[name] = tuple(whole(f"--input {name}", int(word)) for word in words)
+        found[name] = tuple(check_int(f"--input {name}", int(word)) for word in words)
     return found
 
 

@@ -44,9 +44,9 @@ class Buffers:
             self.reads.append(self._numbers(renamed if len(renamed) == len(node.outputs) else node.inputs))
             self.keeps.append(self._numbers(cost.keeps))
         self.outputs = self._numbers(graph.outputs)
-        self.forward = [_crest(cost.forward) for cost in graph.costs]
-        self.keeping = [_crest(cost.keeping) for cost in graph.costs]
-        self.backward = [_crest(cost.backward) for cost in graph.costs]
+        self.forward = [_peak_of(cost.forward) for cost in graph.costs]
+        self.keeping = [_peak_of(cost.keeping) for cost in graph.costs]
+        self.backward = [_peak_of(cost.backward) for cost in graph.costs]
         self.internal = [sum(cost.internal) for cost in graph.costs]
         for i, gradients in enumerate(self.gradients):
             if gradients is None:
@@ -174,7 +174,7 @@ class Buffers:
     @property
     def loss(self):
         """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
-        return max(self.waiting[-1], _crest(self.graph.loss))
+        return max(self.waiting[-1], _peak_of(self.graph.loss))
 
     @functools.cached_property
     def _walked(self):
@@ -239,6 +239,6 @@ class Buffers:
         return at, waiting, flow
 
 
-def _crest(course):
+def _peak_of(course):
     """The most bytes that a course of signed counts comes to, at least 0."""
     return max(0, max(itertools.accumulate(course), default=0))

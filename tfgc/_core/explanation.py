@@ -51,7 +51,7 @@ def _outlook(plan):
         f"Peak {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)} (cut-off "
         f"{outlook.cut_off:.1%}; {left_out} left out), while {outlook.node!r} {_PHASES[outlook.phase]}."
     )
-    yield from _crest(plan)
+    yield from _peak_of(plan)
     yield (
         f"Overhead {outlook.overhead:.1%} of the plain step's work, counted in {counted}; no plan of this peak has "
         f"less than {outlook.least_overhead:.1%}."
@@ -62,7 +62,7 @@ def _outlook(plan):
     )
 
 
-def _crest(plan):
+def _peak_of(plan):
     """How much of the peak is stored, and how much is what the running segment needs."""
     outlook, segments = plan.outlook, plan.segments
     index = next(i for i, segment in enumerate(segments) if outlook.node in segment.nodes)

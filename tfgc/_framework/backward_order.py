@@ -20,7 +20,7 @@ _OPEN = contextvars.ContextVar("open", default=None)
 
 
 @contextlib.contextmanager
-def one_after_another():
+def sequential_backward():
     """Order the backward passes of the nodes and segments that run, and are differentiated, in here."""
     if tf.executing_eagerly():
         yield
@@ -32,11 +32,11 @@ def one_after_another():
     finally:
         _OPEN.reset(token)
     for turns in opened:
-        turns.settle()
+        turns.add_edges()
 
 
 @contextlib.contextmanager
-def in_no_order():
+def unordered_backward():
     """Leave what runs in here out: its gradients come from elsewhere."""
     token = _OPEN.set(None)
     try:
@@ -46,11 +46,11 @@ def in_no_order():
 
 
 def turns():
-    """New turns for what runs in a row; None outside of `one_after_another`."""
+    """New turns for what runs in a row; None outside of `sequential_backward`."""
     opened = _OPEN.get()
     if opened is None:
         return None
-    opened.append(Turns())
+    opened.append(BackwardChain())
     return opened[-1]
 
 
@@ -63,7 +63,7 @@ def is_chain(graph, names):
     )
 
 
-class Turns:
+class BackwardChain:
     """What runs in a row, each to be differentiated after what follows it."""
 
     def __init__(self):
@@ -94,7 +94,7 @@ class Turns:
         self._made = tf.nest.flatten(made, expand_composites=True)
         return [_passed(tensor, start) for tensor in made]
 
-    def settle(self):
+    def add_edges(self):
         """Let every start wait for the ends of the next one that has any."""
         ends = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):

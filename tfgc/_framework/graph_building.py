@@ -15,7 +15,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 
 
 @contextlib.contextmanager
-def captures_seen(found):
+def captures_watched(found):
     """Add the eager tensors that the graph being built takes over, small ones as constants, to the list `found`."""
     graph = tf.compat.v1.get_default_graph()
     capture = graph.capture
@@ -108,15 +108,15 @@ def inside(tensor):
     return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
 
 
-def closed_over():
-    """All that the graph being built has captured so far, for `closing_over`: the graph, and pairs of tensors."""
+def captures_so_far():
+    """What the graph being built has captured so far, for `captures_redirected`: the graph, and pairs of tensors."""
     graph = tf.compat.v1.get_default_graph()
     return graph, list(getattr(graph, "captures", ()))
 
 
 @contextlib.contextmanager
-def closing_over(known):
-    """Let what a function closes over be found as `closed_over` told it.
+def captures_redirected(known):
+    """Let what a function closes over be found as `captures_so_far` told it.
 
     The gradient of `tf.cond` or `tf.while_loop` reaches what the branch or the body captured by the tensors
     that stand for it there, and by no others.
@@ -139,7 +139,7 @@ def closing_over(known):
 
 
 def reaches(known):
-    """Return False if the graph being built cannot use the tensors of the branch or body that `closed_over` told of.
+    """Return False if the graph being built cannot use the tensors of the branch or body that `captures_so_far` saw.
 
     Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
     """

@@ -19,7 +19,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import control_flow_util
 
 
-class Surroundings:
+class CallState:
     """The Keras call context and autocast scope at one moment.
 
     Attributes:
@@ -110,7 +110,7 @@ def is_differentiated(trace):
     return bool(trace._first_order_tape_functions or trace._higher_order_tape_functions)
 
 
-def unrecorded():
+def no_recording():
     """Let no tape record what runs in here, whether it is eager or not."""
     return record.stop_recording()
 

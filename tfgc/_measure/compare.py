@@ -24,8 +24,8 @@ from tfgc import _user_modules
 from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
 from tfgc._core.plan import read as read_plan
-from tfgc._errors import OptionError, PlanMismatchError, TfgcError, whole
-from tfgc._records.job import NOTHING, Case, Task
+from tfgc._errors import OptionError, PlanMismatchError, TfgcError, check_int
+from tfgc._records.job import NO_PREDICTIONS, Case, Task
 from tfgc._records.measurement import Measurement, Study
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
@@ -102,9 +102,9 @@ def plan_cases(
     plans=(), budget=None, input_shapes=None,
 ):  # fmt: skip
     """The cases that `compare` measures; raises before anything is run."""
-    batch_size, steps = whole("batch_size", batch_size), whole("steps", steps)
+    batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
     if image_size is not None:
-        image_size = whole("image_size", image_size)
+        image_size = check_int("image_size", image_size)
     plans = _read(plans)
     if wanted is None:
         wanted = () if plans and budget is None else ("budget" if budget is not None else "sqrt",)
@@ -166,7 +166,7 @@ def _read(plans):
 
 
 def foresee(task):
-    """Plan and predict the cases of a `Task` in a child process, since a model may fill a GPU: a `Foresight`.
+    """Plan and predict the cases of a `Task` in a child process, since a model may fill a GPU: a `CasePredictions`.
 
     Raises:
         PlanMismatchError: If a given plan is for another model.
@@ -186,7 +186,7 @@ def ask(told, network):
     return found
 
 
-def run(case, foresight=NOTHING):
+def run(case, foresight=NO_PREDICTIONS):
     """Measure one case in a child process of its own, by its own plan or the one that is foreseen for it."""
     result = {
         "network": case.network, "case": case.case, "mode": case.mode, "batch_size": case.batch_size,

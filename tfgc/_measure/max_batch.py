@@ -4,7 +4,7 @@ import dataclasses
 
 from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, whole
+from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
 from tfgc._measure import compare
 from tfgc._records.batch_limit import MOST, MaxBatch, Reach, taken
 from tfgc._records.job import Case, Search
@@ -68,9 +68,9 @@ def max_batch(
         (True, True)
     """
     network = compare.name_of(build)
-    steps = whole("steps", steps)
+    steps = check_int("steps", steps)
     if image_size is not None:
-        image_size = whole("image_size", image_size)
+        image_size = check_int("image_size", image_size)
     search = Search(
         network, (build, image_size), _checked(budget), *_chosen(strategy, options, budget), input_shapes,
         _serialized(optimizer),
@@ -105,7 +105,7 @@ def confirm(way, budget, measure, most=MOST, runs=RUNS):
     """Measure around a predicted batch until one fits and one just above it does not.
 
     Args:
-        way: A `Largest`: where to begin, and what a sample needs.
+        way: A `LargestBatch`: where to begin, and what a sample needs.
         budget: Bytes.
         measure: Function from a batch to the bytes that it takes; None if it ran out of memory.
         most: The largest batch to look at.

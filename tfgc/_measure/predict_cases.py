@@ -6,15 +6,15 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError
 from tfgc._planning import annotated, planner, sweep
-from tfgc._records.job import NOTHING, Foresight
-from tfgc._records.measurement import Part, Predicted
+from tfgc._records.job import NO_PREDICTIONS, CasePredictions
+from tfgc._records.measurement import Predicted, SegmentSummary
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
 
 
 def foresee(model, task, optimizer="sgd", loss="mse"):
-    """Return the `Foresight` of a `Task` for its model, which is left as it was.
+    """Return the `CasePredictions` of a `Task` for its model, which is left as it was.
 
     Args:
         model: The model that `task` names.
@@ -33,7 +33,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
             except PlanMismatchError as error:
                 mismatch[case.case] = str(error)
     if mismatch:
-        return dataclasses.replace(NOTHING, mismatch=mismatch)
+        return dataclasses.replace(NO_PREDICTIONS, mismatch=mismatch)
     graph = annotated.graph_of(
         model, first.batch_size, first.input_shapes, None, measure=task.measure, whole_step=True, loss=loss
     )
@@ -51,8 +51,8 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
                 plans[case.case] = front.plain
         except TfgcError as error:
             errors[case.case] = str(error)
-    plans = {name: outlooks.judged(graph, plan) for name, plan in plans.items()}
-    return Foresight(
+    plans = {name: outlooks.with_outlook(graph, plan) for name, plan in plans.items()}
+    return CasePredictions(
         plans={case.case: plans[case.case].to_json() for case in task.cases if case.case in plans and _planned(case)},
         errors=errors,
         mismatch={},
@@ -65,7 +65,7 @@ def foresee(model, task, optimizer="sgd", loss="mse"):
 def parts(plan):
     """The segments of a plan, as they are drawn."""
     return tuple(
-        Part(
+        SegmentSummary(
             first=segment.nodes[0],
             last=segment.nodes[-1],
             nodes=len(segment.nodes),

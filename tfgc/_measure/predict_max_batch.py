@@ -17,7 +17,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._planning import annotated, planner
 from tfgc._records.batch_limit import MOST
-from tfgc._records.job import Largest, Searched
+from tfgc._records.job import LargestBatch, MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
@@ -29,7 +29,7 @@ _NEAR_LEAST = 8
 
 
 def searched(model, search, loss="mse"):
-    """Return what a `Search` for this model finds: its `Searched`.
+    """Return what a `Search` for this model finds: its `MaxBatchPrediction`.
 
     Raises:
         OptionError: If the model has one batch size only, or a size is open.
@@ -44,14 +44,14 @@ def searched(model, search, loss="mse"):
     fixed = annotated.fixed_bytes(model, optimizer)
     budget = annotated.budget_bytes(search.budget, None, fixed)
     graphs = _Graphs(lambda batch: _graph(model, batch, search.input_shapes, loss))
-    plain = _Chosen(graphs, fixed, budget, "keep_all", {})
+    plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
     recomputed = None
     if search.strategy in (None, "budget"):
-        recomputed = _Least(graphs, fixed, search.options)
+        recomputed = _LeastMemory(graphs, fixed, search.options)
     elif search.strategy != "keep_all":
-        recomputed = _Chosen(graphs, fixed, budget, search.strategy, search.options)
+        recomputed = _ByStrategy(graphs, fixed, budget, search.strategy, search.options)
     optimizer = keras.optimizers.get(optimizer)
-    return Searched(
+    return MaxBatchPrediction(
         budget_bytes=budget,
         fixed_bytes=fixed,
         optimizer=keras.optimizers.serialize(optimizer),
@@ -60,7 +60,7 @@ def searched(model, search, loss="mse"):
     )
 
 
-def farthest(need, budget, most=MOST, above=_ABOVE):
+def largest_fitting(need, budget, most=MOST, above=_ABOVE):
     """The largest batch that fits, 0 if a single sample does not.
 
     Args:
@@ -130,25 +130,25 @@ class _Graphs(dict):
 
 
 def _largest(way, budget):
-    """The `Largest` of a way: a `_Chosen` or a `_Least`."""
-    batch = farthest(way.need, budget)
-    while batch < MOST and way.look_again(batch + 1) and way.need(batch + 1)[0] <= budget:
-        batch = farthest(way.need, budget)
+    """The `LargestBatch` of a way: a `_ByStrategy` or a `_LeastMemory`."""
+    batch = largest_fitting(way.need, budget)
+    while batch < MOST and way.add_plans_for(batch + 1) and way.need(batch + 1)[0] <= budget:
+        batch = largest_fitting(way.need, budget)
     at = max(batch, 1)
     needed, plan, node = way.best(at)
     other = max(1, at // 2) if at > 1 else 2
-    return Largest(
+    return LargestBatch(
         batch_size=batch,
         needed_bytes=needed,
         sample_bytes=(way.best(other)[0] - needed) / (other - at),
         node=node,
         plan=None
         if plan is None
-        else outlooks.judged(way.graphs[at], dataclasses.replace(plan, batch_size=at)).to_json(),
+        else outlooks.with_outlook(way.graphs[at], dataclasses.replace(plan, batch_size=at)).to_json(),
     )
 
 
-class _Chosen:
+class _ByStrategy:
     """Training by one strategy, which plans for each batch."""
 
     def __init__(self, graphs, fixed, budget, strategy, options):
@@ -165,7 +165,7 @@ class _Chosen:
         needed, _, plan, node = self._step(batch)
         return needed, plan, node
 
-    def look_again(self, batch):
+    def add_plans_for(self, batch):
         """Whether another look at this batch may find a better plan."""
         return False
 
@@ -189,7 +189,7 @@ class _Chosen:
         return step.needed_bytes, step.peak_bytes, plan, step.node
 
 
-class _Least:
+class _LeastMemory:
     """Training by whichever plan needs least, nested replays among them."""
 
     def __init__(self, graphs, fixed, options):
@@ -207,7 +207,7 @@ class _Least:
         i = min(range(len(steps)), key=lambda i: steps[i].needed_bytes)
         return steps[i].needed_bytes, self._plans[i], steps[i].node
 
-    def look_again(self, batch):
+    def add_plans_for(self, batch):
         """Look for plans at this batch, too; False if that was done before."""
         if batch in self._looked:
             return False
@@ -219,7 +219,7 @@ class _Least:
 
     def _all(self, batch):
         if not self._plans:
-            self.look_again(_FIRST)
+            self.add_plans_for(_FIRST)
         steps = self._steps.setdefault(batch, [])
         held = self._fixed + self.graphs.data_bytes(batch)
         for plan in self._plans[len(steps) :]:

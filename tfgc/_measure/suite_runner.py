@@ -8,7 +8,7 @@ import dataclasses
 import os
 
 from tfgc import _files, _suites
-from tfgc._errors import OptionError, TfgcError, near, whole
+from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch
 from tfgc._records import measurement
 from tfgc._records.job import Task
@@ -29,7 +29,9 @@ def chosen_rows(suite, scale, networks=()):
     known = list(dict.fromkeys(row.network for row in rows))
     for name in networks:
         if name not in known:
-            raise OptionError(f"{suite} has no network {name!r}{near(name, known)} (it has: {', '.join(known)})")
+            raise OptionError(
+                f"{suite} has no network {name!r}{did_you_mean(name, known)} (it has: {', '.join(known)})"
+            )
     return [row for row in rows if not networks or row.network in networks]
 
 
@@ -64,7 +66,7 @@ def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, st
         on_kept: Called for each case that an earlier run left.
     """
     if steps is not None:
-        steps = whole("steps", steps)
+        steps = check_int("steps", steps)
     started, done, left = ((call or (lambda *_: None)) for call in (on_start, on_done, on_kept))
     file = _File(suite, path, predict, command)
     for row in chosen_rows(suite, scale, networks):

@@ -24,7 +24,7 @@ import cloudpickle
 from tfgc import _user_modules
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
-from tfgc._records.job import Case, Search, Searched, Task
+from tfgc._records.job import Case, MaxBatchPrediction, Search, Task
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
@@ -52,7 +52,7 @@ def main(answer, *folders):
 
 
 def foresee(task):
-    """Plan and predict the cases of a `Task`: its `Foresight`."""
+    """Plan and predict the cases of a `Task`: its `CasePredictions`."""
     import keras
 
     from tfgc._measure import predict_cases
@@ -62,7 +62,7 @@ def foresee(task):
 
 
 def search(task):
-    """Predict the largest batches that a `Search` asks for: its `Searched`."""
+    """Predict the largest batches that a `Search` asks for: its `MaxBatchPrediction`."""
     import keras
 
     from tfgc._measure import predict_max_batch
@@ -71,7 +71,7 @@ def search(task):
     try:
         return predict_max_batch.searched(_build(*task.build), task)
     except TfgcError as error:
-        return Searched(refused=error)
+        return MaxBatchPrediction(refused=error)
 
 
 def measure(case):

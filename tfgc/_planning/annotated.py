@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs, timing
-from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, near, warn, whole
+from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._tracing import keras_graph
@@ -23,7 +23,7 @@ MARGIN = 0.1
 def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_step=False, loss=None):
     """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for."""
     if batch_size is not None:
-        batch_size = whole("batch_size", batch_size)
+        batch_size = check_int("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one answers the open dimensions")
@@ -116,7 +116,9 @@ def fixed_bytes(model, optimizer=None):
         optimizer = keras.optimizers.get(optimizer)
     except (ValueError, TypeError) as error:
         known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
-        raise OptionError(f"there is no optimizer {optimizer!r}{near(str(optimizer).capitalize(), known)}") from error
+        raise OptionError(
+            f"there is no optimizer {optimizer!r}{did_you_mean(str(optimizer).capitalize(), known)}"
+        ) from error
     if optimizer.built:
         return weights + _bytes(optimizer.variables)
     # How many slots it makes shows on a stand-in; the user's optimizer stays as it is.
@@ -154,7 +156,7 @@ def _shapes(model, example):
         unknown = [name for name in example if name not in {t.name for t in inputs}]
         if unknown:
             raise OptionError(
-                f"example: the model has no input {unknown[0]!r}{near(unknown[0], [t.name for t in inputs])}"
+                f"example: the model has no input {unknown[0]!r}{did_you_mean(unknown[0], [t.name for t in inputs])}"
             )
         arrays = [example[t.name] for t in inputs]
     else:

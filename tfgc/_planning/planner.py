@@ -84,7 +84,7 @@ def choose(graph, strategy, budget, fixed, options):
     if budget is None:
         return strategies.apply(strategy, dataclasses.replace(graph, whole_step=False), **options)
     total = annotated.budget_bytes(budget, graph, fixed)
-    return outlooks.judged(graph, fitting(graph, strategy, total, fixed, options))
+    return outlooks.with_outlook(graph, fitting(graph, strategy, total, fixed, options))
 
 
 def fitting(graph, strategy, total, fixed, options):
@@ -116,7 +116,7 @@ def pareto(
         (True, 0.0)
     """
     graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
-    return [outlooks.judged(graph, plan) for _, plan in budget_strategy.front(graph, **options)]
+    return [outlooks.with_outlook(graph, plan) for _, plan in budget_strategy.front(graph, **options)]
 
 
 def estimate(

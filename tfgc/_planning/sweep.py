@@ -4,9 +4,9 @@ import dataclasses
 
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
-from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, whole
+from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, budget_fit
-from tfgc._records.front import Choice, Front, Point
+from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
@@ -24,7 +24,7 @@ def sweep(
         budgets: Budgets to choose a plan for, as people write them.
         plans: Pairs of a name and a `Plan`, to tell of beside the front.
     """
-    points = whole("points", points, least=2)
+    points = check_int("points", points, least=2)
     declared = keras_graph.read(model)
     for name, plan in plans:
         try:
@@ -50,7 +50,7 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
     names = {0: "least", len(front) - 1: "plain"}
     told = {i: _point(names.get(i, ""), plan, predicted(plan), plain) for i in sorted(shown) for plan in [front[i][1]]}
     choices = tuple(
-        Choice(str(budget), limit, told.get(i), least)
+        BudgetChoice(str(budget), limit, told.get(i), least)
         for budget, limit, i, (_, least) in zip(budgets, limits, bought, fits)
     )
     optimal = strategies.apply("optimal", dataclasses.replace(graph, whole_step=False))
@@ -70,8 +70,8 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
 
 
 def _point(name, plan, step, plain):
-    """The `Point` of a plan from its whole step predicted, and the plain one."""
-    return Point(
+    """The `FrontPoint` of a plan from its whole step predicted, and the plain one."""
+    return FrontPoint(
         name=name,
         peak_bytes=step.peak_bytes,
         allocated_bytes=step.allocated_bytes,

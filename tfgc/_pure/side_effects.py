@@ -85,7 +85,7 @@ def discover(fn, packing):
         nonlocal scope, found, unread
         args, kwargs = packing.unpack(tensors)
         inlined = inner_functions.inlined(lambda *call: scope.apart(*call))
-        with Scope(None) as scope, inlined, graph_building.captures_seen(taken):
+        with Scope(None) as scope, inlined, graph_building.captures_watched(taken):
             result = Packing(fn(*args, **kwargs), made=True)
         unread = packing.unread(tensors, result.tensors)
         here = tf.compat.v1.get_default_graph()

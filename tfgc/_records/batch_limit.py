@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfgc._records.table import Sheet
+from tfgc._records.table import TextTable
 from tfgc._units import format_bytes
 
 # No batch beyond is looked at: with so many samples it is not memory that limits training.
@@ -136,7 +136,7 @@ def table(result):
     """The table of a `MaxBatch`: a row for plain training and one for the strategy."""
     heads = ("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")
     title = f"{result.network}: the largest batch in {format_bytes(result.budget_bytes)}"
-    return Sheet(title, heads, tuple(_row(result, reach) for reach in result.reaches), _legend(result))
+    return TextTable(title, heads, tuple(_row(result, reach) for reach in result.reaches), _legend(result))
 
 
 def _row(result, reach):

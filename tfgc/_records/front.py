@@ -4,7 +4,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class FrontPoint:
     """One plan of a front.
 
     Attributes:
@@ -30,12 +30,12 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class BudgetChoice:
     """What a budget buys: the point of least overhead that fits, or None and the least budget that buys one."""
 
     budget: str
     budget_bytes: int
-    point: Point | None
+    point: FrontPoint | None
     least_bytes: int | None = None
 
 
@@ -50,7 +50,7 @@ class Front:
         floor_bytes, floor_node: Least peak of any plan, and the node that sets it.
         points: From the least peak to the plain step.
         others: Plans beside the front, by name.
-        choices: A `Choice` for each budget.
+        choices: A `BudgetChoice` for each budget.
     """
 
     network: str

@@ -74,7 +74,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Foresight:
+class CasePredictions:
     """What is known of a task's cases before any is run.
 
     Attributes:
@@ -82,7 +82,7 @@ class Foresight:
         errors: Why a case has none, likewise.
         mismatch: Why a given plan does not fit the model, likewise.
         predicted: A `Predicted` by `Case.name`.
-        parts: Tuples of `Part` by `Case.case`.
+        parts: Tuples of `SegmentSummary` by `Case.case`.
         front: A `Front`, or None.
     """
 
@@ -94,7 +94,7 @@ class Foresight:
     front: object = None
 
 
-NOTHING = Foresight({}, {}, {}, {}, {})
+NO_PREDICTIONS = CasePredictions({}, {}, {}, {}, {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Search:
 
 
 @dataclasses.dataclass(frozen=True)
-class Largest:
+class LargestBatch:
     """The largest batch that is predicted to fit by one way of training.
 
     Attributes:
@@ -136,14 +136,14 @@ class Largest:
 
 
 @dataclasses.dataclass(frozen=True)
-class Searched:
+class MaxBatchPrediction:
     """What a `Search` found.
 
     Attributes:
         budget_bytes: The budget.
         fixed_bytes: Weights and optimizer slots, in every step.
         optimizer: The optimizer that was counted, serialized.
-        plain: A `Largest` without recomputation.
+        plain: A `LargestBatch` without recomputation.
         recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
         refused: A `TfgcError`, in place of all else.
     """
@@ -151,6 +151,6 @@ class Searched:
     budget_bytes: int = 0
     fixed_bytes: int = 0
     optimizer: dict | None = None
-    plain: Largest | None = None
-    recomputed: Largest | None = None
+    plain: LargestBatch | None = None
+    recomputed: LargestBatch | None = None
     refused: Exception | None = None

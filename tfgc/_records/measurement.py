@@ -9,7 +9,7 @@ import dataclasses
 import json
 
 from tfgc._errors import TfgcError
-from tfgc._records.front import Choice, Front, Point
+from tfgc._records.front import BudgetChoice, Front, FrontPoint
 
 _FORMAT = "tfgc-measurements"
 _VERSION = 2
@@ -41,7 +41,7 @@ class Predicted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class SegmentSummary:
     """A segment of a plan, as it is drawn along the network.
 
     Attributes:
@@ -86,7 +86,7 @@ class Measurement:
         device: Where the bytes were counted.
         machine: Processor count and versions.
         predicted: What the planner said of it, a `Predicted`; None where it was not asked.
-        parts: The plan's segments, a tuple of `Part`; empty for plain cases.
+        parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
         wrong: What is not as in plain training, such as `gradients` or `states`; empty if nothing is known to be.
         asked: How it was to be planned, as `Case.asked` tells; empty for plain cases and where it was not noted.
     """
@@ -227,10 +227,11 @@ def _study(data):
     front = data["front"] and Front(
         **{
             **data["front"],
-            "points": tuple(Point(**p) for p in data["front"]["points"]),
-            "others": tuple(Point(**p) for p in data["front"]["others"]),
+            "points": tuple(FrontPoint(**p) for p in data["front"]["points"]),
+            "others": tuple(FrontPoint(**p) for p in data["front"]["others"]),
             "choices": tuple(
-                Choice(**{**c, "point": c["point"] and Point(**c["point"])}) for c in data["front"]["choices"]
+                BudgetChoice(**{**c, "point": c["point"] and FrontPoint(**c["point"])})
+                for c in data["front"]["choices"]
             ),
         }
     )
@@ -250,4 +251,4 @@ def _record(data):
 
 
 def _part(data):
-    return Part(**{**data, "inner": tuple(map(_part, data["inner"]))})
+    return SegmentSummary(**{**data, "inner": tuple(map(_part, data["inner"]))})

@@ -8,7 +8,7 @@ import rich.text
 
 
 @dataclasses.dataclass(frozen=True)
-class Sheet:
+class TextTable:
     """Something to print with `rich`: a table if the window has room for every cell, else a block of lines a row.
 
     Attributes:

@@ -85,7 +85,7 @@ class Block:
         compiled = self._compiled and tf.executing_eagerly()
         if not self._replay and not compiled:
             return self._fn(*args, **kwargs)
-        surroundings = private_api.Surroundings()
+        surroundings = private_api.CallState()
         call = lambda: self._fn(*args, **kwargs)
         # A compiled piece holds the plain variables that it reads, of which each replica has its own.
         replica = private_api.replica() if tf.executing_eagerly() else None
@@ -115,7 +115,7 @@ class Block:
         try:
             if piece.effects.obstacle is None:
                 result = self._run(piece, call, tensors, look if known else None)
-                if quick is not None and isinstance(piece, forward_backward.Compiled):
+                if quick is not None and isinstance(piece, forward_backward.CompiledRecomputation):
                     self._quick[quick] = piece
                 return result
         except functional.StaleEffectsError:
@@ -130,7 +130,7 @@ class Block:
     def _look(self, key, packing, surroundings, compiled):
         """Look at what the function touches, and remember that for eager calls."""
         shared = self._as_twin(key)
-        if isinstance(shared, forward_backward.Compiled):
+        if isinstance(shared, forward_backward.CompiledRecomputation):
             self._known[key] = shared
             return shared
         try:
@@ -165,19 +165,23 @@ class Block:
         """What the twin's block knows of such a call, with the variables of this one; None if that is nothing."""
         twin = self._twin if self._twin is not None and self._twin.alike() else None
         known = None if twin is None else twin.block._known.get(key)
-        effects = known.effects if isinstance(known, forward_backward.Compiled) else known
+        effects = known.effects if isinstance(known, forward_backward.CompiledRecomputation) else known
         if effects is None or effects.obstacle is not None or effects.variables:
             return None
         reads, writes = self._twin.renamed(effects.reads), self._twin.renamed(effects.writes)
         if reads is None or writes is None:
             return None
         effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
-        return known.renamed(effects, self._twin.renamed) if isinstance(known, forward_backward.Compiled) else effects
+        return (
+            known.renamed(effects, self._twin.renamed)
+            if isinstance(known, forward_backward.CompiledRecomputation)
+            else effects
+        )
 
     def _piece(self, packing, effects, surroundings, compiled=False):
-        piece = forward_backward.Piece(self._fn, packing, effects, surroundings, self.name, self._again)
+        piece = forward_backward.Recomputation(self._fn, packing, effects, surroundings, self.name, self._again)
         if compiled:
-            return forward_backward.Compiled(piece)
+            return forward_backward.CompiledRecomputation(piece)
         return forward_backward.TracedReplay(piece) if effects.draws and tf.executing_eagerly() else piece
 
     def _warn(self, obstacle):
@@ -206,7 +210,7 @@ class Block:
         if self._wrap is not None:
             return _wrapped(self._wrap, piece, inputs, sources)
         if piece.records_nothing:
-            with private_api.unrecorded():
+            with private_api.no_recording():
                 run = piece.forward(inputs)
             return run.finish(_attach(run, piece, inputs, sources))
         # No eager tape may store anything of this run. A graph keeps what its gradients read and no more, and
@@ -257,12 +261,12 @@ def _attach(run, piece, inputs, sources):
     if tf.executing_eagerly():
         # What hangs on an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    first, checksums, known = run.without_tensors(), run.checksums, graph_building.closed_over()
+    first, checksums, known = run.without_tensors(), run.checksums, graph_building.captures_so_far()
 
     def backward(*upstream):
         if not graph_building.reaches(known):
             raise UnsupportedModelError(_COPIED.format(piece.name))
-        with graph_building.closing_over(known):
+        with graph_building.captures_redirected(known):
             gradients, again = piece.backward(inputs, sources, first, upstream, draws)
             if not checksums:
                 return gradients

@@ -20,7 +20,7 @@ from tfgc._pure import functional, python_random, random_draws, tensor_packing
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
 
-class Piece:
+class Recomputation:
     """Both directions of a block, for one structure of arguments.
 
     `again` is what the second run calls: `fn`, or the same function with parts that are recomputed in turn.
@@ -40,7 +40,7 @@ class Piece:
     def forward(self, inputs):
         """Run on `inputs`: the argument tensors, then the values of the variables."""
         self._start = python_random.state() if self.effects.chooses else None
-        with backward_order.in_no_order():
+        with backward_order.unordered_backward():
             return self._run(self._fn, inputs, random_draws.noted if self.effects.draws else contextlib.nullcontext)
 
     def _run(self, fn, inputs, draws):
@@ -55,7 +55,7 @@ class Piece:
         """
         n = len(self._packing.specs)
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
-        with self.surroundings.restored(), chosen, _fence(upstream) as wait, backward_order.one_after_another():
+        with self.surroundings.restored(), chosen, _fence(upstream) as wait, backward_order.sequential_backward():
             # A copy of its own for each, since one tensor may be passed twice.
             held = [wait(x) for x in inputs[:n]] + [graph_building.inside(x) for x in inputs[n:]]
             captured = [graph_building.inside(t) for t in self.effects.captured]
@@ -89,7 +89,7 @@ class Piece:
                 )
 
 
-class Compiled:
+class CompiledRecomputation:
     """A piece whose two directions are `tf.function`s, for eager callers.
 
     The backward function drops the part of the replay that no gradient reads.
@@ -100,7 +100,7 @@ class Compiled:
     def __init__(self, piece):
         self.effects, self.surroundings, self.name = piece.effects, piece.surroundings, piece.name
         self._piece = piece
-        self._forward = _Function(self._trace_forward)
+        self._forward = _ConcreteCache(self._trace_forward)
         self._backward = {}
         self._layouts = {}
         self._rename = None
@@ -140,12 +140,12 @@ class Compiled:
             def trace_backward(inputs, upstream, draws):
                 return self._piece.backward(inputs, sources, first, upstream, draws)
 
-            function = _Function(trace_backward)
+            function = _ConcreteCache(trace_backward)
             self._backward[tuple(sources)] = function
         return function(inputs, list(upstream), list(draws))
 
 
-class TracedReplay(Compiled):
+class TracedReplay(CompiledRecomputation):
     """A piece that runs op by op, and again in a `tf.function`: only there can what it drew stand for what it draws."""
 
     records_nothing = False
@@ -154,7 +154,7 @@ class TracedReplay(Compiled):
         return self._piece.forward(inputs)
 
 
-class _Function:
+class _ConcreteCache:
     """A `tf.function` of lists of tensors, looked up by their shapes: their dtypes are those of the piece."""
 
     def __init__(self, python_function):

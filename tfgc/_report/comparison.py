@@ -8,7 +8,7 @@ import rich.console
 from tfgc import _files, _units
 from tfgc._errors import TfgcError
 from tfgc._records.measurement import Measurement
-from tfgc._records.table import Sheet
+from tfgc._records.table import TextTable
 
 HEADS = (
     "case", "peak", "cut-off eager", "cut-off graph", "process", "step", "overhead eager", "overhead graph",
@@ -37,7 +37,7 @@ def _told(form, value):
 
 def comparison(records):
     """The table of memory and time for a terminal, a row a case."""
-    return Sheet(_title(records), HEADS, rows(records), _legend(records))
+    return TextTable(_title(records), HEADS, rows(records), _legend(records))
 
 
 def losses(records):
@@ -46,7 +46,7 @@ def losses(records):
     steps = range(max((len(r.losses) for r in ran), default=0))
     cells = [[str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran)] for i in steps]
     title = "Loss of each step: the same weights and data in every case"
-    return Sheet(title, ("step", *(r.name for r in ran)), cells, _agreement(ran))
+    return TextTable(title, ("step", *(r.name for r in ran)), cells, _agreement(ran))
 
 
 def _agreement(records):

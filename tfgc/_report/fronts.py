@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfgc._records.table import Sheet
+from tfgc._records.table import TextTable
 from tfgc._report import comparison
 from tfgc._units import format_bytes
 
@@ -71,14 +71,14 @@ def rows(front):
 
 def table(front):
     """The table of the front for a terminal, a row a plan."""
-    return Sheet(_title(front), HEADS, rows(front), _legend(front))
+    return TextTable(_title(front), HEADS, rows(front), _legend(front))
 
 
 def budgets(front):
     """The table of what each budget buys, for a terminal."""
     least = {choice.least_bytes for choice in front.choices} - {None}
     caption = f"The least budget that works is {least.pop():,} bytes." if least else ""
-    return Sheet("The plan of least overhead in each budget", CHOICE_HEADS, choice_rows(front), caption)
+    return TextTable("The plan of least overhead in each budget", CHOICE_HEADS, choice_rows(front), caption)
 
 
 def choice_rows(front):

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tfgc._records.measurement import Results
-from tfgc._records.table import Sheet
+from tfgc._records.table import TextTable
 from tfgc._report import comparison, fronts
 from tfgc._units import format_bytes, format_seconds
 
@@ -140,7 +140,7 @@ def compared(study):
     cells = [
         [row[0], row[1] if r.status == "ok" else "", *row[2:], _result(r)] for r, row in zip(ran, comparison.rows(ran))
     ]
-    return Sheet("Memory and time", _HEADS, cells)
+    return TextTable("Memory and time", _HEADS, cells)
 
 
 def _result(record):
@@ -165,7 +165,7 @@ def losses(study):
     note = (
         "The same weights and data in all cases but PyTorch's. The difference is to plain in the same mode; no units."
     )
-    return Sheet("Loss of each step", heads, cells, note)
+    return TextTable("Loss of each step", heads, cells, note)
 
 
 def foreseen(study):
@@ -189,7 +189,7 @@ def foreseen(study):
         "floor", "floor set by",
     )  # fmt: skip
     note = f"Predicted overhead counts {_work(units)}; measured overhead is against plain training in the same mode."
-    return Sheet("Predicted against measured", heads, cells, note)
+    return TextTable("Predicted against measured", heads, cells, note)
 
 
 def _work(units):
@@ -211,7 +211,7 @@ def front(study):
         f"and allocated. Overhead counts {_work({found.unit})}. No plan goes below "
         f"{format_bytes(found.floor_bytes)}, set by {found.floor_node}."
     )
-    return Sheet("Least overhead for each peak", fronts.HEADS, rows, note)
+    return TextTable("Least overhead for each peak", fronts.HEADS, rows, note)
 
 
 def choices(study):
@@ -219,7 +219,7 @@ def choices(study):
     if study.front is None or not study.front.choices:
         return None
     sheet = fronts.budgets(study.front)
-    return Sheet("What each budget buys", sheet.heads, sheet.rows, sheet.caption)
+    return TextTable("What each budget buys", sheet.heads, sheet.rows, sheet.caption)
 
 
 def plans(study):
@@ -243,7 +243,9 @@ def plan(name, parts):
 
     for i, part in enumerate(parts, start=1):
         add(str(i), part)
-    return Sheet(f"Segments of {name}", ("segment", "first ... last node", "nodes", "mode", "stored", "inside"), cells)
+    return TextTable(
+        f"Segments of {name}", ("segment", "first ... last node", "nodes", "mode", "stored", "inside"), cells
+    )
 
 
 def published(study):
@@ -251,7 +253,7 @@ def published(study):
     if not study.published:
         return None
     cells = [_figure(str(name), value) for name, value in study.published.items()]
-    return Sheet("Published by others", ("figure", "value"), cells, "On other machines: compare ratios, not times.")
+    return TextTable("Published by others", ("figure", "value"), cells, "On other machines: compare ratios, not times.")
 
 
 def _figure(name, value):
@@ -295,4 +297,4 @@ def overview(studies):
         cells.append(row)
     heads = ("network", "least peak", "peak", "step", *(f"{what} against plain-{mode}" for mode in ("graph", "eager")
              for what in ("cut-off", "overhead")))  # fmt: skip
-    return Sheet("Networks", heads, cells)
+    return TextTable("Networks", heads, cells)

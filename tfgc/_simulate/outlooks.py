@@ -7,7 +7,7 @@ from tfgc._core.plan import Outlook, Plan
 from tfgc._simulate import simulator, step_events
 
 
-def judged(graph, plan):
+def with_outlook(graph, plan):
     """Return `plan` with its `Outlook`, and with what each segment stores and costs."""
     if not graph.sizes_known:
         return plan

@@ -9,7 +9,7 @@ import dataclasses
 
 from tfgc._core.buffers import Buffers
 from tfgc._simulate import allocation
-from tfgc._simulate.step_events import Walk
+from tfgc._simulate.step_events import StepEvents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +67,14 @@ def predict(graph, plan, buffers=None, mode="graph"):
         A `Prediction`.
     """
     plan.check(graph)
-    return _summed(Walk(graph, buffers or Buffers(graph), plan.segments, mode))
+    return _summed(StepEvents(graph, buffers or Buffers(graph), plan.segments, mode))
 
 
 def estimate(graph, plan, fixed, mode="graph"):
     """Predict the whole step: `fixed` bytes of weights and slots, gradients of weights, activations."""
     plan.check(graph)
     whole = dataclasses.replace(graph, whole_step=True)
-    walk = Walk(whole, Buffers(whole), plan.segments, mode)
+    walk = StepEvents(whole, Buffers(whole), plan.segments, mode)
     step = _summed(walk)
     return dataclasses.replace(
         step,

@@ -20,10 +20,10 @@ class Event:
     Attributes:
         position: The node.
         phase: `forward`, `replay`, `loss`, `backward` or `return` (of a compiled segment).
-        reads, makes: Buffers, numbered as in `Walk.sizes`. One that keeps makes its internal buffer last.
+        reads, makes: Buffers, numbered as in `StepEvents.sizes`. One that keeps makes its internal buffer last.
         need: Bytes besides these buffers: what the node needs meanwhile, cotangents and gradients of weights.
         course: Signed bytes of what comes and goes meanwhile.
-        work: In `Walk.unit`.
+        work: In `StepEvents.unit`.
         taken: A buffer that is written over, or None.
         cotangents: What becomes of cotangents, as in `Buffers.cotangents`.
         gradient: Bytes of the gradients of weights that it makes.
@@ -41,7 +41,7 @@ class Event:
     gradient: int = 0
 
 
-class Walk:
+class StepEvents:
     """The events of one step.
 
     Attributes:

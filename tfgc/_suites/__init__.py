@@ -4,9 +4,10 @@ A suite is a module with
 
 - a docstring whose first line says what it shows,
 - `rows(scale)`: a list of `Row` (or `Search`), each published batch (or budget) taken times `scale`,
-- `sheets(results)`: a list of `Sheet` made from the `Results` of those rows, however many are there.
+- `sheets(results)`: a list of `TextTable` made from the `Results` of those rows, however many are there.
 
-Suites hold no TensorFlow: what they describe is run by `tfgc._bench`. The published figures are in `reference/`.
+Suites hold no TensorFlow: what they describe is run by `tfgc._measure.suite_runner`. The published figures are in
+`reference/`.
 """
 
 import csv
@@ -15,14 +16,14 @@ import importlib
 import pathlib
 import pkgutil
 
-from tfgc._errors import OptionError, near
+from tfgc._errors import OptionError, did_you_mean
 from tfgc._records.job import Case
-from tfgc._records.table import Sheet
+from tfgc._records.table import TextTable
 
 __all__ = [
     "Row",
     "Search",
-    "Sheet",
+    "TextTable",
     "available",
     "cases",
     "get",
@@ -97,7 +98,7 @@ def get(suite):
     """
     if suite not in available():
         raise OptionError(
-            f"there is no suite {suite!r}{near(suite, available())} (there are: {', '.join(available())})"
+            f"there is no suite {suite!r}{did_you_mean(suite, available())} (there are: {', '.join(available())})"
         )
     return importlib.import_module(f"{__name__}.{suite.replace('-', '_')}")
 

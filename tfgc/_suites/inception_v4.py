@@ -45,5 +45,5 @@ def sheets(results):
                     f"{_suites.percent(predicted[0], 1)}, x {predicted[1]:.2f}" if predicted else "",
                 )
             )
-        made.append(_suites.Sheet("Inception v4", _HEADS, tuple(rows), _LEGEND.format(batch=study.batch_size)))
+        made.append(_suites.TextTable("Inception v4", _HEADS, tuple(rows), _LEGEND.format(batch=study.batch_size)))
     return made

@@ -38,5 +38,5 @@ def sheets(results):
             )
         part = "" if ours["budget_bytes"] == whole else f", times {ours['budget_bytes'] / whole:.3g}"
         legend = _LEGEND.format(budget=format_bytes(ours["budget_bytes"]), part=part)
-        made.append(_suites.Sheet(f"Largest batch of {study.network}", _HEADS, tuple(rows), legend))
+        made.append(_suites.TextTable(f"Largest batch of {study.network}", _HEADS, tuple(rows), legend))
     return made

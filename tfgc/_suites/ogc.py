@@ -69,7 +69,7 @@ def sheets(results):
         )
         for study, row in found
     )
-    return [_suites.Sheet("Beside Feng & Huang, CVPR 2021", _HEADS, table, _LEGEND.format(unit=unit))]
+    return [_suites.TextTable("Beside Feng & Huang, CVPR 2021", _HEADS, table, _LEGEND.format(unit=unit))]
 
 
 class Row:

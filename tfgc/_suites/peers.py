@@ -50,7 +50,7 @@ def rows(scale):
 def sheets(results):
     """A row for each case; failures and wrong results are told as such."""
     table = tuple(_row(study, record) for study in results.studies for record in study.records)
-    return [_suites.Sheet("Beside the other ways to recompute", _HEADS, table, _LEGEND)]
+    return [_suites.TextTable("Beside the other ways to recompute", _HEADS, table, _LEGEND)]
 
 
 def _row(study, record):

@@ -64,11 +64,11 @@ def sheets(results):
     large = [study for study in results.studies if "recompute_peak_mb" in study.published]
     made = []
     if small:
-        made.append(_suites.Sheet("ResNets by depth", _HEADS, tuple(map(_row, small)), _LEGEND))
+        made.append(_suites.TextTable("ResNets by depth", _HEADS, tuple(map(_row, small)), _LEGEND))
     if large:
         legend = _LARGE_LEGEND.format(batch=large[0].batch_size)
         table = tuple(map(_large_row, large))
-        made.append(_suites.Sheet("ResNets by depth, larger batch", _LARGE_HEADS, table, legend))
+        made.append(_suites.TextTable("ResNets by depth, larger batch", _LARGE_HEADS, table, legend))
     return made
 
 

@@ -41,7 +41,7 @@ def sheets(results):
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
     told = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
     legend = _LEGEND.format(reported=told, answer=" ".join(answers))
-    return [_suites.Sheet("By number of segments", _HEADS, tuple(table), legend)]
+    return [_suites.TextTable("By number of segments", _HEADS, tuple(table), legend)]
 
 
 def _row(study, record, plain):

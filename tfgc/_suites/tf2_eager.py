@@ -39,4 +39,4 @@ def sheets(results):
         )
         for study in results.studies
     )
-    return [_suites.Sheet("Beside a TF2 eager implementation of 2020", _HEADS, table, _LEGEND)]
+    return [_suites.TextTable("Beside a TF2 eager implementation of 2020", _HEADS, table, _LEGEND)]

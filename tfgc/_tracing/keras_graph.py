@@ -15,7 +15,7 @@ from keras.src.models.sequential import Sequential
 
 from tfgc._core import node_order
 from tfgc._core.graph import Graph, Node, Ref, Spec
-from tfgc._errors import OptionError, UnsupportedModelError, near
+from tfgc._errors import OptionError, UnsupportedModelError, did_you_mean
 from tfgc._framework import backward_order
 from tfgc._tracing import shapes, submodels
 
@@ -78,7 +78,7 @@ class Program:
         inputs = {t.name: t for t in self._function.inputs}
         for name in input_shapes or {}:
             if name not in inputs:
-                raise OptionError(f"input_shapes: the model has no input {name!r}{near(name, inputs)}")
+                raise OptionError(f"input_shapes: the model has no input {name!r}{did_you_mean(name, inputs)}")
         specs = {Ref(name): _resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
         refs = {id(t): Ref(t.name) for t in self._function.inputs}
         self._flatten(self._function, refs, "", None)
@@ -246,15 +246,15 @@ def _function_of(model):
     return model._functional if isinstance(model, Sequential) else model
 
 
-def stands_in(layer):
+def is_patched_call(layer):
     """Return True if something of tfgc stands in for the `call` of a layer or model."""
-    return getattr(vars(layer).get("call"), "stands_in", False)
+    return getattr(vars(layer).get("call"), "is_patched_call", False)
 
 
 def _flattenable(node):
     """The functional graph of a nested model whose nodes can stand for its call."""
     operation = node.operation
-    if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not stands_in(operation)):
+    if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
         return None
     try:
         inner = functional_of(operation)

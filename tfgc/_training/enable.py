@@ -87,7 +87,7 @@ def enable(
     how = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
     switch(model, plan, strategy, budget, layers, **how)
     stale_traces.renew(
-        model, "tfgc.enable", [layer for layer in model._flatten_layers() if keras_graph.stands_in(layer)]
+        model, "tfgc.enable", [layer for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)]
     )
     return model
 

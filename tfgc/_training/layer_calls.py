@@ -12,7 +12,7 @@ import weakref
 
 import keras
 
-from tfgc._errors import OptionError, near
+from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import layer_settings, private_api
 from tfgc._pure import functional
 from tfgc._replay import call_checks
@@ -26,7 +26,7 @@ _replaced = weakref.WeakKeyDictionary()
 class LayerCall:
     """Stands in for the `call` of a layer; an explicit or surrounding `training=False` runs that one."""
 
-    stands_in = True
+    is_patched_call = True
 
     def __init__(self, layer, *, wrap=None, compile_segments=True, check_replay=False):
         self._original = original = layer.call
@@ -66,7 +66,7 @@ def choose(model, chosen):
         else:
             meant = [layer for layer in parts if layer is wanted]
         if not meant:
-            raise OptionError(f"layers: {model.name!r} has no layer {wanted!r}{near(wanted, known)}")
+            raise OptionError(f"layers: {model.name!r} has no layer {wanted!r}{did_you_mean(wanted, known)}")
         for layer in meant:
             if hasattr(layer, "reset_dropout_mask") and (layer.dropout or layer.recurrent_dropout):
                 raise OptionError(f"layers: {layer.name!r} is a cell whose RNN holds its dropout masks: name the RNN")
@@ -88,7 +88,7 @@ def restore_calls(model):
     """Give a model and every layer of it their own `call` back; return those that had another one."""
     gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
-    changed = {layer for layer in [*model._flatten_layers(), *gone] if keras_graph.stands_in(layer)}
+    changed = {layer for layer in [*model._flatten_layers(), *gone] if keras_graph.is_patched_call(layer)}
     for layer in changed:
         del layer.call
     return changed
@@ -97,7 +97,7 @@ def restore_calls(model):
 @contextlib.contextmanager
 def restored(model):
     """Run a model plainly in here; afterwards it is enabled again if it was."""
-    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if keras_graph.stands_in(layer)}
+    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)}
     replaced = _replaced.get(model)
     restore_calls(model)
     try:

@@ -86,7 +86,7 @@ class Runner:
         self._run(table, training)
         return self._program.collect(table)
 
-    call.stands_in = True
+    call.is_patched_call = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +104,9 @@ def _chain(how, segments, kept, number=""):
 
     `number` begins their numbers in messages: that of the segment they make up, with a dot.
     """
-    pieces, firsts = [], {}
+    pieces, first_of_kind = [], {}
     for i, segment in enumerate(segments):
-        pieces.append(_piece(how, segment, f"{number}{i}", firsts))
+        pieces.append(_piece(how, segment, f"{number}{i}", first_of_kind))
     last = {ref: i for i, (needed, _, _) in enumerate(pieces) for ref in needed}
     releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
 
@@ -122,10 +122,10 @@ def _chain(how, segments, kept, number=""):
     return run
 
 
-def _piece(how, segment, number, firsts):
+def _piece(how, segment, number, first_of_kind):
     """The tensors that a segment reads and makes for others, and its `Block`.
 
-    `firsts` holds the first of each kind of segment.
+    `first_of_kind` holds the first of each kind of segment.
     """
     program, name = how.program, f"segment {number}, {segment}"
     nodes = _leaves(segment)
@@ -154,15 +154,15 @@ def _piece(how, segment, number, firsts):
     # What is watched is told by its own name.
     kind_now = lambda: None if how.watch else shared_traces.signature(program, segment, nodes, needed, produced)
     kind, twin = kind_now(), None
-    if kind in firsts:
-        first, block, kind_of_first = firsts[kind]
+    if kind in first_of_kind:
+        first, block, kind_of_first = first_of_kind[kind]
         alike = lambda: kind_now() is not None and kind_now() == kind_of_first()
         twin = shared_traces.Twin(block, shared_traces.renaming(program, first, nodes), alike)
     block = Block(
         run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=settings, again=again, twin=twin
     )
     if kind is not None:
-        firsts.setdefault(kind, (nodes, block, kind_now))
+        first_of_kind.setdefault(kind, (nodes, block, kind_now))
     return needed, produced, block
 
 

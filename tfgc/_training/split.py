@@ -13,7 +13,7 @@ import keras
 from tfgc import strategies
 from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan
-from tfgc._errors import PlanMismatchError, TfgcError, whole
+from tfgc._errors import PlanMismatchError, TfgcError, check_int
 from tfgc._tracing import keras_graph
 
 
@@ -53,7 +53,7 @@ def split(model, n_or_plan):
     if isinstance(n_or_plan, Plan):
         plan = n_or_plan
     else:
-        n = whole("split into n", n_or_plan)
+        n = check_int("split into n", n_or_plan)
         plan = strategies.apply("sqrt" if program.graph.sizes_known else "uniform", program.graph, segments=n)
     plan.check(program.graph)
     cuts = [*_crossings(program.graph, plan), program.outputs]
@@ -95,7 +95,7 @@ def _part(program, i, nodes, enter, leave, *, last, name):
 class _Call:
     """Stands in for the `call` of a part, and refuses if the model has got another graph."""
 
-    stands_in = True
+    is_patched_call = True
 
     def __init__(self, part, program, name):
         self._original, self._program, self._name = part.call, program, name

@@ -11,7 +11,7 @@ from tfgc._pure import functional, side_effects, tensor_packing
 
 
 @contextlib.contextmanager
-def probed(layers):
+def check_determinism(layers):
     """While this is open, every call of `layers`, a mapping from names, is tried twice.
 
     Yields:

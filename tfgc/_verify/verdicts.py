@@ -101,7 +101,7 @@ class Verdict:
         return dataclasses.asdict(self, dict_factory=lambda pairs: {k: _finite(v) for k, v in pairs})
 
 
-class Judge:
+class StepComparison:
     """Compares results step by step.
 
     Args:

@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._errors import OptionError, UnsupportedModelError, near, whole
+from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
 from tfgc._training import enable, layer_calls, train_step
 from tfgc._verify import determinism
-from tfgc._verify.verdicts import EPSILON, Judge
+from tfgc._verify.verdicts import EPSILON, StepComparison
 
 _MODES = ("eager", "compiled", "graph", "xla")
 _SQUARES = "the mean square of the outputs and of the logits behind them"
@@ -76,8 +76,8 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes or [None]:
         if mode not in _MODES:
-            raise OptionError(f"modes={modes!r}: name some of {', '.join(_MODES)}{near(mode, _MODES)}")
-    whole("steps", steps)
+            raise OptionError(f"modes={modes!r}: name some of {', '.join(_MODES)}{did_you_mean(mode, _MODES)}")
+    check_int("steps", steps)
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
     if layers is not None and plan is not None:
@@ -88,14 +88,14 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
         step = _Step(model, data, loss)
         stack.callback(step.write, step.read())
         chosen = None if layers is None else layer_calls.choose(model, layers)
-        judge = Judge(*_tolerances(model, chosen))
+        judge = StepComparison(*_tolerances(model, chosen))
         for mode in modes:
             befores, plain = step.run(_BASELINE[mode], steps)
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
             layer_calls.restore_calls(model)
             judge.compare(mode, plain, planned, functools.partial(_others, step, mode, befores))
-        with determinism.probed(_parts(model, chosen)) as (unrepeatable, kept):
+        with determinism.check_determinism(_parts(model, chosen)) as (unrepeatable, kept):
             model(data[0], training=True)
     return judge.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
 
@@ -104,7 +104,7 @@ def _others(step, mode, befores):
     """Plain steps that differ by rounding alone: in another mode, and from weights that are a few roundings off."""
     if mode in _OTHER:
         yield step.run(_OTHER[mode], len(befores), befores)[1]
-        yield step.run(_BASELINE[mode], len(befores), [step.nudged(before) for before in befores])[1]
+        yield step.run(_BASELINE[mode], len(befores), [step.perturbed(before) for before in befores])[1]
 
 
 class _Step:
@@ -140,7 +140,7 @@ class _Step:
         given, outcomes = befores or [self.read()], []
         for number in range(steps):
             if number == len(given):
-                given.append(self.nudged(self.read(), 0.01))
+                given.append(self.perturbed(self.read(), 0.01))
             self.write(given[number])
             loss, added, gradients, metrics = function(*self._data)
             found = {("loss", "loss"): loss}
@@ -183,7 +183,7 @@ class _Step:
         for name, value in values.items():
             self._states[name].assign(value)
 
-    def nudged(self, values, share=None):
+    def perturbed(self, values, share=None):
         """The states, with every weight moved by up to this share of it, as an update would; by a few eps if None."""
         values = dict(values)
         for name in self._watched:
@@ -218,7 +218,7 @@ def _parts(model, chosen):
 
 
 def _tolerances(model, chosen):
-    """The coarsest dtype that layers compute in, and how often something is used at most, for `Judge`."""
+    """The coarsest dtype that layers compute in, and how often something is used at most, for `StepComparison`."""
     dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
     coarsest = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
     if chosen is not None:

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 
-from tfgc._errors import OptionError, near, whole
+from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
 
 
@@ -37,7 +37,8 @@ def get(strategy):
         return strategy
     if strategy not in available():
         raise OptionError(
-            f"there is no strategy {strategy!r}{near(strategy, available())} (there are: {', '.join(available())})"
+            f"there is no strategy {strategy!r}{did_you_mean(strategy, available())} "
+            f"(there are: {', '.join(available())})"
         )
     return importlib.import_module(f"{__name__}.{strategy}").plan
 
@@ -53,7 +54,7 @@ def named(text):
         return name, {}
     if not count.isdigit():
         raise OptionError(f"strategy {text!r}: what follows the colon is a number of segments")
-    return name, {"segments": whole("segments", int(count))}
+    return name, {"segments": check_int("segments", int(count))}
 
 
 def honours_budget(strategy):
@@ -68,7 +69,7 @@ def honours_budget(strategy):
 def apply(strategy, graph, *, budget=None, **options):
     """Plan `graph` by a strategy, refusing options that it does not take; the plan has its `Outlook`."""
     options = check_options(strategy, options, budget)
-    return outlooks.judged(graph, get(strategy)(graph, **options))
+    return outlooks.with_outlook(graph, get(strategy)(graph, **options))
 
 
 def check_options(strategy, options, budget=None):
@@ -85,7 +86,7 @@ def check_options(strategy, options, budget=None):
     for option in options:
         if option not in known:
             offer = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise OptionError(f"strategy {name!r} takes no option {option!r}{near(option, known)} ({offer})")
+            raise OptionError(f"strategy {name!r} takes no option {option!r}{did_you_mean(option, known)} ({offer})")
     for k, p in taken.items():
         if k == "budget" and p.default is p.empty and budget is None:
             raise OptionError(f"strategy {name!r} needs budget=: bytes that a step may use, such as '4GB'")
@@ -99,7 +100,7 @@ def segment_count(graph, segments):
     n = len(graph)
     if segments is None:
         return max(1, round(n**0.5))
-    segments = whole("segments", segments)
+    segments = check_int("segments", segments)
     if segments > n:
         raise OptionError(
             f"segments={segments}: the model has {n} nodes and cannot be cut into more segments than that"

@@ -11,7 +11,7 @@ import numpy as np
 from tfgc._core.buffers import Buffers
 from tfgc._core.plan import Plan
 from tfgc._simulate import step_events
-from tfgc.strategies._segment_costs import Sweeper
+from tfgc.strategies._segment_costs import SegmentCosts
 
 
 class Paths:
@@ -26,7 +26,7 @@ class Paths:
         self.graph = graph
         self._buffers = b = Buffers(graph)
         self._work, _ = step_events.works(graph)
-        self._sweeper = Sweeper(b, [forward for forward, _ in self._work])
+        self._sweeper = SegmentCosts(b, [forward for forward, _ in self._work])
         self._positions = [p for p in range(len(graph)) if not b.takes[p]]
         self._limit = limit
         self._explore()

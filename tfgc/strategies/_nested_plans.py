@@ -17,7 +17,7 @@ import numpy as np
 
 from tfgc._core.buffers import Buffers
 from tfgc._simulate import step_events
-from tfgc.strategies._segment_costs import Sweeper
+from tfgc.strategies._segment_costs import SegmentCosts
 
 
 class Passes:
@@ -37,7 +37,7 @@ class Passes:
         self._n = n = len(graph)
         self._replays_again = replays_again
         self._works, _ = step_events.works(graph)
-        self._crests = Sweeper(b, None)
+        self._crests = SegmentCosts(b, None)
         self._ends = [*positions, n]
         self._next = dict(itertools.pairwise(self._ends))
         self._size = np.array(b.size)

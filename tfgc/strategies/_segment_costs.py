@@ -11,7 +11,7 @@ import itertools
 from typing import NamedTuple
 
 
-class Stretch(NamedTuple):
+class SegmentCost(NamedTuple):
     """One stretch, run forward in a first pass and again for its gradients.
 
     Attributes:
@@ -31,7 +31,7 @@ class Stretch(NamedTuple):
     work: float
 
 
-class Sweeper:
+class SegmentCosts:
     """Sweeps the stretches of a graph.
 
     Args:
@@ -69,8 +69,8 @@ class Sweeper:
         return lambda position: self._live[position] - sum(size for end, size in ends if end >= position)
 
     def sweep(self, start, held, limit):
-        """Yield a `Stretch` for each end, as long as no more than `limit` bytes are needed."""
-        sweep = _Sweep(self, start, held)
+        """Yield a `SegmentCost` for each end, as long as no more than `limit` bytes are needed."""
+        sweep = _GrowingSegment(self, start, held)
         for end in range(start + 1, self.replayable[start] + 1):
             stretch = sweep.extend(end, [i for i in self._woken[end] if i >= start])
             if sweep.least > limit:
@@ -86,7 +86,7 @@ def _runs_until(flags):
     return until
 
 
-class _Sweep:
+class _GrowingSegment:
     """One start, its end moving on."""
 
     def __init__(self, sweeper, start, held):
@@ -107,14 +107,14 @@ class _Sweep:
         """What this stretch and every longer one needs at least."""
         return max(self._replay, self._backward, self._passing)
 
-    def extend(self, end, woken):
-        """Move the end on by a node, which makes `woken` nodes run."""
+    def extend(self, end, newly_replayed):
+        """Move the end on by a node, which makes `newly_replayed` nodes run."""
         b, start, node = self._b, self._start, end - 1
         self._alive.append(self._kept)
         self._gone += self._dies.pop(node, 0)
         self._past.append(self._gone)
         first = node
-        for i in woken:
+        for i in newly_replayed:
             self._runs = True
             self._work += self._s.work[i]
             for number in b.reads[i]:
@@ -127,7 +127,7 @@ class _Sweep:
                 self._kept += self._size[number]
         self._kept += b.internal[node]
         wakes, keeping, alive = b.wakes, self._s.keeping, self._alive
-        for w in woken:
+        for w in newly_replayed:
             self._replay = max(self._replay, alive[w - start] + keeping[w])
         for w in range(first, end):
             if wakes[w] <= end and alive[w - start] + keeping[w] > self._replay:
@@ -137,7 +137,7 @@ class _Sweep:
             self._backward = max(self._backward, self._kept + gradients + b.backward[node])
         self._passing = max(self._passing, self._first_pass(node))
         replay = max(self._replay + b.waiting[end] if self._runs else 0, self._backward)
-        return Stretch(end, self._passing, replay, self._captured, self._inputs, self._work)
+        return SegmentCost(end, self._passing, replay, self._captured, self._inputs, self._work)
 
     def _use(self, number, at):
         """Lengthen a buffer's life to its use at `at`; return the first position that gains by it."""

@@ -16,7 +16,7 @@ import numpy as np
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, flag, whole
+from tfgc._errors import InfeasibleBudgetError, check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _nested_plans
 
@@ -46,7 +46,7 @@ def plan(graph, *, budget, positions=100, nested=True):
 
 def front(graph, *, positions=100, nested=True):
     """Pairs (peak, plan), from the least peak to the plain step: each next one does less work."""
-    positions, nested = whole("positions", positions), flag("nested", nested)
+    positions, nested = check_int("positions", positions), check_bool("nested", nested)
     buffers = Buffers(graph)
     plain = Plan.from_cuts(graph, [], strategy="budget")
     plans = [plain]
@@ -61,9 +61,9 @@ def front(graph, *, positions=100, nested=True):
     if len(graph) <= _SMALL:
         best = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(best, strategy="budget", options=options))
-    judged = [(p.peak_bytes, p.work, plan) for plan in plans for p in [simulator.predict(graph, plan, buffers)]]
+    with_outlook = [(p.peak_bytes, p.work, plan) for plan in plans for p in [simulator.predict(graph, plan, buffers)]]
     best, least = [], float("inf")
-    for peak, work, plan in sorted(judged, key=lambda x: x[:2]):
+    for peak, work, plan in sorted(with_outlook, key=lambda x: x[:2]):
         if work < least:
             best.append((peak, plan))
             least = work

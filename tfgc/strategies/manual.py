@@ -5,7 +5,7 @@ named layer, and every tensor alive there is stored. O(n).
 """
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, near
+from tfgc._errors import OptionError, did_you_mean
 
 
 def plan(graph, *, keep):
@@ -33,6 +33,6 @@ def plan(graph, *, keep):
     cuts = []
     for name in keep:
         if name not in calls:
-            raise OptionError(f"keep: there is no layer {name!r} in the model{near(name, calls)}")
+            raise OptionError(f"keep: there is no layer {name!r} in the model{did_you_mean(name, calls)}")
         cuts += [i + 1 for i in calls[name] if i + 1 < len(graph)]
     return Plan.from_cuts(graph, cuts, strategy="manual", options={"keep": list(keep)})

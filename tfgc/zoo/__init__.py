@@ -11,7 +11,7 @@ import os
 import re
 
 from tfgc import _user_modules
-from tfgc._errors import OptionError, TfgcError, near
+from tfgc._errors import OptionError, TfgcError, did_you_mean
 from tfgc.zoo._catalogue import catalogue, families
 
 __all__ = ["available", "build", "catalogue"]
@@ -91,8 +91,8 @@ def _application(name, image_size, others):
     if builder is None:
         known = [*others, *builders]
         raise OptionError(
-            f"there is no network {name!r}{near(name.lower(), known)} (there are: {', '.join(others)}, those of "
-            "keras.applications such as resnet50, module:function, and .keras files)"
+            f"there is no network {name!r}{did_you_mean(name.lower(), known)} (there are: {', '.join(others)}, "
+            "those of keras.applications such as resnet50, module:function, and .keras files)"
         )
     if image_size is None:
         return builder(weights=None)

@@ -45,7 +45,7 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
                 suite, output, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
                 command=shared.this_command(), on_start=told.start, on_kept=told.skip, on_done=told.done,
             )  # fmt: skip
-    if shared.tell_json(results, json_path):
+    if shared.emit_json(results, json_path):
         return
     for sheet in _suites.get(suite).sheets(results):
         if markdown:

@@ -46,7 +46,7 @@ def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
         )
     if plot_path:
         comparison.plot(study.records, plot_path)
-    if not shared.tell_json(measurement.Results((study,), shared.this_command()), json_path):
+    if not shared.emit_json(measurement.Results((study,), shared.this_command()), json_path):
         comparison.print_table(comparison.comparison(study.records))
         comparison.print_table(comparison.losses(study.records))
     failed = [r for r in study.records if r.status == "failed"]

@@ -27,7 +27,7 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
             made = shared.make_plan(model, batch_size, budget, strategy, options, optimizer=optimizer, **common)
         else:
             made = _judged(model, batch_size, read, **common)
-    if not shared.tell_json(json.loads(made.to_json()), json_path):
+    if not shared.emit_json(json.loads(made.to_json()), json_path):
         click.echo(made.explain())
 
 
@@ -40,4 +40,4 @@ def _judged(model, batch_size, plan, *, input_shapes, measure):
     plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step
     graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step)
-    return outlooks.judged(graph, dataclasses.replace(plan, batch_size=graph.batch_size))
+    return outlooks.with_outlook(graph, dataclasses.replace(plan, batch_size=graph.batch_size))

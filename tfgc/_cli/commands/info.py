@@ -18,7 +18,7 @@ _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
 def command(json_path):
     """Tell versions, devices and free memory, as a report of a problem needs them."""
     facts = _facts()
-    if shared.tell_json(facts, json_path):
+    if shared.emit_json(facts, json_path):
         return
     from tfgc._units import format_bytes
 

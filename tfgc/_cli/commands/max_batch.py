@@ -58,5 +58,5 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
         )
     if output:
         _files.write(output, result.plan.to_json())
-    if not shared.tell_json(batch_limit.facts(result), json_path):
+    if not shared.emit_json(batch_limit.facts(result), json_path):
         comparison.print_table(batch_limit.table(result))

@@ -30,7 +30,7 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
     facts = fronts.facts(name, made, step, plain)
     if output:
         _files.write(output, made.to_json())
-    if shared.tell_json(facts, json_path):
+    if shared.emit_json(facts, json_path):
         return
     for line in fronts.summary(facts):
         click.echo(line)

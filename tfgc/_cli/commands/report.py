@@ -28,7 +28,7 @@ def command(files, output, json_path):
 
     kind = html_page.ending(output or _DEFAULT)
     listed = [measurement.read(path) for path in files]
-    if shared.tell_json(measurement.Results(tuple(study_tables.joined(listed)), shared.this_command()), json_path):
+    if shared.emit_json(measurement.Results(tuple(study_tables.joined(listed)), shared.this_command()), json_path):
         return
     html_page.require(kind)
     _files.write(output, html_page.render(listed, kind))

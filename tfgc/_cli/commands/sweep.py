@@ -51,7 +51,7 @@ def command(
     if plot_path:
         fronts.plot(front, plot_path)
     study = measurement.Study(name, batch_size, front=front)
-    if shared.tell_json(measurement.Results((study,), shared.this_command()), json_path):
+    if shared.emit_json(measurement.Results((study,), shared.this_command()), json_path):
         return
     comparison.print_table(fronts.table(front))
     if front.choices:

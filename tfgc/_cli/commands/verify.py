@@ -48,7 +48,7 @@ def command(
             modes=[word.strip() for word in modes.split(",")],
             steps=steps,
         )
-    if not shared.tell_json(verdict.to_dict(), json_path):
+    if not shared.emit_json(verdict.to_dict(), json_path):
         click.echo(verdict)
     if not verdict:
         raise TfgcError(f"{name} trains differently by this plan: {verdict.worst}")

@@ -15,14 +15,14 @@ def command(words, json_path):
 
     Besides these any module:function that builds a model, and any saved .keras file.
     """
-    from tfgc._records.table import Sheet
+    from tfgc._records.table import TextTable
     from tfgc._report import comparison
     from tfgc.zoo import catalogue
 
     found = [n for n in catalogue() if not words or any(w.lower() in f"{n.name} {n.family}" for w in words)]
-    if shared.tell_json([dataclasses.asdict(network) for network in found], json_path):
+    if shared.emit_json([dataclasses.asdict(network) for network in found], json_path):
         return
     told = lambda n: ", ".join(f"{name}={value}" for name, value in n.arguments.items() if value is not None)
     rows = tuple((network.name, told(network), network.summary) for network in found)
     title = f"{len(found)} networks, none with weights to download"
-    comparison.print_table(Sheet(title, ("name", "arguments", "what it is"), rows))
+    comparison.print_table(TextTable(title, ("name", "arguments", "what it is"), rows))
