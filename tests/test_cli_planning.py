@@ -1,0 +1,480 @@
+"""The commands that plan: what they print and write, and what they say to mistakes."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+from PIL import Image
+
+import tfgc
+from tfgc import InfeasibleBudgetError, Plan, PlanMismatchError, TfgcError
+from tfgc._cli.group import cli
+from tfgc._core import explanation
+from tfgc._core import plan as plans
+from tfgc._core.graph import Cost, Node, Ref, Spec
+from tfgc._errors import OptionError
+from tfgc._measure import compare, worker
+from tfgc._records import measurement
+from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.job import Case, Task
+from tfgc._report import comparison, fronts
+
+CHAIN = ["test_cli:chain", "--batch-size", "8"]
+OPEN = ["test_cli:open_tokens", "--batch-size", "4"]
+
+
+def chain(image_size=64):
+    x = inputs = keras.Input((image_size, image_size, 3))
+    for i in range(6):
+        x = keras.layers.Conv2D(8, 3, padding="same", activation="relu", name=f"conv{i}")(x)
+        x = keras.layers.BatchNormalization(name=f"norm{i}")(x)
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    return keras.Model(inputs, keras.layers.Dense(2, name="head")(x))
+
+
+def open_tokens():
+    x = tokens = keras.Input((None,), dtype="int32", name="tokens")
+    x = keras.layers.Embedding(20, 8)(x)
+    for _ in range(3):
+        x = keras.layers.Dense(64, activation="gelu")(x)
+    return keras.Model(tokens, x)
+
+
+class RawNoise(keras.layers.Layer):
+    def call(self, x):
+        return x + tf.random.normal(tf.shape(x))
+
+
+def noisy():
+    x = inputs = keras.Input((8,))
+    for _ in range(3):
+        x = RawNoise()(keras.layers.Dense(8, activation="relu")(x))
+    return keras.Model(inputs, x)
+
+
+def failing():
+    raise RuntimeError("no luck\nat all")
+
+
+def subclassed():
+    class Own(keras.Model):
+        pass
+
+    return Own()
+
+
+def command(*arguments):
+    """Run a command; a mistake is raised."""
+    result = CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    path.write_text(tfgc.plan(chain(), 8, strategy="sqrt", segments=4).to_json())
+    return path
+
+
+def test_plan_prints_a_summary_and_writes_the_plan(tmp_path):
+    path = tmp_path / "plan.json"
+    words = command("plan", *CHAIN, "--budget", "70%", "-o", path).output
+    for word in ("budget", "segments", "peak", "cut-off", "floor", "overhead", "whole step", "plain", str(path)):
+        assert word in words
+    plan = plans.read(path)
+    assert plan == tfgc.plan(chain(), 8, budget="70%")
+    tfgc.enable(chain(), plan)
+
+
+def test_plan_prints_the_figures_as_json(tmp_path):
+    facts = json.loads(command("plan", *CHAIN, "--strategy", "sqrt:4", "--optimizer", "sgd", "--json").stdout)
+    plan = tfgc.plan(chain(), 8, strategy="sqrt", segments=4)
+    step = tfgc.estimate(chain(), 8, plan, optimizer="sgd")
+    assert facts["options"] == {"segments": 4}
+    assert (facts["segments"], facts["recomputed"], facts["nested"]) == (4, 3, False)
+    assert facts["peak_bytes"] == plan.outlook.peak_bytes
+    assert facts["cut_off"] == plan.outlook.cut_off
+    assert facts["gap"] == pytest.approx(facts["peak_bytes"] / facts["floor_bytes"] - 1)
+    assert (facts["step_bytes"], facts["fixed_bytes"]) == (step.peak_bytes, step.fixed_bytes)
+    assert facts["plain_step_bytes"] == tfgc.estimate(chain(), 8, optimizer="sgd").peak_bytes
+
+
+def test_options_reach_the_strategy():
+    facts = json.loads(command("plan", *CHAIN, "--strategy", "manual", "--option", "keep=conv1,conv3", "--json").stdout)
+    assert facts["segments"] == 3
+    by_colon = command("plan", *CHAIN, "--strategy", "uniform:5", "--json").stdout
+    assert by_colon == command("plan", *CHAIN, "--strategy", "uniform", "--option", "segments=5", "--json").stdout
+
+
+def test_measured_plans_count_seconds(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFGC_CACHE", str(tmp_path))
+    result = command("plan", *CHAIN, "--budget", "90%", "--measure", "--json")
+    assert json.loads(result.stdout)["unit"] == "s"
+    assert " ms" in command("explain", *CHAIN, "--strategy", "sqrt", "--measure").stdout
+
+
+def test_explain_reads_a_plan_or_makes_one(plan_file):
+    read = command("explain", *CHAIN, "--plan", plan_file).output
+    made = command("explain", *CHAIN, "--strategy", "sqrt:4").output
+    assert read == made == tfgc.plan(chain(), 8, strategy="sqrt", segments=4).explain() + "\n"
+    larger = command("explain", "test_cli:chain", "--batch-size", "16", "--plan", plan_file).output
+    assert larger == tfgc.plan(chain(), 16, strategy="sqrt", segments=4).explain() + "\n"
+
+
+def test_open_sizes_are_given_by_name(tmp_path):
+    facts = json.loads(command("plan", *OPEN, "--input", "tokens=1024", "--json").stdout)
+    plan = tfgc.plan(open_tokens(), 4, input_shapes={"tokens": (1024,)})
+    assert facts["peak_bytes"] == plan.outlook.peak_bytes
+    twice = json.loads(command("plan", *OPEN, "--input", "tokens=2048", "--json").stdout)
+    assert twice["plain_bytes"] > 1.9 * facts["plain_bytes"]
+
+
+def test_what_cannot_be_run_twice_is_told_in_a_line():
+    result = command("explain", "test_cli:noisy", "--batch-size", "8", "--strategy", "uniform:3")
+    assert result.stderr.count("\n") == 3
+    assert all(line.startswith("tfgc: 'raw_noise") for line in result.stderr.splitlines())
+    assert " ".join(result.stdout.split()).count("cannot be run twice ('raw_noise") == 3
+
+
+def test_sweep_tells_of_the_front_and_of_budgets(plan_file, tmp_path):
+    path = tmp_path / "front.json"
+    words = command(
+        "sweep", *CHAIN, "--budgets", "70%,1KB", "--budget", "9MB", "--points", 4, "--plan", plan_file, "--json", path
+    ).output
+    front = json.loads(path.read_text())["studies"][0]["front"]
+    peaks, overheads = ([p[key] for p in front["points"]] for key in ("peak_bytes", "overhead"))
+    assert peaks == sorted(peaks)
+    assert overheads == sorted(overheads, reverse=True)
+    assert overheads[-1] == 0
+    assert peaks[0] >= front["floor_bytes"]
+    assert [p["name"] for p in front["others"]] == ["optimal", str(plan_file)]
+    share, refused, chosen = front["choices"]
+    assert refused["point"] is None
+    with pytest.raises(InfeasibleBudgetError) as error:
+        tfgc.plan(chain(), 8, budget="1KB")
+    assert refused["least_bytes"] == error.value.least
+    assert f"The least budget that works is {error.value.least:,} bytes" in words
+    for choice, budget in ((share, "70%"), (chosen, "9MB")):
+        plan = tfgc.plan(chain(), 8, budget=budget)
+        step = tfgc.estimate(chain(), 8, plan)
+        assert choice["point"] in front["points"]
+        for key in ("peak_bytes", "allocated_bytes", "activation_bytes", "overhead"):
+            assert choice["point"][key] == getattr(step, key)
+        assert step.allocated_bytes <= choice["budget_bytes"]
+        assert f"<- {budget}" in words
+
+
+def test_sweep_tells_of_all_of_the_front(tmp_path):
+    path = tmp_path / "front.json"
+    command("sweep", *CHAIN, "--points", 99, "--json", path)
+    (study,) = measurement.read(path).studies
+    points = [dataclasses.asdict(point) for point in study.front.points]
+    assert [p["overhead"] for p in points] == [plan.outlook.overhead for plan in tfgc.pareto(chain(), 8)]
+
+
+def test_sweep_draws_a_picture(tmp_path):
+    path = tmp_path / "front.png"
+    command("sweep", *CHAIN, "--budget", "60%", "--points", 5, "--plot", path)
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert image.size[0] > 800
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    # White paper with lines of several colours on it.
+    assert 0.5 < (pixels == 255).all(axis=1).mean() < 0.99
+    assert len(np.unique(pixels, axis=0)) > 100
+
+
+POINTS = (
+    FrontPoint("least", 300, 320, 200, 0.75, 0.5, 9, True),
+    FrontPoint("", 500, 520, 400, 0.5, 0.25, 5, False),
+    FrontPoint("plain", 900, 920, 800, 0.0, 0.0, 1, False),
+)
+FRONT = Front(
+    "net", 8, "flop", 100, 250, "conv", POINTS, (FrontPoint("optimal", 310, 330, 210, 0.74, 0.6, 4, False),),
+    (BudgetChoice("600", 600, POINTS[1]), BudgetChoice("60%", 540, POINTS[1]), BudgetChoice("1 B", 1, None, 320)),
+)  # fmt: skip
+
+
+def test_table_of_a_hand_made_front(capsys):
+    assert fronts.rows(FRONT) == [
+        ["least", "300 B", "320 B", "200 B", "75.0 %", "50.0 %", "9", "yes"],
+        ["optimal", "310 B", "330 B", "210 B", "74.0 %", "60.0 %", "4", ""],
+        ["<- 600 <- 60%", "500 B", "520 B", "400 B", "50.0 %", "25.0 %", "5", ""],
+        ["plain", "900 B", "920 B", "800 B", "0.0 %", "0.0 %", "1", ""],
+    ]
+    comparison.print_table(fronts.budgets(FRONT))
+    words = capsys.readouterr().out
+    assert words.count("25.0 %") == 2
+    assert words.count("infeasible") == 1
+    assert "The least budget that works is 320 bytes" in words
+
+
+def test_front_is_drawn_with_axes_in_units_and_names(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(comparison, "save", lambda figure, _: figures.append(figure))
+    fronts.plot(FRONT, tmp_path / "x.png")
+    (axes,) = figures[0].axes
+    assert "(GB)" in axes.get_xlabel()
+    assert "flops" in axes.get_ylabel()
+    assert {text.get_text() for text in axes.texts} == {"plain", "optimal"}
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels[1:] == ["budget 600", "budget 60%", "budget 1 B: infeasible", "floor: conv"]
+
+
+MISTAKES = [
+    (["plan", "test_cli:chai", "--batch-size", "8"], "cannot import the builder"),
+    (["plan", "test_cli:failing", "--batch-size", "8"], "RuntimeError: no luck"),
+    (["plan", "test_cli:subclassed", "--batch-size", "8"], "Own"),
+    (["plan", "resnet50", "--batch-size", "8", "--image-size", "8"], "at least 32x32"),
+    (["plan", "test_cli:chain", "--batch-size", "0"], "batch_size=0"),
+    (["plan", *CHAIN, "--budget=-3"], "budget='-3'"),
+    (["plan", *CHAIN, "--budget", "lots"], "budget='lots'"),
+    (["plan", *CHAIN, "--budget", "-20%"], "budget='-20%'"),
+    (["plan", *CHAIN, "--budget", "2kB"], "the least budget that works is"),
+    (["plan", *CHAIN, "--strategy", "sqrrt"], "did you mean 'sqrt'"),
+    (["plan", *CHAIN, "--strategy", "sqrt:x"], "number of segments"),
+    (["plan", *CHAIN, "--strategy", "sqrt", "--option", "segment=2"], "did you mean 'segments'"),
+    (["plan", *CHAIN, "--strategy", "sqrt", "--option", "segments"], "key=value"),
+    (["plan", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "does not honour a budget"),
+    (["plan", *CHAIN, "--strategy", "budget"], "needs budget="),
+    (["plan", *CHAIN, "--optimizer", "adamm"], "did you mean 'Adam'"),
+    (["plan", *CHAIN, "-o", "/no/such/plan.json"], "cannot write '/no/such/plan.json'"),
+    (["plan", *OPEN], "--input tokens=128"),
+    (["plan", *OPEN, "--input", "token=8", "--input", "tokens=8"], "did you mean 'tokens'"),
+    (["plan", *OPEN, "--input", "tokens=8,8"], "does not fit input 'tokens'"),
+    (["plan", *OPEN, "--input", "tokens=0"], "--input tokens=0"),
+    (["plan", *OPEN, "--input", "tokens"], "--input 'tokens'"),
+    (["explain", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
+    (["sweep", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
+    (["sweep", *CHAIN, "--points", "1"], "points=1"),
+    (["sweep", *CHAIN, "--budgets", ","], "name budgets"),
+    (["sweep", *CHAIN, "--budgets", "1GB,no"], "budget='no'"),
+    (["sweep", *CHAIN, "--plot", "/no/such.png"], "cannot write '/no/such.png'"),
+    (["compare", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
+    (["compare", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "these do: budget, ilp"),
+    (["compare", *OPEN, "--input", "tokens="], "--input 'tokens='"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+def test_mistakes_typed_on_purpose(arguments, words):
+    with pytest.raises(TfgcError) as error:
+        CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+DAMAGES = {
+    "empty": lambda text: "",
+    "cut short": lambda text: text[: len(text) // 2],
+    "of something else": lambda text: '{"format": "tfgc-measurements"}',
+    "no text": lambda text: b"\x89PNG\xff\xfe",
+    "newer": lambda text: text.replace('"version": 1', '"version": 9'),
+    "edited": lambda text: text.replace("BatchNormalization", "LayerNormalization"),
+    "a node twice": lambda text: text.replace('"conv1"', '"conv2"', 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["explain", "sweep"])
+def test_a_damaged_plan_file_is_told_in_a_line(name, damage, plan_file, tmp_path):
+    text = DAMAGES[damage](plan_file.read_text())
+    path = tmp_path / "bad.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(TfgcError) as error:
+        CliRunner().invoke(cli, [name, *CHAIN, "--plan", str(path)], catch_exceptions=False)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["explain", "sweep", pytest.param("compare", marks=pytest.mark.gate)])
+def test_a_plan_of_another_model_is_refused_before_any_work(name, plan_file):
+    with pytest.raises(PlanMismatchError, match="was made for another model"):
+        CliRunner().invoke(cli, [name, *OPEN, "--input", "tokens=8", "--plan", str(plan_file)], catch_exceptions=False)
+
+
+def test_give_a_plan_or_options_to_make_one(plan_file):
+    for flag in (["--budget", "1GB"], ["--strategy", "sqrt"], ["--option", "segments=3"]):
+        with pytest.raises(OptionError, match=f"--plan, or {flag[0]}"):
+            CliRunner().invoke(cli, ["explain", *CHAIN, "--plan", str(plan_file), *flag], catch_exceptions=False)
+
+
+@pytest.mark.gate
+def test_the_command_ends_with_one_line_and_code_1():
+    done = subprocess.run(
+        [sys.executable, "-m", "tfgc", "plan", "sample_cnn", "--batch-size", "2", "--budget", "1MB"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    # TensorFlow itself may complain before, as one built for GPUs does on a machine without.
+    assert done.stderr.splitlines()[-1].startswith("tfgc: no plan fits in 1,000,000 bytes")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [None, *cli.commands])
+def test_help_does_not_import_tensorflow(name):
+    arguments = ["-h"] if name is None else [name, "-h"]
+    code = (
+        f"import sys, tfgc._cli.group as c; c.cli({arguments}, standalone_mode=False); "
+        "sys.exit(bool({'keras', 'tensorflow', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.slow
+def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
+    results = tfgc.compare("test_cli:chain", 8, plans=[plan_file], modes=["graph"], steps=1)
+    assert [r.name for r in results] == ["plain-eager", "plain-graph", "plan.json-graph"]
+    assert [r.status for r in results] == ["ok"] * 3
+    assert results[-1].detail == "4 segments"
+
+
+def test_what_compare_measures_by_default(plan_file):
+    names = lambda **chosen: [case.case for case in compare.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
+    assert names() == ["sqrt"]
+    assert names(plans=str(plan_file)) == ["plan.json"]
+    plan = plans.read(plan_file)
+    assert names(plans=[plan_file, plan, plan]) == ["plan.json", "plan sqrt", "plan sqrt #2"]
+    assert names(budget="60%") == ["budget(60%)"]
+    assert names(budget="60%", wanted=["sqrt:3", "budget"], plans=[plan_file]) == [
+        "sqrt(3)", "budget(60%)", "plan.json",
+    ]  # fmt: skip
+    with pytest.raises(OptionError, match="neither a"):
+        names(plans=[3])
+
+
+def test_the_child_plans_for_its_batch_and_input_sizes():
+    shapes = {"tokens": (1024,)}
+    cases = compare.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
+    keras.utils.clear_session()  # names of layers as in a process of its own
+    found = worker.foresee(Task(tuple(cases)))
+    keras.utils.clear_session()
+    plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD(), loss="mse")
+    assert len(plan.segments) > 1
+    assert [s.nodes for s in plans.Plan.from_json(found.plans["budget(80%)"]).segments] == [
+        s.nodes for s in plan.segments
+    ]
+    assert len(found.parts["budget(80%)"]) == len(plan.segments)
+    assert set(found.predicted) == {"plain-graph", "budget(80%)-eager", "budget(80%)-graph"}
+    with pytest.raises(OptionError, match="--input tokens="):
+        worker.measure(compare.plan_cases(open_tokens, 4, steps=1)[0])
+
+
+def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
+    fitting, other = (
+        worker.foresee(Task(tuple(compare.plan_cases(build, 4, plans=[plan_file])))) for build in (chain, open_tokens)
+    )
+    assert fitting.mismatch == {}
+    assert "made for another model" in other.mismatch["plan.json"]
+
+
+def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
+    make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, share=share)
+    found = worker.foresee(Task((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",)))
+    most, some, least = (found.predicted[f"{name}-graph"] for name in ("all", "some", "none"))
+    assert most.overhead == 0
+    assert 0 < some.overhead <= least.overhead
+    assert least.peak_bytes <= some.peak_bytes <= 0.8 * most.peak_bytes
+    assert [choice.budget for choice in found.front.choices] == ["90%"]
+
+
+def hand_made(outlook=True):
+    """Two segments: one recomputed with a nested replay, one whose inputs are larger than its inside."""
+    big, small = Spec((None, 100)), Spec((None, 10))
+    spec = {"a": big, "b": big, "c": small, "d": small}
+    nodes, last = [], Ref("x")
+    for name, output in spec.items():
+        nodes.append(Node(name, (last,), (output,)))
+        last = Ref(name)
+    cost = Cost((Ref("c"),), forward=(40,), keeping=(40,), backward=(400,), wants=(Ref("b"),))
+    nodes[2] = Node("c", nodes[2].inputs, (small,), cost=cost)
+    graph = tfgc.Graph(tuple(nodes), {"x": small}, (last,), 1)
+    pieces = [(0, 2, [(0, 1, "recompute"), (1, 2, "keep")]), (2, 3, "recompute"), (3, 4, "keep")]
+    plan = Plan.from_pieces(graph, pieces, strategy="mine", options={"n": 3})
+    return tfgc.strategies.apply(lambda graph: plan, graph) if outlook else plan
+
+
+def test_explain_says_what_is_stored_and_why():
+    lines = explanation.explain(hand_made()).splitlines()
+    assert lines[0] == "Plan by 'mine' (n=3) for a batch of 1: 3 segments, 2 of them recomputed."
+    table = lines[lines.index(next(line for line in lines if "nodes (how many)" in line)) + 1 :]
+    assert " ".join(" ".join(table).split()) == (
+        "0 recompute 0 B 800 B 200 flop a ... b (2) "
+        "0.0 recompute 0 B 400 B 100 flop a (1) "
+        "0.1 keep 800 B b (1): its backward pass comes at once <- the peak is here "
+        "1 recompute 400 B 40 B 0 flop c (1): no help, its inputs (400 B) are no smaller than its inside "
+        "2 keep 80 B d (1): its backward pass comes at once"
+    )
+    assert [line[:3] for line in table if not line.startswith("    ")] == ["0  ", "  0", "  0", "1  ", "2  "]
+
+
+def test_explain_without_sizes_names_the_segments():
+    words = explanation.explain(hand_made(outlook=False))
+    assert "Sizes are unknown" in words
+    assert "a ... b (2)" in words
+    assert "stores" not in words
+
+
+@pytest.mark.parametrize("network", ["resnet50", "transformer_encoder"])
+def test_explain_fits_the_page(network):
+    model = tfgc.zoo.build(network)
+    for plan in (tfgc.plan(model, 4), tfgc.plan(model, strategy="sqrt", segments=40)):
+        words = plan.explain()
+        assert max(map(len, words.splitlines())) <= 100
+        assert words.count("<- the peak is here") == 1
+        assert len(words.splitlines()) < 3 * len(plan.segments) + 20
+
+
+def test_verify_proves_it_and_takes_a_plan_file(tmp_path):
+    made = tmp_path / "plan.json"
+    command("plan", *CHAIN, "--image-size", "8", "--option", "segments=3", "--strategy", "uniform", "-o", made)
+    printed = command("verify", *CHAIN, "--image-size", "8", "--plan", made, "--mode", "graph", "--steps", "2").output
+    assert printed.startswith("EQUAL: 2 steps in each of graph; in each ")
+    assert "worst relative difference" in printed
+    found = json.loads(
+        command("verify", *CHAIN, "--image-size", "8", "--mode", "eager", "--steps", "1", "--json").output
+    )
+    assert found["equal"] is True
+    assert found["compared"]["gradient"] == 6 * 4 + 2
+
+
+def restless(image_size=None):
+    draws = np.random.default_rng(0)
+
+    class Restless(keras.layers.Layer):
+        def call(self, x):
+            return x * draws.uniform()
+
+    model = [keras.layers.Dense(8), Restless(name="restless"), keras.layers.Dense(8), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input((8,)), *model])
+
+
+@pytest.mark.gate
+def test_verify_fails_with_an_exit_code_where_training_differs():
+    result = subprocess.run(
+        [sys.executable, "-m", "tfgc", "verify", "test_cli:restless", "--batch-size", "4", "--mode", "eager"],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parent,
+    )
+    assert result.returncode == 1
+    assert result.stdout.startswith("NOT EQUAL")
+    assert "not deterministic: 'restless'" in result.stdout
+    assert "tfgc: test_cli:restless trains differently by this plan" in result.stderr
+
+
+def test_verify_of_chosen_layers():
+    assert command("verify", *CHAIN, "--image-size", "8", "--layers", "conv1,norm3", "--mode", "graph", "--steps", "1")
+    with pytest.raises(OptionError, match="no layer 'conv9'; did you mean"):
+        command("verify", *CHAIN, "--image-size", "8", "--layers", "conv9")
+    with pytest.raises(OptionError, match="not both"):
+        command("verify", *CHAIN, "--layers", "conv1", "--budget", "1GB")
