@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "works.md"
 INTRODUCTION = """\
 # What works, in which mode
 
-Written by `python scripts/matrix.py` from the tables that `tests/test_matrix.py`, `tests/test_fit.py` and
+Written by `python scripts/matrix.py` from the tables that `tests/test_compatibility.py`, `tests/test_fit.py` and
 `tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
 
 **yes**: some steps give the losses, weights, statistics and seeds (in a loop of one's own the gradients too) of the
@@ -33,15 +33,18 @@ def main():
 def page():
     """The whole page."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import matrix
+    import compatibility_table
     import test_control_flow
     import test_fit
 
-    layers = [(row.group, row.name, {mode: row.cell(mode) for mode in matrix.MODES}) for row in matrix.ROWS]
+    layers = [
+        (row.group, row.name, {mode: row.cell(mode) for mode in compatibility_table.MODES})
+        for row in compatibility_table.ROWS
+    ]
     features = [("`model.fit`", name, cells(feature, test_fit.MODES)) for name, feature in test_fit.FEATURES.items()]
     lines = [INTRODUCTION, "## Layers, models and precision\n"]
-    lines += [f"- {name}: {meaning}" for name, meaning in matrix.MODES.items()]
-    lines += ["", *table(layers, matrix.MODES), "", "## `model.fit` and its features\n"]
+    lines += [f"- {name}: {meaning}" for name, meaning in compatibility_table.MODES.items()]
+    lines += ["", *table(layers, compatibility_table.MODES), "", "## `model.fit` and its features\n"]
     lines += ["Modes: the default graph, `run_eagerly=True` op by op, the same with compiled segments,"]
     lines += ["`jit_compile=True`, `steps_per_execution=4`.", "", *table(features, test_fit.MODES), ""]
     written = "; ".join(test_fit.WRITERS)

@@ -1,6 +1,6 @@
 """The table of what works: layer kinds and the like, in every execution mode.
 
-`test_matrix.py` proves each cell, `scripts/matrix.py` prints the page of it. A row is a
+`test_compatibility.py` proves each cell, `scripts/matrix.py` prints the page of it. A row is a
 small model with the layer in the middle of recomputed segments, its data, and how cells differ from "works":
 `kept` where tfgc does not recompute the layer, `plain` where Keras itself fails, each with words of the message.
 """
@@ -11,7 +11,7 @@ import functools
 import keras
 import numpy as np
 import tensorflow as tf
-from harness import noise
+from equality import noise
 
 L = keras.layers
 MODES = {

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from harness import TOLERANCE, assert_equal, fresh, train
+from equality import TOLERANCE, assert_equal, fresh, train
 from keras.src.backend import set_keras_mask
 from keras.src.testing import test_case
 

@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
-from harness import fresh
+from equality import fresh
 
 import tfgc
 from tfgc._replay import forward_backward

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, noise, train
+from equality import MODES, assert_equal, fresh, noise, train
 
 import tfgc
 from tfgc._framework.layer_settings import Settings

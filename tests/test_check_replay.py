@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
+from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
 from test_layers import Subclassed, built
 from test_nested import halves, plan_for
 

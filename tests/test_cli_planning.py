@@ -26,8 +26,8 @@ from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._records.job import Case, Task
 from tfgc._report import comparison, fronts
 
-CHAIN = ["test_cli:chain", "--batch-size", "8"]
-OPEN = ["test_cli:open_tokens", "--batch-size", "4"]
+CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]
+OPEN = ["test_cli_planning:open_tokens", "--batch-size", "4"]
 
 
 def chain(image_size=64):
@@ -125,7 +125,7 @@ def test_explain_reads_a_plan_or_makes_one(plan_file):
     read = command("explain", *CHAIN, "--plan", plan_file).output
     made = command("explain", *CHAIN, "--strategy", "sqrt:4").output
     assert read == made == tfgc.plan(chain(), 8, strategy="sqrt", segments=4).explain() + "\n"
-    larger = command("explain", "test_cli:chain", "--batch-size", "16", "--plan", plan_file).output
+    larger = command("explain", "test_cli_planning:chain", "--batch-size", "16", "--plan", plan_file).output
     assert larger == tfgc.plan(chain(), 16, strategy="sqrt", segments=4).explain() + "\n"
 
 
@@ -138,7 +138,7 @@ def test_open_sizes_are_given_by_name(tmp_path):
 
 
 def test_what_cannot_be_run_twice_is_told_in_a_line():
-    result = command("explain", "test_cli:noisy", "--batch-size", "8", "--strategy", "uniform:3")
+    result = command("explain", "test_cli_planning:noisy", "--batch-size", "8", "--strategy", "uniform:3")
     assert result.stderr.count("\n") == 3
     assert all(line.startswith("tfgc: 'raw_noise") for line in result.stderr.splitlines())
     assert " ".join(result.stdout.split()).count("cannot be run twice ('raw_noise") == 3
@@ -230,11 +230,11 @@ def test_front_is_drawn_with_axes_in_units_and_names(tmp_path, monkeypatch):
 
 
 MISTAKES = [
-    (["plan", "test_cli:chai", "--batch-size", "8"], "cannot import the builder"),
-    (["plan", "test_cli:failing", "--batch-size", "8"], "RuntimeError: no luck"),
-    (["plan", "test_cli:subclassed", "--batch-size", "8"], "Own"),
+    (["plan", "test_cli_planning:chai", "--batch-size", "8"], "cannot import the builder"),
+    (["plan", "test_cli_planning:failing", "--batch-size", "8"], "RuntimeError: no luck"),
+    (["plan", "test_cli_planning:subclassed", "--batch-size", "8"], "Own"),
     (["plan", "resnet50", "--batch-size", "8", "--image-size", "8"], "at least 32x32"),
-    (["plan", "test_cli:chain", "--batch-size", "0"], "batch_size=0"),
+    (["plan", "test_cli_planning:chain", "--batch-size", "0"], "batch_size=0"),
     (["plan", *CHAIN, "--budget=-3"], "budget='-3'"),
     (["plan", *CHAIN, "--budget", "lots"], "budget='lots'"),
     (["plan", *CHAIN, "--budget", "-20%"], "budget='-20%'"),
@@ -332,7 +332,7 @@ def test_help_does_not_import_tensorflow(name):
 
 @pytest.mark.slow
 def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
-    results = tfgc.compare("test_cli:chain", 8, plans=[plan_file], modes=["graph"], steps=1)
+    results = tfgc.compare("test_cli_planning:chain", 8, plans=[plan_file], modes=["graph"], steps=1)
     assert [r.name for r in results] == ["plain-eager", "plain-graph", "plan.json-graph"]
     assert [r.status for r in results] == ["ok"] * 3
     assert results[-1].detail == "4 segments"
@@ -461,7 +461,7 @@ def restless(image_size=None):
 @pytest.mark.gate
 def test_verify_fails_with_an_exit_code_where_training_differs():
     result = subprocess.run(
-        [sys.executable, "-m", "tfgc", "verify", "test_cli:restless", "--batch-size", "4", "--mode", "eager"],
+        [sys.executable, "-m", "tfgc", "verify", "test_cli_planning:restless", "--batch-size", "4", "--mode", "eager"],
         capture_output=True,
         text=True,
         cwd=pathlib.Path(__file__).parent,
@@ -469,7 +469,7 @@ def test_verify_fails_with_an_exit_code_where_training_differs():
     assert result.returncode == 1
     assert result.stdout.startswith("NOT EQUAL")
     assert "not deterministic: 'restless'" in result.stdout
-    assert "tfgc: test_cli:restless trains differently by this plan" in result.stderr
+    assert "tfgc: test_cli_planning:restless trains differently by this plan" in result.stderr
 
 
 def test_verify_of_chosen_layers():

@@ -1,7 +1,7 @@
-"""Every row of the table in `matrix.py` in every execution mode.
+"""Every row of the table in `compatibility_table.py` in every execution mode.
 
 The gate runs each row in one mode, by turns.
-The rest of the crossings is `slow`: test_fit.py has every mode of `fit`, test_traps_layers.py XLA.
+The rest of the crossings is `slow`: test_fit.py has every mode of `fit`, test_stateful_layers.py XLA.
 """
 
 import contextlib
@@ -9,8 +9,8 @@ import contextlib
 import keras
 import pytest
 import tensorflow as tf
-from harness import TOLERANCE, assert_equal, fresh, noise, states, train
-from matrix import BATCH, MODES, ROWS
+from compatibility_table import BATCH, MODES, ROWS
+from equality import TOLERANCE, assert_equal, fresh, noise, states, train
 from test_fit import assert_same
 
 import tfgc

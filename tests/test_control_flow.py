@@ -9,7 +9,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, fresh, in_turn, mostly, noise, train
+from equality import assert_equal, fresh, in_turn, mostly, noise, train
 
 import tfgc
 

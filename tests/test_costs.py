@@ -8,8 +8,8 @@ import keras
 import memory
 import pytest
 import tensorflow as tf
-from harness import fresh
-from test_model import nested, shared
+from equality import fresh
+from test_reading_models import nested, shared
 
 import tfgc
 from tfgc import NotReplayableWarning

@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 
-import mirrored
+import mirrored_worker
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -28,18 +28,18 @@ FAST = ("compiled, plain variable", "graph", "fit", "synchronized", "naive")
 @functools.cache
 def trained(*names):
     """What one process that trains these cases reports: TensorFlow is started once."""
-    done = run("tests/mirrored.py", *names)
+    done = run("tests/mirrored_worker.py", *names)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def found(name):
-    return trained(*(FAST if name in FAST else (other for other in mirrored.CASES if other not in FAST)))[name]
+    return trained(*(FAST if name in FAST else (other for other in mirrored_worker.CASES if other not in FAST)))[name]
 
 
 EQUAL = [
     pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
-    for name in mirrored.CASES
+    for name in mirrored_worker.CASES
     if name not in ("synchronized", "naive")
 ]
 

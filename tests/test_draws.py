@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, fresh, in_turn, noise, train
+from equality import assert_equal, fresh, in_turn, noise, train
 
 import tfgc
 from tfgc._core.plan import Plan

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh
+from equality import fresh
 
 import tfgc
 from tfgc._replay import call_checks

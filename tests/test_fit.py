@@ -24,7 +24,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import TOLERANCE, build_metrics, fresh, noise, states
+from equality import TOLERANCE, build_metrics, fresh, noise, states
 
 import tfgc
 from tfgc._replay import forward_backward

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, mostly, noise, train
+from equality import MODES, assert_equal, fresh, mostly, noise, train
 
 import tfgc
 

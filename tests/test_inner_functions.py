@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, check_enabled, fresh, in_turn, mostly, noise, train
+from equality import assert_equal, check_enabled, fresh, in_turn, mostly, noise, train
 
 import tfgc
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, fresh, in_turn, noise, plain_steps, train
+from equality import assert_equal, fresh, in_turn, noise, plain_steps, train
 
 import tfgc
 

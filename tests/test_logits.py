@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import in_turn
+from equality import in_turn
 
 import tfgc
 

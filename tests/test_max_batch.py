@@ -383,7 +383,7 @@ def test_open_sizes_are_answered(children):
 def test_the_command_prints_a_table_and_json(children, tmp_path):
     from tfgc._cli.commands.max_batch import command
 
-    arguments = ["test_search:conv", "--budget", "5MB", "--optimizer", "sgd", "--image-size", "32"]
+    arguments = ["test_max_batch:conv", "--budget", "5MB", "--optimizer", "sgd", "--image-size", "32"]
     path = tmp_path / "m.json"
     printed = CliRunner().invoke(command, [*arguments, "--json", str(path)], catch_exceptions=False).stdout
     for word in ("largest batch in 5 MB", "plain", "least", "predicted", "measured", "times plain", "40", "41"):
@@ -401,10 +401,10 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
 def test_a_real_child_measures_what_is_predicted():
     """Larger tensors than those that the reported peak leaves out."""
     keras.utils.clear_session()  # names of layers as in a process of its own
-    asked = worker.search(Search("conv", ("test_search:conv", 128), 60_000_000, optimizer="sgd"))
+    asked = worker.search(Search("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
     assert asked.plain.batch_size < asked.recomputed.batch_size
     case = Case(
-        "conv", ("test_search:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,
+        "conv", ("test_max_batch:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,
         steps=1, optimizer=asked.optimizer,
     )  # fmt: skip
     measured = compare.run(case)

@@ -11,13 +11,13 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_traps_layers as layers
-import test_traps_segments as segments
-import test_work
-from harness import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, plain_steps, states, train
-from test_fences import old_xla, step_of
-from test_model import ops_as_layers, unet
+import test_run_counts
+import test_segment_calls as segments
+import test_stateful_layers as layers
+from equality import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, plain_steps, states, train
 from test_plan import chain
+from test_reading_models import ops_as_layers, unet
+from test_replay_starts_late import old_xla, step_of
 
 import tfgc
 from tfgc import Plan, PlanMismatchError, Segment, TfgcError
@@ -28,7 +28,7 @@ from tfgc._tracing import keras_graph
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
 THREE = pytest.mark.parametrize("mode", MODES)
-lines = test_work.lines
+lines = test_run_counts.lines
 
 
 def again(*nodes):
@@ -115,10 +115,10 @@ WORK = {
 @pytest.mark.parametrize(("name", "mode"), in_turn(WORK))
 def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
     split, expected = WORK[name]
-    model = test_work.chain(lines, "y" * len(expected))
+    model = test_run_counts.chain(lines, "y" * len(expected))
     enable(model, lambda _: split, mode)
     for _ in range(2):
-        test_work.run(model, mode)
+        test_run_counts.run(model, mode)
         found = lines()
         assert "".join(str(found[f"forward l{i}"]) for i in range(len(expected))) == expected
         assert {n for k, n in found.items() if k.startswith("backward")} == {1}
@@ -126,18 +126,18 @@ def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
 
 @THREE
 def test_without_a_gradient_nothing_runs_twice(mode, lines):
-    model = test_work.chain(lines)
+    model = test_run_counts.chain(lines)
     enable(model, lambda _: WORK["two_by_two"][0], mode)
-    test_work.run(model, mode, lambda tape, y, model: y)
+    test_run_counts.run(model, mode, lambda tape, y, model: y)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_inner_segments_with_nothing_trainable_before_them_are_not_replayed(mode, lines):
     """In graphs the gradient that nobody reads is pruned instead, all but these prints."""
-    model = test_work.chain(lines, "nyyy")
+    model = test_run_counts.chain(lines, "nyyy")
     enable(model, lambda _: [nest(again("l0"), again("l1"), keep("l2")), keep("l3")], mode)
-    test_work.run(model, mode)
+    test_run_counts.run(model, mode)
     found = lines()
     assert [found[f"forward l{i}"] for i in range(4)] == [2, 3, 2, 1]
     assert "backward l0" not in found

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, noise, train, worst
-from test_traps_layers import DATA, TRAPS, Noisy, X, Y, dropout
+from equality import fresh, noise, train, worst
+from test_stateful_layers import DATA, TRAPS, Noisy, X, Y, dropout
 
 import tfgc
 

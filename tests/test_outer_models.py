@@ -7,7 +7,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, in_turn, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, noise, states
+from equality import fresh, noise, states
 
 import tfgc
 from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError

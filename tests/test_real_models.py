@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from harness import TOLERANCE, build_metrics, fresh, states
+from equality import TOLERANCE, build_metrics, fresh, states
 from real_models import BATCH, MODELS, STEPS
 
 from tfgc._replay import forward_backward

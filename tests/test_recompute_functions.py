@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import noise
+from equality import noise
 
 import tfgc
 from tfgc._errors import NotReplayableWarning, ReplayMismatchError

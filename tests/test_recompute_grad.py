@@ -13,7 +13,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import noise
+from equality import noise
 
 import tfgc
 

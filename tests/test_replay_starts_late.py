@@ -11,7 +11,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, noise
+from equality import fresh, noise
 
 import tfgc
 from tfgc._framework import backward_order

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
-from test_twins import by_block, kinds
+from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
+from test_shared_traces import by_block, kinds
 
 import tfgc
 

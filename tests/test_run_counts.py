@@ -10,7 +10,7 @@ import collections
 import keras
 import pytest
 import tensorflow as tf
-from harness import MODES, in_turn, noise
+from equality import MODES, in_turn, noise
 
 import tfgc
 

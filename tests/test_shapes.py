@@ -7,7 +7,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, fresh
+from equality import MODES, fresh
 
 import tfgc
 from tfgc import strategies

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import assert_equal, fresh, noise, train
+from equality import assert_equal, fresh, noise, train
 
 import tfgc
 from tfgc._tracing import keras_graph

@@ -9,9 +9,9 @@ event: each run of a node forward, the loss, each backward pass.
 import dataclasses
 
 import pytest
-from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_graphs import graphs
 
 from tfgc import Graph, Plan, PlanMismatchError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec

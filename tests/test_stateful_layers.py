@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import MODES, assert_equal, check_enabled, check_recomputed, fresh, in_turn, mostly, noise, train, worst
+from equality import MODES, assert_equal, check_enabled, check_recomputed, fresh, in_turn, mostly, noise, train, worst
 
 import tfgc
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from graphs import flat, graphs, nested, outcomes
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from random_graphs import flat, graphs, nested, outcomes
 from test_plan import chain, random_graph
 
 from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies

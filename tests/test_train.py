@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, in_turn, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 

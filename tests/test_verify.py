@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from harness import fresh, in_turn, noise, states
+from equality import fresh, in_turn, noise, states
 from test_check_replay import TOKENS, everything
 from test_layers import Subclassed, built
 
