@@ -88,7 +88,7 @@ def warn(message, category):
 def check_int(name, value, least=1):
     """Return `value` as an int, or say what `name` must be.
 
-    >>> whole("segments", 3)
+    >>> check_int("segments", 3)
     3
     """
     try:
@@ -103,7 +103,7 @@ def check_int(name, value, least=1):
 def check_bool(name, value):
     """Return `value` if it is True or False, or say that `name` must be.
 
-    >>> flag("nested", False)
+    >>> check_bool("nested", False)
     False
     """
     if not isinstance(value, bool):
@@ -114,9 +114,9 @@ def check_bool(name, value):
 def did_you_mean(name, known):
     """Return a hint such as ``; did you mean 'conv2'?`` or an empty string.
 
-    >>> near("sqr", ["sqrt", "uniform"])
+    >>> did_you_mean("sqr", ["sqrt", "uniform"])
     "; did you mean 'sqrt'?"
-    >>> near("zzz", ["sqrt"])
+    >>> did_you_mean("zzz", ["sqrt"])
     ''
     """
     matches = difflib.get_close_matches(str(name), [str(k) for k in known])
