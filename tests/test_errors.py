@@ -28,7 +28,7 @@ def made(kind):
     if kind is InfeasibleBudgetError:
         error = kind(1000, 2048, "dense", " at a batch of one sample", instead="a smaller network")
     else:
-        error = kind("segments=0: it is a whole number from 1 on", ("a", 3))
+        error = kind("segments=0: must be an integer >= 1", ("a", 3))
     error.own = {"layer": "conv"}
     error.add_note("while planning")
     return error

@@ -1,6 +1,6 @@
 """Entry point of the command line; the only place that makes exit codes.
 
-0: done. 1: a `TfgcError`, or a full disk behind the output, told in one line. 2: wrong usage. 130: interrupted.
+0: success. 1: a `TfgcError` or a full disk, reported in one line. 2: wrong usage. 130: interrupted.
 """
 
 import errno

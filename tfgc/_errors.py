@@ -96,7 +96,7 @@ def check_int(name, value, least=1):
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < least:
-        raise OptionError(f"{name}={value!r}: it is a whole number from {least} on")
+        raise OptionError(f"{name}={value!r}: must be an integer >= {least}")
     return number
 
 
@@ -107,7 +107,7 @@ def check_bool(name, value):
     False
     """
     if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r}: it is True or False")
+        raise OptionError(f"{name}={value!r}: must be True or False")
     return value
 
 

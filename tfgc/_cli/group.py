@@ -8,13 +8,13 @@ from tfgc._cli import commands
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="tfgc", message="tfgc %(version)s")
 def cli():
-    """Train Keras models in less memory, and see what it costs.
+    """Train Keras models in less memory, and measure what it costs.
 
-    A network is named as one of tfgc's zoo ("unet", "big_cnn(3, 9)"), as one of
-    keras.applications ("resnet50"), as module:function that builds a model, or as a
-    saved .keras file; `tfgc zoo` lists them.
+    NAME is a network of tfgc's zoo ("unet", "big_cnn(3, 9)") or of keras.applications
+    ("resnet50"), a module:function that builds a model, or a saved .keras file;
+    `tfgc zoo` lists the networks.
 
-    Exit codes: 0 done; 1 a mistake, told in one line; 2 wrong usage; 130 interrupted.
+    Exit codes: 0 success; 1 error, with a one-line message; 2 wrong usage; 130 interrupted.
     """
 
 

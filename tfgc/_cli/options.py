@@ -20,23 +20,23 @@ INPUT, OUTPUT, PICTURE = files.Input(), files.Output(), files.Output(".png")
 _NAME = click.argument("name", type=files.Network(), shell_complete=lambda context, option, text: networks(text))
 _MODEL = (
     _NAME,
-    click.option("--batch-size", type=int, required=True, help="Samples in a batch."),
-    click.option("--image-size", type=int, help="Height and width of the images, for networks that take it."),
+    click.option("--batch-size", type=int, required=True, help="Samples per batch."),
+    click.option("--image-size", type=int, help="Image height and width, for networks that accept it."),
     click.option(
         "--input", "inputs", multiple=True, metavar="NAME=128,64",
-        help="Size, without the batch, of an input that the model leaves open; repeatable.",
+        help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
     ),
 )  # fmt: skip
 _COSTS = (
-    click.option("--measure", is_flag=True, help="Time each node on this device, and count seconds, not flops."),
-    click.option("--optimizer", help="Whose slots count in the whole step.  [default: adam]"),
+    click.option("--measure", is_flag=True, help="Time each node on this device and count seconds instead of flops."),
+    click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]"),
 )
 _PLAN = (
-    click.option("--budget", help="Bytes of the whole step: 2GB, 60% of the plain step's, or auto (what is free)."),
-    click.option("--strategy", help="How to plan.  [default: budget with a budget, else optimal]"),
+    click.option("--budget", help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."),
+    click.option("--strategy", help="Planning strategy.  [default: budget if --budget is given, else optimal]"),
     click.option(
         "--option", "options", multiple=True, metavar="KEY=VALUE",
-        help="Option of the strategy: a number, true or false, or names separated by commas; repeatable.",
+        help="Strategy option: a number, true, false, or comma-separated names; repeatable.",
     ),
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ _JSON = (
     click.option(
         "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", is_eager=True,
         callback=lambda context, option, path: _json_path(path),
-        help="Print JSON in place of tables; into FILE beside them, if one is named that ends in .json.",
+        help="Print JSON instead of tables, or write it to FILE (*.json) and print the tables.",
     ),
 )  # fmt: skip
 

@@ -14,22 +14,26 @@ from tfgc._errors import OptionError
     shell_complete=lambda context, option, text: [s for s in _suites.available() if s.startswith(text)],
 )
 @click.argument("networks", nargs=-1)
-@click.option("--predict", is_flag=True, is_eager=True, help="Plan and predict at the published batches; run nothing.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Part of each published batch to run.")
-@click.option("--steps", type=int, help="Counted steps of each case.  [default: the suite's]")
-@click.option("--measure", is_flag=True, help="Plan by times measured on this device, in place of flops.")
+@click.option(
+    "--predict", is_flag=True, is_eager=True, help="Plan and predict at the published batch sizes, without training."
+)
+@click.option(
+    "--scale", type=float, default=1.0, show_default=True, help="Fraction of each published batch size to run."
+)
+@click.option("--steps", type=int, help="Measured steps per case.  [default: the suite's]")
+@click.option("--measure", is_flag=True, help="Plan by times measured on this device instead of flops.")
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
-@click.option("--table", is_flag=True, is_eager=True, help="Only print what the results file has.")
+@click.option("--table", is_flag=True, is_eager=True, help="Print the results file and run nothing.")
 @click.option(
     "-o", "--output", type=shared.OUTPUT, callback=lambda context, option, path: _kept(path, **context.params),
-    help="Results file, gone on with if it is there.  [default: bench-SUITE.json, -predicted with --predict]",
+    help="Results file; resumed if it exists.  [default: bench-SUITE.json, -predicted with --predict]",
 )  # fmt: skip
 @shared.json_option
 def command(suite, networks, predict, scale, steps, measure, markdown, table, output, json_path):
-    """Measure networks of a SUITE beside published figures, all of them or those named.
+    """Measure the networks of a published SUITE, or those named, next to the published figures.
 
-    Each case runs in a process of its own and is kept in the results file as soon as it is done: a run that
-    was interrupted goes on where it ended. `tfgc report` makes a page of the file.
+    Each case runs in a separate process and is saved to the results file as soon as it finishes, so an interrupted
+    run resumes where it stopped. `tfgc report` turns the file into a page.
     """
     from tfgc._measure import suite_runner
     from tfgc._report import comparison

@@ -10,20 +10,20 @@ from tfgc._errors import TfgcError
 @shared.model_options
 @click.option(
     "--strategy",
-    help="Strategies, separated by commas; sqrt:8 stands for sqrt with 8 segments.  "
+    help="Comma-separated strategies; sqrt:8 means sqrt with 8 segments.  "
     "[default: none with a plan, budget with a budget, else sqrt]",
 )
 @click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Measure this plan file; repeatable.")
-@click.option("--budget", help="Bytes of the whole step, for strategies that honour a budget.")
-@click.option("--steps", type=int, default=5, show_default=True, help="Counted steps of each case.")
-@click.option("--plot", "plot_path", type=shared.PICTURE, help="Draw memory over time into this PNG.")
+@click.option("--budget", help="Memory for the whole step, for strategies that take a budget.")
+@click.option("--steps", type=int, default=5, show_default=True, help="Measured steps per case.")
+@click.option("--plot", "plot_path", type=shared.PICTURE, help="Plot memory over time to this PNG file.")
 @shared.json_option
 def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, steps, plot_path, json_path):
     """Measure memory and time of training NAME against a plain GradientTape.
 
-    Each case runs in a process of its own, one after the other: plain-eager, plain-graph, and
-    each strategy and plan in eager calls and in tf.function. A case that runs out of memory is a row "oom".
-    The JSON file is one that `tfgc report` reads; for it the least work for each peak is predicted, too.
+    The cases run one after the other, each in a separate process: plain-eager, plain-graph, and each
+    strategy and plan, eager and in tf.function. A case that runs out of memory is reported as "oom".
+    `tfgc report` reads the JSON file, which also holds the predicted Pareto front.
     """
     from tfgc._measure import compare
     from tfgc._records import measurement

@@ -12,12 +12,12 @@ from tfgc._cli import options as shared
 @shared.model_options
 @shared.plan_options
 @shared.cost_options
-@click.option("--plan", "plan_path", type=shared.INPUT, help="A plan file, in place of options to plan by.")
+@click.option("--plan", "plan_path", type=shared.INPUT, help="Plan file to use instead of planning options.")
 @shared.json_option
 def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, plan_path, json_path):
-    """Say segment by segment what a plan stores and runs again, why, and what that costs.
+    """Show, segment by segment, what a plan stores, what it recomputes, why, and what that costs.
 
-    As JSON the plan itself is told, with these figures in it.
+    The JSON output is the plan itself, including these figures.
     """
     read = shared.read_plan(plan_path, budget, strategy, options)
     with shared.warnings_in_a_line():

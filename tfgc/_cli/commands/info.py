@@ -16,7 +16,7 @@ _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
 @click.command("info", cls=shared.Command)
 @shared.json_option
 def command(json_path):
-    """Tell versions, devices and free memory, as a report of a problem needs them."""
+    """Print versions, devices and free memory: include them when you report a problem."""
     facts = _facts()
     if shared.emit_json(facts, json_path):
         return

@@ -9,27 +9,29 @@ from tfgc._errors import OptionError
 
 @click.command("max-batch", cls=shared.Command)
 @shared.name_argument
-@click.option("--budget", required=True, help="Bytes of the whole step: 8GB, or auto (what is free).")
-@click.option("--image-size", type=int, help="Height and width of the images, for networks that take it.")
+@click.option("--budget", required=True, help="Memory for the whole step: 8GB, or auto (free memory).")
+@click.option("--image-size", type=int, help="Image height and width, for networks that accept it.")
 @click.option(
     "--input", "inputs", multiple=True, metavar="NAME=128,64",
-    help="Size, without the batch, of an input that the model leaves open; repeatable.",
+    help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
 )  # fmt: skip
-@click.option("--strategy", help="How to plan.  [default: for each batch the plan that needs least]")
+@click.option("--strategy", help="Planning strategy.  [default: the plan with the lowest peak for each batch]")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE",
-    help="Option of the strategy: a number, or names separated by commas; repeatable.",
+    help="Strategy option: a number or comma-separated names; repeatable.",
 )  # fmt: skip
-@click.option("--optimizer", help="Whose slots count in the whole step.  [default: adam]")
-@click.option("--confirm/--no-confirm", default=True, help="Measure around the predicted batch.  [default: confirm]")
-@click.option("--steps", type=int, default=3, show_default=True, help="Counted steps of each run.")
-@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan that was found into this file.")
+@click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]")
+@click.option(
+    "--confirm/--no-confirm", default=True, help="Measure batches around the predicted one.  [default: confirm]"
+)
+@click.option("--steps", type=int, default=3, show_default=True, help="Measured steps per run.")
+@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan for that batch to this file.")
 @shared.json_option
 def command(name, budget, image_size, inputs, strategy, options, optimizer, confirm, steps, output, json_path):
     """Find the largest batch of NAME whose training step fits in a budget, with and without recomputation.
 
-    Predicted first, then measured in child processes, at most eight for each way, until a batch fits and one at
-    most 2 % or one sample above it does not. Weights, optimizer slots and the batch itself count.
+    Predicted first, then measured in at most eight child processes each, until a batch fits and one that is at most
+    2 % or one sample larger does not. Weights, optimizer state and the batch itself are counted.
     """
     from tfgc._measure import max_batch
     from tfgc._records import batch_limit

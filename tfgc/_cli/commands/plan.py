@@ -10,13 +10,13 @@ from tfgc._cli import options as shared
 @shared.model_options
 @shared.plan_options
 @shared.cost_options
-@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan into this file.")
+@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan to this file.")
 @shared.json_option
 def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, output, json_path):
     """Choose what to keep and what to recompute when NAME trains.
 
-    With --budget the fastest plan that fits, else the plan of least peak. Memory and work
-    are predicted; nothing is trained.
+    With --budget, the fastest plan that fits; otherwise the plan with the lowest peak. Memory and
+    work are predicted; nothing is trained.
     """
     from tfgc._report import fronts
 

@@ -13,15 +13,15 @@ _DEFAULT = "report.html"
 @click.option(
     "-o", "--output", type=shared.OUTPUT,
     callback=lambda context, option, path: _output(context, path),
-    help="Write this file: .html (a page that needs nothing else), .md (Markdown) or .png (pictures).  "
+    help="File to write: .html (self-contained page), .md (Markdown) or .png (figures).  "
     "[default: report.html]",
 )  # fmt: skip
 @shared.json_option
 def command(files, output, json_path):
-    """Write a report of results FILES, as `bench`, `compare --json` and `sweep --json` write them.
+    """Write a report from the results FILES of `bench`, `compare --json` and `sweep --json`.
 
-    A front joins the measurements of the same network and batch. Nothing is measured or trained.
-    With --json the joined results are told, too, or printed in place of a report.
+    A Pareto front is joined with the measurements of the same network and batch size. Nothing is measured or
+    trained. --json also writes the joined results, or prints them instead of a report.
     """
     from tfgc._records import measurement
     from tfgc._report import html_page, study_tables

@@ -8,20 +8,20 @@ from tfgc._errors import OptionError
 
 @click.command("sweep", cls=shared.Command)
 @shared.model_options
-@click.option("--budget", help="Mark the plan of least overhead in this budget.")
-@click.option("--budgets", help="Budgets, separated by commas: tell what each of them buys.")
-@click.option("--points", type=int, default=12, show_default=True, help="Plans of the front to tell of.")
-@click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Tell of this plan file too; repeatable.")
+@click.option("--budget", help="Mark the plan with the least overhead within this budget.")
+@click.option("--budgets", help="Comma-separated budgets; show the plan that each one buys.")
+@click.option("--points", type=int, default=12, show_default=True, help="Number of plans to show.")
+@click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Also show this plan file; repeatable.")
 @shared.cost_options
-@click.option("--plot", "plot_path", type=shared.PICTURE, help="Draw overhead over peak into this PNG.")
+@click.option("--plot", "plot_path", type=shared.PICTURE, help="Plot overhead against peak memory to this PNG file.")
 @shared.json_option
 def command(
     name, batch_size, image_size, inputs, budget, budgets, points, plan_paths, measure, optimizer, plot_path, json_path
 ):  # fmt: skip
-    """Print the least overhead for each peak of training NAME.
+    """Print the Pareto front of training NAME: the least overhead for each peak.
 
-    From the least peak that can be reached to the plain step. Predicted; nothing is trained. The JSON file
-    is one that `tfgc report` reads.
+    From the lowest reachable peak to the plain step. Predicted; nothing is trained. `tfgc report` reads the JSON
+    file.
     """
     from tfgc._core import plan
     from tfgc._records import measurement

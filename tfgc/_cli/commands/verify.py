@@ -9,24 +9,24 @@ from tfgc._errors import OptionError, TfgcError
 @click.command("verify", cls=shared.Command)
 @shared.model_options
 @shared.plan_options
-@click.option("--plan", "plan_path", type=shared.INPUT, help="A plan file, in place of options to plan by.")
-@click.option("--layers", help="Layers to recompute, separated by commas, in place of a plan.")
+@click.option("--plan", "plan_path", type=shared.INPUT, help="Plan file to use instead of planning options.")
+@click.option("--layers", help="Comma-separated layers to recompute, instead of a plan.")
 @click.option(
     "--mode",
     "modes",
     default="eager,compiled,graph",
     show_default=True,
-    help="Of eager, compiled, graph and xla, with commas.",
+    help="Comma-separated modes: eager, compiled, graph, xla.",
 )
-@click.option("--steps", type=int, default=3, show_default=True, help="Steps in a row.")
+@click.option("--steps", type=int, default=3, show_default=True, help="Training steps per mode.")
 @shared.json_option
 def command(
     name, batch_size, image_size, inputs, budget, strategy, options, plan_path, layers, modes, steps, json_path
 ):  # fmt: skip
-    """Prove that training NAME by a plan gives what plain training gives.
+    """Prove that training NAME by a plan gives the same results as plain training.
 
-    Compares the loss, every gradient, state and seed of plain and planned steps on seeded noise. The loss is the mean
-    square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything
+    Compares the loss and every gradient, state and seed of plain and planned steps on seeded noise. The loss is the
+    mean square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything
     differs.
     """
     read = shared.read_plan(plan_path, budget, strategy, options)

@@ -11,9 +11,9 @@ from tfgc._cli import options as shared
 @click.argument("words", nargs=-1)
 @shared.json_option
 def command(words, json_path):
-    """List the networks that other commands can name; those whose name or family has one of WORDS, if given.
+    """List the networks that other commands accept, filtered by WORDS in their name or family.
 
-    Besides these any module:function that builds a model, and any saved .keras file.
+    They also accept any module:function that builds a model, and any saved .keras file.
     """
     from tfgc._records.table import TextTable
     from tfgc._report import comparison
