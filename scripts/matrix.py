@@ -1,4 +1,4 @@
-"""Write docs/works.md: what works in which execution mode, from the tables that the tests prove.
+"""Write docs/compatibility.md: what works in which execution mode, from the tables that the tests prove.
 
 python scripts/matrix.py
 """
@@ -10,11 +10,11 @@ import sys
 from tfgc._replay import block
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "works.md"
+PAGE = ROOT / "docs" / "compatibility.md"
 INTRODUCTION = """\
-# What works, in which mode
+# Compatibility
 
-Written by `python scripts/matrix.py` from the tables that `tests/test_compatibility.py`, `tests/test_fit.py` and
+What works in which mode. Written by `python scripts/matrix.py` from the tables that `tests/test_compatibility.py`, `tests/test_fit.py` and
 `tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
 
 **yes**: some steps give the losses, weights, statistics and seeds (in a loop of one's own the gradients too) of the

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Run every shell command of the README and of docs/start.md as a user would, and say how each ended.
+"""Run every shell command of the README and of docs/getting-started.md as a user would, and say how each ended.
 
 The commands are the lines of their ```sh blocks. Those of one page run in order in one folder, which is empty at first;
 scripts of this repository run in its own folder, as the pages say. Exit code 1 if one fails.
@@ -18,7 +18,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/start.md")
+PAGES = ("README.md", "docs/getting-started.md")
 SET_UP = ("scripts/demo.sh", "scripts/docs.sh", "scripts/test.sh")
 
 

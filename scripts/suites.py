@@ -1,4 +1,4 @@
-"""Write docs/suites.md from the committed results of the benchmark suites; a test holds the page to them.
+"""Write docs/published-results.md from the committed results of the benchmark suites; a test holds the page to them.
 
 tfgc bench ogc -o scripts/results/ogc.json    # measure; a run that was interrupted goes on
 python scripts/suites.py                      # write the page
@@ -11,7 +11,7 @@ from tfgc import _suites
 from tfgc._records import measurement
 
 HERE = pathlib.Path(__file__).parent
-PAGE = HERE.parent / "docs" / "suites.md"
+PAGE = HERE.parent / "docs" / "published-results.md"
 # In the order of the page; each measured, then predicted at the published batches, where there are results.
 SUITES = ("ogc", "resnet-depth", "inception-v4", "max-batch", "tf2-eager", "segments", "peers")
 
@@ -32,7 +32,7 @@ CAUSES = {
 - AlexNet and the VGGs: at a part of the batch the gradients of 61 to 144 million weights are as large as the
   activations. `optimal`, the least activations, is far above the whole step's floor there, nested plans are at it, by
   prediction. Their measured peaks move by hundreds of megabytes from step to step, in plain steps, too: TensorFlow
-  copies a large weight when its update comes before its last reader (see [Limits](limits.md)).
+  copies a large weight when its update comes before its last reader (see [Known limitations](limitations.md)).
 """,
     "resnet-depth": """
 - At a batch of four the weights' gradients, which no plan changes, are a large part of the peak, and a replay's
@@ -42,7 +42,7 @@ CAUSES = {
   move that much. ResNet200 at the study's share was not run, for want of time.
 """,
 }
-HEAD = """# Beside published figures
+HEAD = """# Reproducing published results
 
 Each table is printed by `tfgc bench SUITE --table --markdown -o FILE` from the results in `scripts/results`. Published
 figures are other people's on other machines, mostly GPUs: compare ratios, never times. What was measured here ran on a

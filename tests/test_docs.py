@@ -12,6 +12,7 @@ import sys
 import pytest
 
 import tfgc
+from tfgc import _errors
 from tfgc._cli.group import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -24,7 +25,7 @@ OFFLINE = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https")}
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(name, marks=[pytest.mark.gate] if name == "docs/models_in_models.md" else [])
+        pytest.param(name, marks=[pytest.mark.gate] if name == "docs/nested-train-steps.md" else [])
         for name, blocks in EXAMPLES.items()
         if blocks
     ],
@@ -36,10 +37,26 @@ def test_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch)
         exec(compile(example, page, "exec"), names)
 
 
+def test_the_plan_that_a_page_prints_is_the_one_that_its_example_makes(capsys):
+    page = "docs/how-it-works.md"
+    for example in EXAMPLES[page]:
+        exec(compile(example, page, "exec"), {})
+    (printed,) = re.findall(r"```text\n(.*?)```", PAGES[page], flags=re.DOTALL)
+    assert capsys.readouterr().out == printed
+
+
+def test_every_error_and_warning_is_on_the_page_of_troubles():
+    kinds = (value for value in vars(_errors).values() if isinstance(value, type) and issubclass(value, Exception))
+    for kind in kinds:
+        assert kind.__name__ in PAGES["docs/troubleshooting.md"], kind
+
+
 def test_pages_that_teach_have_examples():
-    teaching = ("README", "docs/start", "docs/guide", "docs/budgets", "docs/layers", "docs/fit", "docs/devices")
-    teaching += ("docs/models_in_models",)
-    assert {f"{name}.md" for name in teaching} <= {name for name, blocks in EXAMPLES.items() if blocks}
+    teaching = (
+        "getting-started", "how-it-works", "choosing-a-strategy", "memory-budgets", "training-loops",
+        "subclassed-models", "nested-train-steps", "verifying", "distributed", "write-a-strategy",
+    )  # fmt: skip
+    assert {"README.md", *(f"docs/{name}.md" for name in teaching)} <= {n for n, blocks in EXAMPLES.items() if blocks}
 
 
 def test_tables_are_what_the_scripts_print():
@@ -69,7 +86,7 @@ def test_pages_name_files_that_exist(page):
 
 
 def test_guide_tells_of_every_strategy():
-    rows = re.findall(r"^\| `(\w+)` \|", PAGES["docs/guide.md"], flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", PAGES["docs/choosing-a-strategy.md"], flags=re.MULTILINE)
     assert sorted(rows) == tfgc.strategies.available()
 
 
@@ -102,7 +119,7 @@ def test_pages_build_and_the_reference_has_every_public_name(tmp_path):
     missing = [name for name in wanted if f'id="{name}"' not in reference]
     assert not missing, f"put {missing} into docs/api.md"
     assert all(f'.{name}">' in reference for name in tfgc.zoo.available())
-    commands = (tmp_path / "commands.html").read_text()
+    commands = (tmp_path / "command-line.html").read_text()
     assert all(f'id="tfgc-{name}"' in commands for name in cli.commands)
 
 

@@ -1,4 +1,4 @@
-"""Keras's preprocessing layers inside of a model, as docs/limits.md tells of them."""
+"""Keras's preprocessing layers inside of a model, as docs/limitations.md tells of them."""
 
 import keras
 import numpy as np

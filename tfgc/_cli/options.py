@@ -45,7 +45,7 @@ _JSON = (
     click.option(
         "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", is_eager=True,
         callback=lambda context, option, path: _json_path(path),
-        help="Print JSON instead of tables, or write it to FILE (*.json) and print the tables.",
+        help="Print JSON instead of tables, or write it to a .json FILE and print the tables.",
     ),
 )  # fmt: skip
 

@@ -133,7 +133,7 @@ class Node:
         name: The layer's name, or for an op such as `x + y` its kind (`ops.add`);
             later calls are `name:1`, `name:2`; inside a nested model `model/name`.
         kind: Its class, for people to read.
-        inputs: The tensors it reads, as `Ref`s.
+        inputs: The tensors it reads: a tuple of `Ref`.
         outputs: A `Spec` for each tensor it makes.
         declared: The same as the model declares them, where `outputs` are for
             one batch and input size; by default `outputs`.

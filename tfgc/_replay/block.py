@@ -30,7 +30,7 @@ import tensorflow as tf
 from tfgc._errors import NotReplayableWarning, UnsupportedModelError, told
 from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import functional, replay_checksums, side_effects, tensor_packing
-from tfgc._replay import forward_backward
+from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
 
 # So many kinds of calls are compiled; a number that changes at every step makes a new kind each time.
 _MOST = 64
@@ -115,7 +115,7 @@ class Block:
         try:
             if piece.effects.obstacle is None:
                 result = self._run(piece, call, tensors, look if known else None)
-                if quick is not None and isinstance(piece, forward_backward.CompiledRecomputation):
+                if quick is not None and isinstance(piece, CompiledRecomputation):
                     self._quick[quick] = piece
                 return result
         except functional.StaleEffectsError:
@@ -130,7 +130,7 @@ class Block:
     def _look(self, key, packing, surroundings, compiled):
         """Look at what the function touches, and remember that for eager calls."""
         shared = self._as_twin(key)
-        if isinstance(shared, forward_backward.CompiledRecomputation):
+        if isinstance(shared, CompiledRecomputation):
             self._known[key] = shared
             return shared
         try:
@@ -153,7 +153,7 @@ class Block:
             return piece
         # Its first run sees what Python holds by then, so the traced second one must not be older.
         known = self._settings is not tuple and not effects.constants and not effects.captured
-        traced = isinstance(piece, forward_backward.TracedReplay) and packing.tells_all and len(self._known) < _MOST
+        traced = isinstance(piece, TracedReplay) and packing.tells_all and len(self._known) < _MOST
         if compiled or (traced and known):
             self._known[key] = piece
         else:
@@ -165,24 +165,20 @@ class Block:
         """What the twin's block knows of such a call, with the variables of this one; None if that is nothing."""
         twin = self._twin if self._twin is not None and self._twin.alike() else None
         known = None if twin is None else twin.block._known.get(key)
-        effects = known.effects if isinstance(known, forward_backward.CompiledRecomputation) else known
+        effects = known.effects if isinstance(known, CompiledRecomputation) else known
         if effects is None or effects.obstacle is not None or effects.variables:
             return None
         reads, writes = self._twin.renamed(effects.reads), self._twin.renamed(effects.writes)
         if reads is None or writes is None:
             return None
         effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
-        return (
-            known.renamed(effects, self._twin.renamed)
-            if isinstance(known, forward_backward.CompiledRecomputation)
-            else effects
-        )
+        return known.renamed(effects, self._twin.renamed) if isinstance(known, CompiledRecomputation) else effects
 
     def _piece(self, packing, effects, surroundings, compiled=False):
-        piece = forward_backward.Recomputation(self._fn, packing, effects, surroundings, self.name, self._again)
+        piece = Recomputation(self._fn, packing, effects, surroundings, self.name, self._again)
         if compiled:
-            return forward_backward.CompiledRecomputation(piece)
-        return forward_backward.TracedReplay(piece) if effects.draws and tf.executing_eagerly() else piece
+            return CompiledRecomputation(piece)
+        return TracedReplay(piece) if effects.draws and tf.executing_eagerly() else piece
 
     def _warn(self, obstacle):
         if self._replay and not self._warned:
