@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "compatibility.md"
 INTRODUCTION = """\
 # Compatibility
 
-What works in which mode. Written by `python scripts/matrix.py` from the tables that `tests/test_compatibility.py`, `tests/test_fit.py` and
-`tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
+What works in which mode. Written by `python scripts/matrix.py` from the tables that `tests/test_compatibility.py`,
+`tests/test_fit.py` and `tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
 
 **yes**: some steps give the losses, weights, statistics and seeds (in a loop of one's own the gradients too) of the
 same mode without tfgc: bit-equal where nothing is compiled, elsewhere within 1e-5 of each norm in float32 (5e-3 in

@@ -228,6 +228,8 @@ def run(name, arm, lines):
     """Run the tests of a file of the installed Keras, or of any path, and end this process with pytest's exit code."""
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # outlives nobody
+    # Keras's loaders of data start processes that inherit what they read; this one would have them made anew.
+    multiprocessing.set_start_method("fork", force=True)
     path = pathlib.Path(keras.src.__file__).parent / name
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         settings = pathlib.Path(folder, "pytest.ini")

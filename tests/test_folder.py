@@ -94,7 +94,7 @@ def test_a_stray_without_a_framework_in_sight(folder):
         "import jax",
         "import importlib; importlib.import_module('jax')",
         "import json, torch",
-        "from tfgc import _front as m; exec('import late', vars(m))",
+        "from tfgc._records import front as m; exec('import late', vars(m))",
     ],
 )
 def test_nobody_else_finds_a_file_of_the_folder(folder, asks):

@@ -128,7 +128,7 @@ def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
         ({"strategy": "ilp"}, "needs budget="),
         ({"budget": "1GB", "position": 3}, "did you mean 'positions'"),
         ({"budget": "1GB", "positions": 0}, "positions=0: must be an integer >= 1"),
-        ({"budget": "1GB", "nested": "no"}, "nested='no': it is True or False"),
+        ({"budget": "1GB", "nested": "no"}, "nested='no': must be True or False"),
         ({"optimizer": "adan", "budget": "1GB"}, "no optimizer 'adan'; did you mean 'Adam'"),
         ({"batch_size": None, "budget": "1GB"}, "batch_size is needed"),
         ({"batch_size": None, "measure": True}, "batch_size is needed"),
