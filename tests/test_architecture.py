@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 
+import tfgc
+
 ROOT = pathlib.Path(__file__).parent.parent
 # From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
 FLOORS = (
@@ -142,9 +144,15 @@ def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
         assert package in declared, package
 
 
-def test_public_names_are_importable():
-    import tfgc
+def test_the_stub_has_the_names_that_the_package_gives():
+    stub = ast.parse((ROOT / "tfgc" / "__init__.pyi").read_text())
+    homes = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert homes == {**tfgc._HOME, "strategies": None, "zoo": None}
+    (listed,) = (ast.literal_eval(n.value) for n in stub.body if isinstance(n, ast.Assign))
+    assert listed == tfgc.__all__
 
+
+def test_public_names_are_importable():
     for name in tfgc.__all__:
         assert getattr(tfgc, name) is not None
     assert set(tfgc.__all__) <= set(dir(tfgc))

@@ -1,8 +1,59 @@
-"""Training in less memory, for TensorFlow 2 and Keras 3: exact recomputation."""
+"""Training in less memory, for TensorFlow 2 and Keras 3: exact recomputation.
 
-import lazy_loader
+What is public is imported when it is first asked for: planning and help need no TensorFlow. Only the standard library
+is imported here, since `python -m tfgc` reads this file while the current folder is still on the path. Editors read
+`__init__.pyi`.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
 
-# Each name is imported when it is first asked for: planning and help need no TensorFlow.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_HOME = {
+    "Cost": "_core.graph",
+    "Graph": "_core.graph",
+    "Node": "_core.graph",
+    "Ref": "_core.graph",
+    "Spec": "_core.graph",
+    "Outlook": "_core.plan",
+    "Plan": "_core.plan",
+    "Segment": "_core.plan",
+    "InfeasibleBudgetError": "_errors",
+    "NotReplayableWarning": "_errors",
+    "OpenSizesWarning": "_errors",
+    "OptionError": "_errors",
+    "PlanMismatchError": "_errors",
+    "ReplayMismatchError": "_errors",
+    "StaleTraceWarning": "_errors",
+    "TfgcError": "_errors",
+    "UnsupportedModelError": "_errors",
+    "compare": "_measure.compare",
+    "max_batch": "_measure.max_batch",
+    "estimate": "_planning.planner",
+    "pareto": "_planning.planner",
+    "plan": "_planning.planner",
+    "MaxBatch": "_records.batch_limit",
+    "Reach": "_records.batch_limit",
+    "Measurement": "_records.measurement",
+    "recompute": "_replay.recompute",
+    "Prediction": "_simulate.simulator",
+    "disable": "_training.enable",
+    "enable": "_training.enable",
+    "split": "_training.split",
+    "train_step": "_training.train_step",
+    "Verdict": "_verify.verdicts",
+    "verify": "_verify.verify",
+}
+__all__ = sorted([*_HOME, "strategies", "zoo"])
+
+
+def __getattr__(name):
+    if name in ("strategies", "zoo"):
+        return importlib.import_module(f"tfgc.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'tfgc' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tfgc.{_HOME[name]}"), name)
+
+
+def __dir__():
+    return __all__

@@ -1,4 +1,4 @@
-"""What `tfgc` offers. `__init__.py` reads this file to import each name when it is first asked for."""
+"""The public names, for editors and type checkers; a test compares them with those of `__init__.py`."""
 
 from . import strategies, zoo
 from ._core.graph import Cost, Graph, Node, Ref, Spec
