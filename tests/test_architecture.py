@@ -92,10 +92,10 @@ def test_modules_are_one_idea(module):
     assert len(module.read_text().splitlines()) <= 300
 
 
-def test_private_modules_of_the_frameworks_are_imported_in_one_folder():
-    """And by `_tracing.keras_graph`, which reads Keras's graphs."""
+def test_only_three_files_import_private_modules_of_the_frameworks():
+    """`_tracing.keras_graph` reads Keras's graphs; the others what surrounds a call, and graphs being built."""
     for path in MODULES:
-        if path.parent.name != "_framework" and path.name != "keras_graph.py":
+        if path.name not in ("private_api.py", "graph_building.py", "keras_graph.py"):
             text = path.read_text()
             assert "keras.src" not in text, path
             assert "tensorflow.python" not in text, path

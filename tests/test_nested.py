@@ -423,9 +423,9 @@ def peak_of(split, mode):
     ],
 )
 def test_peak_falls_with_each_level(mode):
-    splits = (one_level, two_levels if mode == "eager" else halves)
+    splits = (one_level, two_levels) if mode == "eager" else (one_level, two_levels, halves)
     found = [memory.alone(peak_of, split, mode) for split in splits]
-    assert found[1] < 0.8 * found[0]
+    assert max(found[1:]) < 0.8 * found[0]
 
 
 NODES = ("n0", "n1", "n2", "n3", "n4", "n5")

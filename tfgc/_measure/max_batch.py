@@ -62,9 +62,9 @@ def max_batch(
     Example:
         >>> import keras, tfgc
         >>> def mlp():
-        ...     return keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64, "tanh") for _ in range(4))])
-        >>> found = tfgc.max_batch(mlp, "1MB", confirm=False)
-        >>> found.batch_size > found.plain_batch_size > 0, int(found) == found.predicted_batch_size
+        ...     return keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64, "tanh") for _ in range(12))])
+        >>> found = tfgc.max_batch(mlp, "8MB", confirm=False)
+        >>> found.batch_size > 2 * found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
     """
     network = compare.name_of(build)
