@@ -143,7 +143,7 @@ def test_fit_of_a_subclassed_model_and_its_files(tmp_path):
         model.optimizer.build(model.trainable_variables)
         if chosen:
             tfgc.enable(model, layers=chosen)
-        history = model.fit(X, Y[0], batch_size=8, epochs=2, verbose=0).history
+        history = model.fit(X, Y[0], batch_size=6, epochs=2, verbose=0).history
         model.save_weights(tmp_path / "now.weights.h5")
         return history["loss"], model.predict(X, verbose=0), [np.array(v) for v in model.variables]
 
