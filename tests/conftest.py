@@ -19,8 +19,11 @@ def pytest_configure(config):
     # garbage.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    # TensorFlow notes for its errors where each operation was made: an eighth of the time of tests that trace.
-    stack = tf_stack.extract_stack()
+    # TensorFlow notes for its errors where each operation was made: an eighth of the time of tests that trace. A frozen
+    # stack can be shared by operations; one made of Python's frames cannot, since XLA reads it in other threads.
+    notes = tf_stack.GraphDebugInfoBuilder()
+    notes.AccumulateStackTrace("", "everywhere", tf_stack.extract_stack())
+    (stack,) = tf_stack.LoadTracesFromDebugInfo(notes.Build()).values()
     tf_stack.extract_stack = lambda stacklevel=1: stack
 
 
