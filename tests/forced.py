@@ -137,7 +137,8 @@ def force(model):
     try:
         plan = tfgc.plan(model, strategy="uniform", segments=min(3, len(keras_graph.Program(model).graph.nodes)))
     except tfgc.UnsupportedModelError:
-        if not model.weights or isinstance(model, keras.Sequential) or not model.layers:
+        subclassed = isinstance(model, keras.Model) and not isinstance(model, keras.Sequential)
+        if not (subclassed and model.weights and model.layers):
             raise
         return tfgc.enable(model, layers=[layer for layer in model.layers if layer.built])
     every = tuple(dataclasses.replace(segment, mode="recompute") for segment in plan.segments)
