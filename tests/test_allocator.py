@@ -216,6 +216,7 @@ def real():
     return [play(steps, bytes_of, list.clear, current) for steps in [SEQUENCE, *map(random_steps, range(3))]]
 
 
+@pytest.mark.gate
 def test_tensorflow_counts_the_same():
     a, found = Allocator(), memory.alone(real)
     for steps, told in zip([SEQUENCE, *map(random_steps, range(3))], found, strict=True):

@@ -21,6 +21,7 @@ def pure():
     return keras.Sequential([keras.Input((16,)), *(keras.layers.Dense(16, activation="gelu") for _ in range(9))])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("build", "peer", "mode", "wrong"),
     [

@@ -62,6 +62,7 @@ def test_rounding_is_no_difference(policy):
     train(model, X, Y, graph=True)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["compiled", *(pytest.param(m, marks=pytest.mark.slow) for m in ("eager", "graph"))])
 def test_nested_plans_are_checked_at_every_level(mode):
     plain = plain_steps(everything, X, Y, graph=mode != "eager")

@@ -180,6 +180,7 @@ def test_sweep_tells_of_all_of_the_front(tmp_path):
     assert [p["overhead"] for p in points] == [plan.outlook.overhead for plan in tfgc.pareto(chain(), 8)]
 
 
+@pytest.mark.gate
 def test_sweep_draws_a_picture(tmp_path):
     path = tmp_path / "front.png"
     command("sweep", *CHAIN, "--budget", "60%", "--points", 5, "--plot", path)
@@ -424,6 +425,7 @@ def test_explain_without_sizes_names_the_segments():
     assert "stores" not in words
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("network", ["resnet50", "transformer_encoder"])
 def test_explain_fits_the_page(network):
     model = tfgc.zoo.build(network)
@@ -434,6 +436,7 @@ def test_explain_fits_the_page(network):
         assert len(words.splitlines()) < 3 * len(plan.segments) + 20
 
 
+@pytest.mark.gate
 def test_verify_proves_it_and_takes_a_plan_file(tmp_path):
     made = tmp_path / "plan.json"
     command("plan", *CHAIN, "--image-size", "8", "--option", "segments=3", "--strategy", "uniform", "-o", made)
@@ -472,6 +475,7 @@ def test_verify_fails_with_an_exit_code_where_training_differs():
     assert "tfgc: test_cli_planning:restless trains differently by this plan" in result.stderr
 
 
+@pytest.mark.gate
 def test_verify_of_chosen_layers():
     assert command("verify", *CHAIN, "--image-size", "8", "--layers", "conv1,norm3", "--mode", "graph", "--steps", "1")
     with pytest.raises(OptionError, match="no layer 'conv9'; did you mean"):

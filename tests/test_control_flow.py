@@ -226,6 +226,7 @@ def test_recurrent_layer_whose_cell_is_recomputed(unroll):
     assert_equal(steps(lambda f: f), steps(tfgc.recompute), exact=False)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "xla"])
 def test_several_steps_per_execution(jit_compile):
     def weights(enable):

@@ -18,6 +18,7 @@ from tfgc._cli.group import cli
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = {str(p.relative_to(ROOT)): p.read_text() for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 EXAMPLES = {name: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for name, text in PAGES.items()}
+LONG = ("docs/getting-started.md", "docs/nested-train-steps.md", "docs/training-loops.md")
 # No page is fetched: a proxy that is not there answers.
 OFFLINE = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https")}
 
@@ -25,7 +26,7 @@ OFFLINE = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https")}
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(name, marks=[pytest.mark.gate] if name == "docs/nested-train-steps.md" else [])
+        pytest.param(name, marks=[pytest.mark.gate] if name in LONG else [])
         for name, blocks in EXAMPLES.items()
         if blocks
     ],

@@ -148,6 +148,7 @@ def test_states_of_a_compiled_function(way, mode):
     assert_equal(plain, ours, exact=False)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("graph"))
 def test_a_loss_added_in_a_compiled_function(mode):
     """Plain Keras loses it: the tensor stays in the inner function."""
@@ -212,6 +213,7 @@ def in_threads(functions):
     return results
 
 
+@pytest.mark.gate
 def test_functions_of_other_threads_stay_traced():
     """A thread that has nothing of tfgc calls a `tf.function` all the time while another one traces."""
     ran, done = [], threading.Event()
@@ -244,6 +246,7 @@ def test_functions_of_other_threads_stay_traced():
     assert len(ran) == traced
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", [*MODES, slow("xla")])
 def test_two_threads_train_as_one_after_the_other(mode):
     x, y = noise(8, 8), noise(8, 1, seed=2)

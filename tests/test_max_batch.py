@@ -88,6 +88,7 @@ def test_no_batch_beyond_the_most_is_looked_at():
 # The prediction
 
 
+@pytest.mark.gate
 def test_hand_arithmetic():
     """Weights 8 * 2 * 8 * 4096 floats and one gradient of 8 * 4096; what a sample needs is counted below."""
     weights = 8 * 2 * 8 * 4096 * 4
@@ -122,6 +123,7 @@ def brute(build, budget, strategy, most=64):
     return best
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("strategy", ["keep_all", None])
 def test_the_search_finds_what_trying_all_batches_finds(strategy):
     found = searched(conv, 2_345_678, strategy)
@@ -327,6 +329,7 @@ def test_a_run_that_fails_is_an_error(children, monkeypatch):
         tfgc.max_batch(conv, "5MB")
 
 
+@pytest.mark.gate
 def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
     monkeypatch.setattr(compare, "run", lambda case: record(case, 10**9))
     with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,000,100,000"):

@@ -148,6 +148,7 @@ def test_a_model_in_place_of_its_builder_is_refused():
         tfgc.compare(small(), 2)
 
 
+@pytest.mark.gate
 def test_no_child_outlives_its_parent():
     code = "import tfgc; tfgc.compare('sample_cnn', 64)"
     parent = subprocess.Popen([sys.executable, "-c", code])

@@ -178,6 +178,7 @@ def test_halves_of_halves_under_xla(build):
     compare(build, DATA.get(build, X), Y, "xla", halves)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("seed", "mode"), in_turn(range(3), first=1))
 def test_any_nest_trains_as_the_plain_model(seed, mode):
     compare(unet, noise(4, 16, 16, 3), [noise(4, 16, 16, 4)], mode, lambda nodes: anyhow(nodes, random.Random(seed)))
@@ -233,6 +234,7 @@ def test_the_backward_pass_writes_no_state_and_adds_no_loss(mode):
         assert len(losses) == 3
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("compiled"))
 def test_freezing_and_thawing_between_steps(mode):
     def steps(enabled):
@@ -250,6 +252,7 @@ def test_freezing_and_thawing_between_steps(mode):
     assert_equal(steps(False), steps(True), exact=mode == "eager")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("graph"))
 def test_second_order_and_again_by_a_persistent_tape(mode):
     def steps(enabled):
@@ -365,6 +368,7 @@ def test_an_inner_plan_in_another_order_draws_the_same_numbers(mode):
         np.testing.assert_allclose(sum(products), total, rtol=1e-4)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fit_and_the_training_step_take_nested_plans(jit_compile):
     def weights(enabled):
@@ -413,11 +417,12 @@ def peak_of(split, mode):
 
 # Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of
 # halves some 5 cuts. Op by op that many levels gain less: each holds its cotangent and its outputs in Python.
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "mode",
     [
         pytest.param("eager", marks=pytest.mark.slow),
-        pytest.param("compiled", marks=pytest.mark.gate),
+        "compiled",
         "graph",
         pytest.param("xla", marks=[old_xla, pytest.mark.slow]),
     ],

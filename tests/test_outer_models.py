@@ -157,6 +157,7 @@ def test_training_goes_on_as_it_would_have():
     np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "settings",
     [
@@ -252,6 +253,7 @@ class Loop:
         return tape.gradient(loss, self.model.trainable_variables)
 
 
+@pytest.mark.gate
 def test_a_function_of_the_users_own_is_named():
     model = fresh(net)
 
@@ -451,6 +453,7 @@ def peaks_of_an_outer_model():
     return plain, enabled, memory.peak(model.train_on_batch, x, steps=1)
 
 
+@pytest.mark.gate
 def test_the_peak_of_an_outer_model_that_has_trained_falls_and_rises_again():
     plain, enabled, disabled = memory.alone(peaks_of_an_outer_model)
     assert enabled < 0.6 * plain

@@ -350,6 +350,7 @@ def held(wrapper):
     return held / (500 * 500 * 4)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("wrapper", BOTH)
 def test_only_the_call_and_its_inputs_are_recorded(wrapper):
     """What the tape holds of ten operations is their result."""

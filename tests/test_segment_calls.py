@@ -93,6 +93,7 @@ def test_gradients_that_are_none_or_sparse_stay_so(mode):
     assert sum(isinstance(g, tuple) for g in steps[-1].gradients.values()) == 2
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("graph"))
 def test_unused_weight_is_not_moved_by_adam_with_weight_decay(mode):
     model = fresh(half_used)

@@ -68,6 +68,7 @@ def test_steps_equal_those_of_keras(case, run_eagerly):
     assert "call" not in vars(model)
 
 
+@pytest.mark.gate
 def test_jit_compiled_step_equals_the_jit_compiled_plain_step():
     results = []
     for strategy in ("keep_all", "uniform"):

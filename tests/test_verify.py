@@ -24,6 +24,7 @@ def snapshot(model):
     return [np.array(v.numpy()) for v in states(model)]
 
 
+@pytest.mark.gate
 def test_equal_in_every_mode_and_the_model_is_left_as_it_was():
     model = fresh(everything)
     model.compile("adam", "mse", metrics=["mae"])
@@ -52,6 +53,7 @@ def test_an_enabled_model_stays_enabled():
     assert vars(model)["call"] == call
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore:.*mask:UserWarning")
 def test_masks_sparse_gradients_and_an_unused_weight():
     class Unused(L.Layer):
@@ -72,6 +74,7 @@ def test_masks_sparse_gradients_and_an_unused_weight():
     assert verdict.compared["gradient"] == 9
 
 
+@pytest.mark.gate
 def test_layers_of_a_subclassed_model():
     model = fresh(built(Subclassed, X))
     assert tfgc.verify(model, None, (X, Y), layers=["block_0", "block_2"], loss="mse")
