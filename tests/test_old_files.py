@@ -1,0 +1,50 @@
+"""Plans and results that earlier versions saved still load, and do what they did."""
+
+import json
+import pathlib
+
+import keras
+import pytest
+from equality import assert_equal, fresh, noise, train
+
+import tfgc
+from tfgc._records import measurement
+
+ROOT = pathlib.Path(__file__).parent.parent
+PLAN = pathlib.Path(__file__).parent / "files" / "plan-2026-11-20.json"
+SAVED = sorted((ROOT / "scripts" / "results").glob("*.json"))
+RESULTS = [path for path in SAVED if json.loads(path.read_text()).get("format") == "tfgc-measurements"]
+
+
+def block(x, number):
+    y = keras.layers.Conv2D(4, 3, padding="same", name=f"conv{number}")(x)
+    y = keras.layers.BatchNormalization(name=f"norm{number}")(y)
+    y = keras.layers.Dropout(0.1, name=f"drop{number}")(keras.layers.ReLU(name=f"relu{number}")(y))
+    return keras.layers.Add(name=f"add{number}")([x, y])
+
+
+def planned():
+    """The model that the plan was made for at commit 3a8999f, with `budget="60%"` and a batch of 4."""
+    inputs = x = keras.Input((8, 8, 4), name="image")
+    for number in range(6):
+        x = block(x, number)
+    return keras.Model(inputs, keras.layers.Dense(2, name="out")(keras.layers.Flatten(name="flat")(x)), name="old")
+
+
+def test_a_plan_of_the_first_version_trains_its_model_as_the_plain_one():
+    plan = tfgc.Plan.from_json(PLAN.read_text())
+    assert [segment.mode for segment in plan.segments] == ["keep", "recompute"] * 3 + ["keep"]
+    x, y = noise(4, 8, 8, 4), [noise(4, 2, seed=2)]
+    plain = train(fresh(planned), x, y, graph=True)
+    model = fresh(planned)
+    tfgc.enable(model, plan)
+    assert_equal(plain, train(model, x, y, graph=True), exact=False)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_committed_results_load(path):
+    assert measurement.read(path).studies
+
+
+def test_committed_results_are_of_both_versions():
+    assert {json.loads(path.read_text())["version"] for path in RESULTS} == {1, 2}
