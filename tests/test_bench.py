@@ -46,7 +46,7 @@ def ogc_study(*, optimal=(300, 1.2), nested=250, nested_buffers=None, eager=(100
             parts=(SegmentSummary("a", "b", 2, "keep"),),
         ),
         measured("nested", "graph", nested, 1.5, predicted=predicted(240, 0.5, buffers=nested_buffers)),
-        measured("optimal", "eager", *eager),
+        measured("optimal", "compiled", *eager),
     )
     return Study(network, 16, records, None, {"batch": 64, "cut_off_pct": 63, "overhead_pct": 31})
 
@@ -115,9 +115,9 @@ def test_ogc_says_what_is_missed_and_by_how_much():
 
 def test_ogc_takes_the_better_of_two_plans_in_eager_loops():
     study = ogc_study(eager=(600, 1.1))
-    better = measured("nested", "eager", 500, 0.9)
+    better = measured("nested", "compiled", 500, 0.9)
     assert cells(dataclasses.replace(study, records=(*study.records, better)))["eager"] == "met"
-    slower = measured("nested", "eager", 500, 1.05)
+    slower = measured("nested", "compiled", 500, 1.05)
     assert cells(dataclasses.replace(study, records=(*study.records, slower)))["eager"] == "missed: time by 5.0 points"
 
 
@@ -163,14 +163,14 @@ def test_resnet_depth_compares_shares_and_lists_what_is_not_built():
 def test_segments_answer_the_report_in_words():
     records = (
         measured("plain", "eager", 900, 1.0),
-        measured("uniform(2)", "eager", 500, 1.2, parts=(None,) * 2),
-        measured("uniform(12)", "eager", 600, 1.2, parts=(None,) * 12),
+        measured("uniform(2)", "compiled", 500, 1.2, parts=(None,) * 2),
+        measured("uniform(12)", "compiled", 600, 1.2, parts=(None,) * 12),
     )
     (sheet,) = _suites.get("segments").sheets(Results((Study("sample_cnn", 16, records),)))
     assert "falls from 1 kB to 600 B with 2 segments; 12 segments need more again" in sheet.caption
     assert "10 % of the plain peak" in sheet.caption
     assert [row[1] for row in sheet.rows] == ["plain", "2", "12"]
-    heavy = (measured("plain", "eager", 900, 1.0), measured("uniform(2)", "eager", 890, 1.0, parts=(None,) * 2))
+    heavy = (measured("plain", "eager", 900, 1.0), measured("uniform(2)", "compiled", 890, 1.0, parts=(None,) * 2))
     (sheet,) = _suites.get("segments").sheets(Results((Study("vgg16", 16, heavy),)))
     assert "stays at about 1 kB, whatever the number of segments: weights and optimizer are 10 % of it" in sheet.caption
 

@@ -365,7 +365,7 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
         s.nodes for s in plan.segments
     ]
     assert len(found.parts["budget(80%)"]) == len(plan.segments)
-    assert set(found.predicted) == {"plain-graph", "budget(80%)-eager", "budget(80%)-graph"}
+    assert set(found.predicted) == {"plain-graph", "budget(80%)-compiled", "budget(80%)-graph"}
     with pytest.raises(OptionError, match="--input tokens="):
         worker.measure(compare.plan_cases(open_tokens, 4, steps=1)[0])
 

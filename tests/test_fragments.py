@@ -84,7 +84,7 @@ def test_in_eager_calls_they_wait_for_the_end_and_so_does_what_was_given():
     # a, b, the gradient of b: 3, all of which stay until the segment's backward pass returns. The weights of b: 4.
     # The gradient of a: 5. The weights of a: 6.
     weights = {"gradient_bytes": MIB}
-    assert allocated(node("a", "x", 1, **weights), node("b", "a", 1, **weights), mode="eager") == 6
+    assert allocated(node("a", "x", 1, **weights), node("b", "a", 1, **weights), mode="compiled") == 6
 
 
 @pytest.mark.parametrize(("takes", "most"), [(Ref("a"), 5), (None, 8)])

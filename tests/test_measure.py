@@ -57,7 +57,7 @@ def measured():
 @pytest.mark.gate
 def test_every_case_is_measured_in_a_process_of_its_own(measured):
     results, seen = measured
-    names = [f"{case}-{mode}" for case in ("plain", "uniform(4)") for mode in ("eager", "graph")]
+    names = ["plain-eager", "plain-graph", "uniform(4)-compiled", "uniform(4)-graph"]
     assert [r.name for r in results] == names
     assert seen == [word for name in names for word in (name, "ok")]
     for r in results:
@@ -131,7 +131,7 @@ def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypat
         ({"batch_size": 2, "steps": 0}, "steps=0"),
         ({"batch_size": 2, "strategies": ["sqrrt"]}, "did you mean 'sqrt'"),
         ({"batch_size": 2, "strategies": ["sqrt:many"]}, "number of segments"),
-        ({"batch_size": 2, "modes": ["lazy"]}, "no mode 'lazy'"),
+        ({"batch_size": 2, "modes": ["lazy"]}, "mode='lazy'"),
         ({"batch_size": 2, "strategies": ["sqrt:0"]}, "segments=0"),
         ({"batch_size": 2, "strategies": ["manual"]}, "needs the option keep"),
         ({"batch_size": 2, "strategies": []}, "at least one strategy"),
@@ -184,7 +184,7 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     text = measurement.to_json(written)
     assert measurement.from_json(text) == written
     assert any(record.parts and record.predicted for record in measured[0])
-    for bad in ("", "{}", text[:100], text.replace('"version": 2', '"version": 9')):
+    for bad in ("", "{}", text[:100], text.replace('"version": 3', '"version": 9')):
         with pytest.raises(tfgc.TfgcError):
             measurement.from_json(bad)
 
@@ -197,7 +197,7 @@ RECORDS = [
     Measurement("net", "plain", "eager", 8, peak_bytes=1000, process_peak_bytes=5, step_seconds=2.0, losses=(1.0, 0.5)),
     Measurement("net", "plain", "graph", 8, peak_bytes=800, process_peak_bytes=5, step_seconds=1.0, losses=(1.0, 0.5)),
     Measurement("net", "sqrt", "graph", 8, peak_bytes=400, process_peak_bytes=5, step_seconds=1.5, losses=(1.0, 0.5)),
-    Measurement("net", "sqrt", "eager", 8, status="oom", detail="killed"),
+    Measurement("net", "sqrt", "compiled", 8, status="oom", detail="killed"),
 ]
 
 
@@ -205,7 +205,7 @@ def test_table_of_hand_made_records():
     rows = comparison.rows(RECORDS)
     assert rows[0][2:4] == ["baseline", "20.0 %".replace("20.0", "-25.0")]
     assert rows[2] == ["sqrt-graph", "400 B", "60.0 %", "50.0 %", "5 B", "1.5 s", "-25 %", "+50 %"]
-    assert rows[3] == ["sqrt-eager", "oom", *[""] * 6]
+    assert rows[3] == ["sqrt-compiled", "oom", *[""] * 6]
     assert "| sqrt-graph | 400 B | 60.0 % |" in comparison.markdown(RECORDS)
     assert "killed" in comparison.markdown(RECORDS)
 
@@ -249,6 +249,39 @@ def test_plot_without_matplotlib_names_the_extra(measured, monkeypatch, tmp_path
         comparison.plot(measured[0], tmp_path / "x.png")
 
 
+def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):
+    asked = []
+    monkeypatch.setattr("tfgc._training.enable.enable", lambda model, plan, **how: asked.append(how))
+    cases = compare.plan_cases(small, 2, ["uniform:2"], modes=("eager", "compiled", "graph"))[2:]
+    assert [case.name for case in cases] == ["uniform(2)-eager", "uniform(2)-compiled", "uniform(2)-graph"]
+    found = worker.foresee(Task(tuple(cases)))
+    assert set(found.predicted) == {"uniform(2)-compiled", "uniform(2)-graph"}
+    for case in cases:
+        worker._made(dataclasses.replace(case, plan=found.plans["uniform(2)"]))
+    assert asked == [{"compile_segments": compiled} for compiled in (False, True, True)]
+
+
+@pytest.mark.parametrize(("mode", "message"), [("xla", "mode='xla': .* not measured yet"), ("grap", "mean 'graph'")])
+def test_modes_that_are_not_measured_are_refused(mode, message):
+    with pytest.raises(OptionError, match=message):
+        tfgc.compare(small, 2, modes=mode)
+
+
+def test_old_results_call_compiled_segments_compiled():
+    part = measurement.SegmentSummary("a", "b", 2, "recompute")
+    names = {"plain": (), "sqrt": (part,), "recompute_grad": (), "RematScope full": (), "died": ()}
+    records = [Measurement("net", name, "eager", 8, parts=parts) for name, parts in names.items()]
+    records += [Measurement("net", "sqrt", "graph", 8)]
+    new = measurement.Results((measurement.Study("net", 8, tuple(records)),))
+    text = measurement.to_json(new)
+    assert measurement.from_json(text) == new
+    (study,) = measurement.from_json(text.replace('"version": 3', '"version": 2')).studies
+    assert [record.name for record in study.records] == [
+        "plain-eager", "sqrt-compiled", "recompute_grad-eager", "RematScope full-eager", "died-compiled", "sqrt-graph",
+    ]  # fmt: skip
+    assert [record.baseline for record in study.records] == [*["plain-eager"] * 5, "plain-graph"]
+
+
 def tfgc_command(*arguments):
     return subprocess.run([sys.executable, "-m", "tfgc", *arguments], capture_output=True, text=True, check=False)
 
@@ -272,7 +305,15 @@ def test_command_line(tmp_path):
         str(tmp_path / "r.png"),
     )
     assert done.returncode == 0, done.stderr
-    for word in ("plain-eager", "plain-graph", "sqrt-eager", "sqrt-graph", "cut-off", "overhead", "Loss of each step"):
+    for word in (
+        "plain-eager",
+        "plain-graph",
+        "sqrt-compiled",
+        "sqrt-graph",
+        "cut-off",
+        "overhead",
+        "Loss of each step",
+    ):
         assert re.search(r"\s+".join(word.split()), done.stdout), word
     (study,) = measurement.read(tmp_path / "r.json").studies
     assert len(study.records) == 4

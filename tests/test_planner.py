@@ -226,11 +226,17 @@ def test_the_whole_step_counts_gradients_of_weights():
     told = tfgc.estimate(wide(), 1, optimizer="sgd")
     assert told.fixed_bytes == weights
     assert told.activation_bytes < 4 * 100 * 20
-    # Each goes with the update that follows it; in eager mode all are there at the end.
+    # Each goes with the update that follows it; in a loop in Python all are there at the end.
     one = weights // 5
     assert one <= told.peak_bytes - told.fixed_bytes <= one + told.activation_bytes
-    eager = tfgc.estimate(wide(), 1, mode="eager", optimizer="sgd")
-    assert weights <= eager.peak_bytes - eager.fixed_bytes <= weights + eager.activation_bytes
+    compiled = tfgc.estimate(wide(), 1, mode="compiled", optimizer="sgd")
+    assert weights <= compiled.peak_bytes - compiled.fixed_bytes <= weights + compiled.activation_bytes
+
+
+@pytest.mark.parametrize(("mode", "why"), [("eager", "cannot be predicted"), ("grap", "did you mean 'graph'")])
+def test_a_mode_that_cannot_be_predicted_is_refused(mode, why):
+    with pytest.raises(OptionError, match=f"mode='{mode}'.*{why}"):
+        tfgc.estimate(wide(), 1, mode=mode)
 
 
 def test_plan_files_that_are_damaged(tmp_path):

@@ -59,12 +59,14 @@ def foretold(peak, overhead):
 RECORDS = (
     case("plain", "eager", 3_871 * MB, 2.44),
     case("plain", "graph", 1_428 * MB, 1.69, predicted=foretold(1_410 * MB, 0.0)),
-    case("sqrt(6)", "eager", 724 * MB, 2.09, parts=PARTS[:2], predicted=foretold(700 * MB, 0.31)),
+    case("sqrt(6)", "compiled", 724 * MB, 2.09, parts=PARTS[:2], predicted=foretold(700 * MB, 0.31)),
     case("sqrt(6)", "graph", 731 * MB, 2.11, parts=PARTS[:2], predicted=foretold(700 * MB, 0.31)),
     case("optimal", "graph", 446 * MB, 2.18, parts=PARTS, predicted=foretold(480 * MB, 0.29)),
     case("uniform(3)", "graph", 822 * MB, 1.99, wrong=("gradients", "states"), losses=(1.0121976, 1.2, 1.3)),
     Measurement("resnet50", "uniform(12)", "graph", 16, "oom", "killed"),
-    Measurement("resnet50", "manual", "eager", 16, "failed", "OptionError: no node 'conv_x'; did you mean 'conv_1'?"),
+    Measurement(
+        "resnet50", "manual", "compiled", 16, "failed", "OptionError: no node 'conv_x'; did you mean 'conv_1'?"
+    ),
 )
 POINTS = (
     FrontPoint("least", 760 * MB, 800 * MB, 450 * MB, 0.72, 0.33, 9, True),
@@ -103,7 +105,9 @@ STUDIES = {
     "all wrong": (Study("resnet50", 16, RECORDS[5:6]),),
     "no plain case": (Study("resnet50", 16, RECORDS[2:5]),),
     "measured without figures": (Study("n", 1, (Measurement("n", "sqrt", "graph", 1),)),),
-    "zeros": (Study("n", 1, (case("plain", "eager", 0, 0.0, timeline=((0.0, 0),)), case("sqrt", "eager", 0, 0.0)),),),
+    "zeros": (
+        Study("n", 1, (case("plain", "eager", 0, 0.0, timeline=((0.0, 0),)), case("sqrt", "compiled", 0, 0.0))),
+    ),
     "a plan without bytes": (
         Study("n", 1, (case("sqrt", "graph", 5, 1.0, parts=(SegmentSummary("a", "b", 0, "keep"),)),)),
     ),
@@ -197,7 +201,7 @@ def test_a_page_tells_what_came_out(page):
 
 def test_a_wrong_case_is_never_the_best():
     wrong = dataclasses.replace(RECORDS[4], wrong=("gradients",))
-    assert study_tables.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-eager"
+    assert study_tables.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-compiled"
 
 
 def test_a_baseline_that_ran_out_of_memory_is_told():
@@ -241,7 +245,7 @@ def test_tables_of_hand_made_records():
         "plan 4",
         "plain",
     ]
-    assert study_tables.plans(STUDY)[0][0] == "sqrt(6)-eager and sqrt(6)-graph"
+    assert study_tables.plans(STUDY)[0][0] == "sqrt(6)-compiled and sqrt(6)-graph"
 
 
 def test_every_figure_in_a_table_has_its_unit():
@@ -373,7 +377,7 @@ def test_the_command_writes_what_the_ending_says(tmp_path, kind):
 def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):
     good, newer = tmp_path / "r.json", tmp_path / "newer.json"
     good.write_text(measurement.to_json(ALL))
-    newer.write_text(good.read_text().replace('"version": 2', '"version": 9'))
+    newer.write_text(good.read_text().replace('"version": 3', '"version": 9'))
     (tmp_path / "looks_like.html").write_text(good.read_text())
     for arguments, error, words in [
         ((good, "-o", "out.pdf"), OptionError, r"\.html.*\.md.*\.png"),

@@ -196,7 +196,7 @@ def test_gradients_of_weights_go_with_the_update_that_follows():
 def test_gradients_of_weights_pile_up_in_eager_mode():
     layers = (conv("a", "x", 4, gradient_bytes=100), conv("b", "a", 4), conv("c", "b", 4, gradient_bytes=30))
     whole = graph(*layers, whole_step=True)
-    found = simulator.predict(whole, strategies.apply("keep_all", whole), mode="eager")
+    found = simulator.predict(whole, strategies.apply("keep_all", whole), mode="compiled")
     # a and b, which were stored, c, which was returned, and its gradient stay until the compiled segment returns.
     given = 4 + 4 + 4 + 4
     assert line(found)[:5] == [4, 4 + 4, 8 + 4, 12 + 4, given + 4 + 30]

@@ -22,6 +22,7 @@ import memory_profiler
 
 from tfgc import _user_modules
 from tfgc import strategies as known_strategies
+from tfgc._core.modes import check_mode
 from tfgc._core.plan import Plan
 from tfgc._core.plan import read as read_plan
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError, check_int
@@ -29,12 +30,13 @@ from tfgc._records.job import NO_PREDICTIONS, Case, Task
 from tfgc._records.measurement import Measurement, Study
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
+_MEASURED = ("eager", "compiled", "graph")
 _SAMPLE_SECONDS = 0.1
 
 
 def compare(
     build, batch_size, strategies=None, *, plans=(), budget=None, image_size=None, input_shapes=None, steps=5,
-    modes=("eager", "graph"), memory_limit=None, on_start=None, on_result=None,
+    modes=("compiled", "graph"), memory_limit=None, on_start=None, on_result=None,
 ):  # fmt: skip
     """Measure training with and without recomputation, against a plain GradientTape.
 
@@ -53,8 +55,8 @@ def compare(
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension open.
         steps: Counted steps, from 1 on; five or more where peaks vary.
-        modes: Which of `eager` (Python calls, compiled segments) and `graph`
-            (the whole step in `tf.function`) to run each strategy in.
+        modes: Which of `eager` (op by op), `compiled` (a loop in Python that calls compiled segments) and `graph`
+            (the whole step in `tf.function`) to run each strategy in. Memory is not predicted for `eager`.
         memory_limit: Bytes of data that a child process may allocate; a case that needs
             more is reported as `oom`. Default: what the machine has.
         on_start: Called with the name of each case before it runs.
@@ -98,7 +100,7 @@ def study(cases, *, measure=False, front=False, marks=(), on_start=None, on_resu
 
 
 def plan_cases(
-    build, batch_size, wanted=None, image_size=None, steps=5, modes=("eager", "graph"), memory_limit=None, *,
+    build, batch_size, wanted=None, image_size=None, steps=5, modes=("compiled", "graph"), memory_limit=None, *,
     plans=(), budget=None, input_shapes=None,
 ):  # fmt: skip
     """The cases that `compare` measures; raises before anything is run."""
@@ -113,9 +115,9 @@ def plan_cases(
         raise OptionError(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
-        if mode not in ("eager", "graph"):
-            raise OptionError(f"there is no mode {mode!r}; name eager, graph or both")
+        check_mode(mode, _MEASURED, "it is not measured yet")
     network = name_of(build)
     chosen = [_chosen(item, budget) for item in wanted]
     if budget is not None and not any("budget" in choice["options"] for choice in chosen):

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tfgc._core.buffers import Buffers
+from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError
 from tfgc._planning import annotated, planner, sweep
@@ -84,8 +85,8 @@ def _distinct(cases):
 
 
 def _known(case):
-    """Whether its memory can be predicted: the tape of plain eager code keeps what no gradient graph tells."""
-    return _planned(case) or case.mode == "graph"
+    """Whether its memory can be predicted: op by op, the tape keeps what no gradient graph shows."""
+    return case.mode in PREDICTABLE
 
 
 def _planned(case):

@@ -152,7 +152,7 @@ def _made(case):
     from tfgc._training.enable import enable
 
     plan = Plan.from_json(case.plan)
-    enable(model, plan)
+    enable(model, plan, compile_segments=case.mode != "eager")
     return model, model, f"{len(plan.segments)} segments"
 
 

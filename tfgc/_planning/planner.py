@@ -3,6 +3,7 @@
 import dataclasses
 
 from tfgc import strategies
+from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
 from tfgc._planning import annotated, budget_fit
 from tfgc._simulate import outlooks, simulator
@@ -128,11 +129,14 @@ def estimate(
     Args:
         model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
         plan: A `Plan` for the model. Default: nothing is recomputed.
-        mode: `graph` for a step in `tf.function` (as in `fit`), `eager` for Python calls of
-            compiled segments.
+        mode: `graph` for a step in `tf.function` (as in `fit`), `compiled` for a loop in Python that calls
+            compiled segments. Op by op (`eager`) and under `xla` memory cannot be predicted.
 
     Returns:
         A `Prediction`: `peak_bytes` of the whole step, its `activation_bytes`, `overhead`, `timeline`.
+
+    Raises:
+        OptionError: For a mode that cannot be predicted.
 
     Example:
         >>> import keras, tfgc
@@ -141,6 +145,7 @@ def estimate(
         >>> prediction.fixed_bytes
         1152
     """
+    check_mode(mode, PREDICTABLE, "what a tape keeps op by op, and what XLA allocates, cannot be predicted")
     graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
     if plan is None:
         plan = Plan.from_cuts(graph, [], strategy="keep_all")

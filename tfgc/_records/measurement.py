@@ -8,11 +8,12 @@ studies of one command, and what stands in a results file.
 import dataclasses
 import json
 
+from tfgc._core.modes import PLAIN
 from tfgc._errors import TfgcError
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
 
 _FORMAT = "tfgc-measurements"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Measurement:
     Attributes:
         network: What was trained.
         case: `plain` or the strategy, with its number of segments.
-        mode: `eager` (calls in Python), `graph` (the step in `tf.function`), or `torch` (PyTorch, as a peer).
+        mode: `eager` (op by op), `compiled` (a loop in Python that calls compiled segments), `graph` (the step in
+            `tf.function`), or `torch` (PyTorch, as a peer).
         batch_size: Samples in a batch.
         status: `ok`, `oom` (it ran out of memory or was killed for it), `failed`, or `predicted` (it was not run).
         detail: Why it failed; for a plan, how many segments it has.
@@ -117,6 +119,11 @@ class Measurement:
     def name(self):
         """Such as `plain-eager` or `sqrt(8)-graph`."""
         return f"{self.case}-{self.mode}"
+
+    @property
+    def baseline(self) -> str:
+        """The name of the plain case in the same loop, such as `plain-eager` for `sqrt(8)-compiled`."""
+        return f"plain-{PLAIN.get(self.mode, self.mode)}"
 
     def against(self, baseline):
         """Cut-off and overhead against `baseline`; None where either has no figure.
@@ -195,9 +202,11 @@ def from_json(text):
                 f"the results are of version {data['version']}, this tfgc reads up to {_VERSION}: upgrade tfgc"
             )
         if data["version"] == 1:
-            return _first_version(data)
-        studies = tuple(_study(study) for study in data["studies"])
-        return Results(studies, data["command"], data["suite"], data["predicted"])
+            results = _first_version(data)
+        else:
+            studies = tuple(_study(study) for study in data["studies"])
+            results = Results(studies, data["command"], data["suite"], data["predicted"])
+        return _with_compiled(results) if data["version"] < 3 else results
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise TfgcError(f"not a results file, or a damaged one: {why}") from error
@@ -221,6 +230,18 @@ def _first_version(data):
     records = tuple(map(_record, data["records"]))
     first = records[0] if records else Measurement("", "", "", 0)
     return Results((Study(first.network, first.batch_size, records),), data["command"])
+
+
+def _with_compiled(results):
+    """Up to version 2 `eager` was also the mode of compiled segments: of every case that tfgc planned."""
+
+    def renamed(record):
+        peer = record.case == "recompute_grad" or record.case.startswith("RematScope ")
+        planned = record.case != "plain" and not (peer and not record.parts)
+        return dataclasses.replace(record, mode="compiled") if planned and record.mode == "eager" else record
+
+    studies = (dataclasses.replace(s, records=tuple(map(renamed, s.records))) for s in results.studies)
+    return dataclasses.replace(results, studies=tuple(studies))
 
 
 def _study(data):

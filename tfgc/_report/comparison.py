@@ -17,7 +17,7 @@ HEADS = (
 
 def rows(records):
     """The cells of the comparison table, as text: a list of rows."""
-    eager, graph = (_baseline(records, mode) for mode in ("eager", "graph"))
+    eager, graph = (_named(records, name) for name in ("plain-eager", "plain-graph"))
     table = []
     for record in records:
         if record.status != "ok":
@@ -50,10 +50,10 @@ def losses(records):
 
 
 def _agreement(records):
-    """How far the losses of the recomputed cases are from the plain ones in the same mode."""
-    plain = {mode: _baseline(records, mode) for mode in {r.mode for r in records}}
-    worst = max((apart(r.losses, plain[r.mode].losses) for r in records if plain[r.mode]), default=0.0)
-    return f"Largest relative difference to the plain step in the same mode: {worst:.2g}"
+    """How far the losses of the recomputed cases are from those of their plain cases."""
+    plain = {r.name: _named(records, r.baseline) for r in records}
+    worst = max((apart(r.losses, plain[r.name].losses) for r in records if plain[r.name]), default=0.0)
+    return f"Largest relative difference to the plain step in the same kind of loop: {worst:.2g}"
 
 
 def apart(losses, expected):
@@ -119,8 +119,8 @@ def print_table(table, file=None):
     console.print(table)
 
 
-def _baseline(records, mode):
-    return next((r for r in records if r.case == "plain" and r.mode == mode), None)
+def _named(records, name):
+    return next((r for r in records if r.name == name), None)
 
 
 def _ratios(record: Measurement, baseline):

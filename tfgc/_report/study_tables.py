@@ -21,8 +21,10 @@ WORDS = (
     ("overhead", "The time of a step that comes on top of a baseline's: time / baseline's time - 1, in %. Where it is "
      "predicted, it is counted in the work of the plain step: seconds measured layer by layer, or floating-point "
      "operations (flop)."),
-    ("plain-eager", "The baseline without recomputation, in eager calls under a GradientTape."),
+    ("plain-eager", "The baseline without recomputation, op by op under a GradientTape."),
     ("plain-graph", "The baseline without recomputation, the step in a tf.function."),
+    ("eager, compiled, graph", "How a step runs: op by op; in a Python loop that calls each segment as a compiled "
+     "function; as a whole in a tf.function."),
     ("floor", "What one node needs by itself, as the planner counts: no plan is predicted below it. And that node."),
     ("stored, inside", "What a segment keeps in memory from its forward to its backward pass, and what it would keep "
      "if none of it were recomputed."),
@@ -71,7 +73,7 @@ def summary(study):
     least = best(study)
     if least is not None:
         told = [f"The least peak is that of {least.name}: {format_bytes(least.peak_bytes)}."]
-        told += [_against(study, least, mode) for mode in ("graph", "eager")]
+        told += [_against(study, least, name) for name in ("plain-graph", "plain-eager")]
         return " ".join(filter(None, told))
     measured = [r for r in study.records if r.status == "ok"]
     if any(r.case != "plain" for r in measured):
@@ -96,19 +98,17 @@ def summary(study):
     return "There are no measurements."
 
 
-def plain(study, mode):
-    """The baseline of a mode, if it was measured."""
-    return next((r for r in study.records if r.case == "plain" and r.mode == mode and r.status == "ok"), None)
+def plain(study, name):
+    """The plain case of a name such as `plain-graph`, if it was measured."""
+    return next((r for r in study.records if r.name == name and r.status == "ok"), None)
 
 
-def _against(study, record, mode):
-    baseline = plain(study, mode)
+def _against(study, record, name):
+    baseline = plain(study, name)
     if baseline is None:
-        tried = [
-            r.status for r in study.records if (r.case, r.mode) == ("plain", mode) and r.status in ("oom", "failed")
-        ]
+        tried = [r.status for r in study.records if r.name == name and r.status in ("oom", "failed")]
         ends = {"oom": "ran out of memory", "failed": "failed"}
-        return f"There is no baseline plain-{mode}: it {ends[tried[0]]}." if tried else ""
+        return f"There is no baseline {name}: it {ends[tried[0]]}." if tried else ""
     cut_off, overhead = record.against(baseline)
     told = []
     if cut_off is not None:
@@ -157,13 +157,14 @@ def losses(study):
     cells = []
     for record in ran:
         figures = [f"{record.losses[i]:.7g}" if i < len(record.losses) else "" for i in steps]
-        baseline = plain(study, record.mode)
+        baseline = plain(study, record.baseline)
         apart = "baseline" if record is baseline else ""
         if baseline is not None and record is not baseline:
             apart = f"{comparison.apart(record.losses, baseline.losses):.2g}"
         cells.append([record.name, *figures, apart])
     note = (
-        "The same weights and data in all cases but PyTorch's. The difference is to plain in the same mode; no units."
+        "The same weights and data in all cases but PyTorch's. The difference is to the plain case in the same kind of "
+        "loop; no units."
     )
     return TextTable("Loss of each step", heads, cells, note)
 
@@ -179,7 +180,7 @@ def foreseen(study):
         if record.peak_bytes is not None:
             measured = format_bytes(record.peak_bytes)
             apart = f"{(guess.peak_bytes / record.peak_bytes - 1) * 100:+.1f} %" if record.peak_bytes else ""
-            overhead = record.against(plain(study, record.mode))[1]
+            overhead = record.against(plain(study, record.baseline))[1]
         cells.append([
             record.name, format_bytes(guess.peak_bytes), measured, apart, f"{guess.overhead * 100:+.0f} %",
             "" if overhead is None else f"{overhead * 100:+.0f} %", format_bytes(guess.floor_bytes), guess.floor_node,
@@ -188,7 +189,10 @@ def foreseen(study):
         "case", "predicted peak", "measured peak", "prediction off by", "predicted overhead", "measured overhead",
         "floor", "floor set by",
     )  # fmt: skip
-    note = f"Predicted overhead counts {_work(units)}; measured overhead is against plain training in the same mode."
+    note = (
+        f"Predicted overhead counts {_work(units)}; measured overhead is against plain training in the same kind of "
+        "loop."
+    )
     return TextTable("Predicted against measured", heads, cells, note)
 
 
@@ -287,7 +291,7 @@ def overview(studies):
         least = best(study)
         row = [heading(study), *[""] * 7]
         if least is not None:
-            graph, eager = (least.against(plain(study, mode)) for mode in ("graph", "eager"))
+            graph, eager = (least.against(plain(study, f"plain-{mode}")) for mode in ("graph", "eager"))
             shares = [
                 "" if share is None else f"{share * 100:{form}} %"
                 for share, form in zip((*graph, *eager), (".1f", "+.0f", ".1f", "+.0f"))

@@ -108,7 +108,7 @@ class _Player:
             return None
 
         held = []
-        if event.phase == "loss" and self._walk.eager and event.course:
+        if event.phase == "loss" and self._walk.compiled and event.course:
             held = [(0, self._take(size)) for _, size in new]
         here = held + self._course(event, lambda count: self._allocator.give(end(count)))
         for number, size in new:
@@ -116,7 +116,7 @@ class _Player:
             self._cotangents[number] = self._take(size) if address is None else address
         for address in [*(self._cotangents.pop(number) for number in upstream), *(a for _, a in here)]:
             self._allocator.give(address)
-        if event.gradient and not self._walk.eager:
+        if event.gradient and not self._walk.compiled:
             self._update(event.position)
 
 

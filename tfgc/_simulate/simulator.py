@@ -61,7 +61,7 @@ def predict(graph, plan, buffers=None, mode="graph"):
         graph: A `Graph`; nodes without a cost keep all that they touch.
         plan: A `Plan` for it.
         buffers: The graph's `Buffers`, if they are there already.
-        mode: `graph`, or `eager` for compiled segments called from Python.
+        mode: `graph`, or `compiled` for compiled segments called from Python.
 
     Returns:
         A `Prediction`.

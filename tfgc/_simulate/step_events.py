@@ -4,7 +4,7 @@ Each segment runs forward; then comes the loss; then, last segment first, each r
 pass, after running again where it is recomputed, by its inner plan where it has one. Every
 run of a node makes buffers of its own. What a replay makes and nobody reads is not run.
 
-In mode `graph` a buffer goes when nobody reads it any more. In mode `eager` each segment
+In mode `graph` a buffer goes when nobody reads it any more. In mode `compiled` each segment
 is a compiled function of its own, called from Python: what it is given (inputs, what a kept one
 stored, upstream gradients) and what it returned in the first pass stay until its backward pass returns, and
 gradients of weights until the end of the step.
@@ -49,15 +49,15 @@ class StepEvents:
         sizes: Bytes of each buffer that they make.
         work: Forward and backward work of each node.
         unit: What work is counted in.
-        eager: Whether segments are called from Python.
+        compiled: Whether segments are compiled one by one and called from Python.
     """
 
     def __init__(self, graph, buffers, segments, mode="graph"):
         self.graph, self.buffers = graph, buffers
         self.events, self.sizes = [], []
         self.work, self.unit = works(graph)
-        self.eager = mode == "eager"
-        self._pending = 0  # gradients of weights that wait for the end of an eager step
+        self.compiled = mode == "compiled"
+        self._pending = 0  # gradients of weights that wait for the end of a compiled step
         given = {number: self._new(0) for number in range(len(graph.inputs))}
         self._run(segments, given, replay=False)
 
@@ -81,7 +81,7 @@ class StepEvents:
             made = [held[number] for number in b.outputs]
             last = len(self.graph) - 1
             # In eager mode the tape holds the outputs, so that nothing is written over them.
-            need = b.loss + (b.waiting[-1] if self.eager and self.graph.loss else 0)
+            need = b.loss + (b.waiting[-1] if self.compiled and self.graph.loss else 0)
             self.events.append(Event(last, "loss", made, [], need, self.graph.loss, cotangents=b.cotangents[last + 1]))
         for segment, part in zip(reversed(segments), reversed(parts)):
             first = len(self.events)
@@ -92,7 +92,7 @@ class StepEvents:
             else:
                 inner = segment.inner.segments if segment.inner else (dataclasses.replace(segment, mode="keep"),)
                 self._run(inner, outside, replay=True)
-            if self.eager and not replay:
+            if self.compiled and not replay:
                 self._return(segment, part, held, internal, outside, first)
 
     def _outside(self, part, held):
@@ -145,7 +145,7 @@ class StepEvents:
                 gradient=cost.gradient_bytes if self.graph.whole_step else 0,
             )
         )
-        if self.eager and self.graph.whole_step:
+        if self.compiled and self.graph.whole_step:
             self._pending += cost.gradient_bytes
 
     def _return(self, segment, part, held, internal, outside, first):

@@ -40,8 +40,8 @@ def rows(scale):
             "optimal-graph",
             "nested-graph",
             "published-graph",
-            "optimal-eager",
-            "nested-eager",
+            "optimal-compiled",
+            "nested-compiled",
             image_size=IMAGE_SIZES.get(row["network"]),
             shares={"nested": 0.0, "published": (_MARGIN * (1 - row["cut_off_pct"] / 100), {"nested": False})},
         )
@@ -61,7 +61,7 @@ def sheets(results):
         (
             f"{study.network}, {study.batch_size}",
             f"{row.cut_off * 100:.0f} %, {row.overhead * 100:.0f} %",
-            *map(row.told, ("optimal-graph", "nested-graph", "published-graph", "optimal-eager", "nested-eager")),
+            *map(row.told, ("optimal-graph", "nested-graph", "published-graph", "optimal-compiled", "nested-compiled")),
             f"{_suites.percent(row.floor, 1)}, {row.floor_node}" if row.floor is not None else "",
             row.one_replay(),
             row.nested(),
@@ -92,7 +92,7 @@ class Row:
         record = _suites.record(self.study, name)
         if record is None or record.status != "ok":
             return None, None
-        return record.against(_suites.record(self.study, f"plain-{record.mode}"))
+        return record.against(_suites.record(self.study, record.baseline))
 
     def predicted(self, name):
         """The same by prediction, of the step in a graph."""
@@ -147,10 +147,10 @@ class Row:
         """Whether eager calls save ten points more than published, in no more time than the plain loop."""
         if self.study.network in WITHOUT_NORMALIZATION or not self.ran:
             return ""
-        both = map(self.measured, ("optimal-eager", "nested-eager"))
+        both = map(self.measured, ("optimal-compiled", "nested-compiled"))
         found = [figures for figures in both if figures[0] is not None]
         if not found:
-            return self._why_not("optimal-eager")
+            return self._why_not("optimal-compiled")
         goal = self.cut_off + 0.10
         if any(cut_off >= goal and overhead <= 0 for cut_off, overhead in found):
             return "met"

@@ -33,7 +33,7 @@ def rows(scale):
     made = []
     for network, batch, image_size in _NETWORKS:
         batch_size = _suites.scaled(batch, scale)
-        names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-eager")
+        names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-compiled")
         cases = _suites.cases(network, batch_size, *names, image_size=image_size, checked=True)
         peers = [(peer, mode, {"checked": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")]
         if network == _TORCH:
@@ -63,7 +63,7 @@ def _row(study, record):
         return network, record.name, f"~ {peak}", f"~ {_suites.percent(cut_off, 1)}", "", times, ""
     if record.status != "ok":
         return network, record.name, record.status, "", "", "", record.detail
-    plain = _suites.record(study, f"plain-{record.mode}")
+    plain = _suites.record(study, record.baseline)
     cut_off, overhead = (None, None) if record is plain else record.against(plain)
     said = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if record.mode == "torch" else "as plain"
     times = "" if overhead is None else f"x {1 + overhead:.2f}"

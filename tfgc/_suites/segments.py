@@ -22,7 +22,7 @@ def rows(scale):
     """A network of large activations, and one of large weights."""
     made = []
     for network, batch_size, image_size in _NETWORKS:
-        names = ["plain-eager", *(f"uniform:{count}-eager" for count in COUNTS)]
+        names = ["plain-eager", *(f"uniform:{count}-compiled" for count in COUNTS)]
         cases = _suites.cases(network, _suites.scaled(batch_size, scale), *names, image_size=image_size)
         made.append(_suites.Row(cases))
     return made

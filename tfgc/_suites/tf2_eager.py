@@ -6,7 +6,7 @@ Its peaks were sampled by memory_profiler at line ends, where what happens insid
 from tfgc import _suites
 
 _KNOWN_AS = {"sample_cnn": "sample_cnn", "vgg16": "vgg16", "big_cnn_3x3": "big_cnn(3, 3)"}
-_CASES = ("plain-eager", "plain-graph", "optimal-eager", "optimal-graph", "nested-graph")
+_CASES = ("plain-eager", "plain-graph", "optimal-compiled", "optimal-graph", "nested-graph")
 _HEADS = ("network, batch", "published", "optimal, eager", "optimal, graph", "nested, graph")
 _LEGEND = (
     "Cells are the peak as a share of the plain eager step's and the time as a multiple of it, weights and what was "

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._core.modes import MODES
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
@@ -21,7 +22,6 @@ from tfgc._training import enable, layer_calls, train_step
 from tfgc._verify import determinism
 from tfgc._verify.verdicts import EPSILON, StepComparison
 
-_MODES = ("eager", "compiled", "graph", "xla")
 _SQUARES = "the mean square of the outputs and of the logits behind them"
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
 # What an operation may be off by, as in the rule for eager steps.
@@ -72,11 +72,11 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
     """
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
-        modes = _MODES if jitted else _MODES[:3]
+        modes = MODES if jitted else MODES[:3]
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes or [None]:
-        if mode not in _MODES:
-            raise OptionError(f"modes={modes!r}: name some of {', '.join(_MODES)}{did_you_mean(mode, _MODES)}")
+        if mode not in MODES:
+            raise OptionError(f"modes={modes!r}: name some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     check_int("steps", steps)
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")

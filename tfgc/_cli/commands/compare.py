@@ -22,8 +22,9 @@ def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
     """Measure memory and time of training NAME against a plain GradientTape.
 
     The cases run one after the other, each in a separate process: plain-eager, plain-graph, and each
-    strategy and plan, eager and in tf.function. A case that runs out of memory is reported as "oom".
-    `tfgc report` reads the JSON file, which also holds the predicted Pareto front.
+    strategy and plan twice, with compiled segments ("compiled") and in tf.function ("graph"). A case that
+    runs out of memory is reported as "oom". `tfgc report` reads the JSON file, which also holds the
+    predicted Pareto front.
     """
     from tfgc._measure import compare
     from tfgc._records import measurement
