@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
-from test_layers import Subclassed, built
+from test_layer_calls import Subclassed, built
 from test_nested import halves, plan_for
 
 import tfgc

@@ -9,7 +9,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, fresh, in_turn, mostly, noise, train
+from equality import MODES, assert_equal, fresh, in_turn, mostly, noise, train
 
 import tfgc
 
@@ -202,6 +202,48 @@ def test_control_flow_inside_of_the_recomputed_function(name, graph):
     run = tf.function(run) if graph else run
     close(run(body), run(tfgc.recompute(body)))
     close(run(body), run(tfgc.recompute(lambda x: THROUGH[name](tfgc.recompute(lambda y: tf.tanh(y @ variable)), x))))
+
+
+class Branching(keras.layers.Layer):
+    """Draws inside of `tf.cond`."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, x, training=None):
+        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: self.dropout(x, training=training), lambda: x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_state_written_inside_of_a_branch_is_kept_with_a_warning(mode):
+    def build():
+        layers = [Branching(name="branching"), keras.layers.Dense(8), keras.layers.Dense(4)]
+        return keras.Sequential([keras.Input((12,)), *layers])
+
+    def run(enabled):
+        model = fresh(build)
+        if enabled:
+            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+        return train(model, X, [noise(4, 4)], graph=mode == "graph" or (mode == "compiled" and not enabled))
+
+    plain = run(False)
+    with pytest.warns(tfgc.NotReplayableWarning, match="branching"):
+        ours = run(True)
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+def test_recompute_in_a_branch_on_an_eager_tensor():
+    fn = tfgc.recompute(tf.tanh)
+
+    @tf.function
+    def step(call):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = tf.cond(tf.reduce_sum(X) > -1e9, lambda: call(X), lambda: X)
+        return tape.gradient(y, X)
+
+    np.testing.assert_array_equal(step(tf.tanh), step(fn))
 
 
 @pytest.mark.parametrize("unroll", [False, True])

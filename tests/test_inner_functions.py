@@ -183,9 +183,51 @@ def test_a_variable_of_both_branches_in_a_compiled_function():
     np.testing.assert_allclose(tape.gradient(y, variable), plain.gradient(expected, variable), rtol=1e-6)
 
 
+def test_inlining_of_functions_ends_with_the_call():
+    assert not tf.config.functions_run_eagerly()
+    tfgc.recompute(tf.tanh)(noise(4, 4))
+    assert not tf.config.functions_run_eagerly()
+
+
 def test_an_argument_may_have_any_name():
     doubled = tf.function(lambda function: 2.0 * function)
     assert float(tfgc.recompute(lambda x: doubled(function=x))(tf.constant(3.0))) == 6.0
+
+
+class Inner(keras.layers.Layer):
+    """Its call is a `tf.function`, traced for the first time by whoever comes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.dropout = keras.layers.Dense(8), keras.layers.Dropout(0.5)
+        self.norm = keras.layers.BatchNormalization(momentum=0.5)
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.norm.build((None, 8))
+
+    @tf.function
+    def call(self, x, training=None):
+        return self.norm(self.dropout(self.dense(x), training=training), training=training)
+
+
+@pytest.mark.parametrize("mode", mostly("graph"))
+def test_a_function_inside_a_layer_is_not_spoilt_by_being_traced_here_first(mode):
+    x, y = noise(16, 8), [noise(16, 4, seed=2)]
+
+    def build():
+        layers = [Inner(), keras.layers.Dense(8), Inner(), keras.layers.Dense(4)]
+        return keras.Sequential([keras.Input((8,)), *layers])
+
+    def run(enabled):
+        model = fresh(build)
+        if enabled:
+            tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
+        ours = train(model, x, y, graph=mode == "graph" or not enabled)
+        tfgc.disable(model)
+        return ours + train(model, x, y, graph=False)
+
+    assert_equal(run(False), run(True), exact=False)
 
 
 def chain(depth):

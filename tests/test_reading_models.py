@@ -136,6 +136,19 @@ def test_split_by_a_plan_and_training_the_parts_by_hand():
     assert_equal(plain, train(model, MODELS[unet], targets(unet), call=call), exact=True)
 
 
+def test_passing_tensors_keep_their_dtype_in_split_models():
+    inputs = keras.Input((3,), dtype="float64")
+    x = inputs
+    for _ in range(3):
+        x = L.Dense(6)(x)
+    model = keras.Model(inputs, L.Dense(4, dtype="float64")(L.Concatenate(dtype="float64")([x, inputs])))
+    y = tf.constant(np.random.default_rng(0).normal(size=(2, 3)))
+    expected = model(y)
+    for part in tfgc.split(model, 2):
+        y = part(y)
+    np.testing.assert_array_equal(expected, y)
+
+
 def test_a_part_is_saved_and_loaded_like_any_model(tmp_path):
     model = fresh(unet)
     first, second = tfgc.split(model, 2)

@@ -5,6 +5,9 @@ Each function is called plainly and recomputed, in eager mode and inside
 """
 
 import collections
+import dataclasses
+import gc
+import weakref
 
 import keras
 import numpy as np
@@ -67,6 +70,35 @@ def test_arguments_of_every_kind(graph):
     recomputed = tfgc.recompute(fn)
     call = lambda f: lambda x, w: f(x, True, "sum", scale=2.0, table={"w": w, "note": "text"})
     same(gradients(call(fn), (X, W), graph=graph), gradients(call(recomputed), (X, W), graph=graph))
+
+
+@dataclasses.dataclass
+class Config:
+    scale: float
+
+
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: np.float32([v]), Config], ids=["number", "array", "object"])
+def test_arguments_that_are_no_tensors_are_those_of_this_call(wrap):
+    fn = tfgc.recompute(lambda x, a: x * getattr(a, "scale", a))
+    for value in (2.0, 3.0, 2.0):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = fn(X, wrap(value))
+        np.testing.assert_allclose(tape.gradient(y, X), tf.fill(X.shape, value))
+
+
+def test_arguments_are_not_kept_alive():
+    class Big:
+        scale = 1.0
+
+    fn = tfgc.recompute(lambda x, a: x * a.scale)
+    objects = [Big() for _ in range(5)]
+    alive = [weakref.ref(o) for o in objects]
+    for o in objects:
+        fn(X, o)
+    del o, objects
+    gc.collect()
+    assert not any(ref() for ref in alive)
 
 
 @BOTH
@@ -248,6 +280,20 @@ def test_plain_tf_variables_in_a_layer_and_a_module(graph):
     check(lambda x: layer(x), X, sources=[layer.scale, layer.dense.kernel.value], graph=graph)
 
 
+def test_a_variable_read_through_keras_and_past_it_gets_both_gradients():
+    layer = keras.layers.Dense(3)
+    layer.build((None, 3))
+    raw = layer.kernel.value
+    fn = lambda x: layer(x) @ raw
+
+    def gradient(call):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(call(X) ** 2)
+        return tape.gradient(loss, raw)
+
+    np.testing.assert_allclose(gradient(fn), gradient(tfgc.recompute(fn)), rtol=1e-5, atol=1e-4)
+
+
 @BOTH
 def test_recompute_inside_recompute(graph):
     dense, dropout = keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=1)
@@ -393,6 +439,24 @@ def test_what_cannot_be_run_twice_is_kept_with_a_warning_that_names_it(op):
     assert float(counter) == (1.0 if op == "assign" else 0.0)
 
 
+@BOTH
+def test_tensor_arrays_are_kept_with_a_warning(graph):
+    def run(call):
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(X)
+                array = call(tf.TensorArray("float32", 4), X)
+                loss = tf.reduce_sum(array.stack() ** 2)
+            return tape.gradient(loss, X)
+
+        return (tf.function(step) if graph else step)()
+
+    fn = lambda array, x: array.unstack(tf.sin(x))
+    with pytest.warns(NotReplayableWarning, match="TensorArray"):
+        ours = run(tfgc.recompute(fn))
+    np.testing.assert_array_equal(run(fn), ours)
+
+
 def test_obstacle_inside_a_nested_function_is_found():
     noisy = tf.function(lambda x: x * tf.random.normal(tf.shape(x)))
     with pytest.warns(NotReplayableWarning, match="RandomStandardNormal"):
@@ -440,6 +504,24 @@ def test_replay_that_reads_another_variable_raises():
         y = tfgc.recompute(lambda x: layer(x) if next(turns) else tf.tanh(x))(X)
     with pytest.raises(ReplayMismatchError, match="reads the variable"):
         tape.gradient(y, X)
+
+
+def test_users_own_errors_come_through_and_are_forgotten():
+    broken = [True]
+
+    def fn(x):
+        if broken[0]:
+            raise NotImplementedError
+        return tf.tanh(x)
+
+    recomputed = tfgc.recompute(fn)
+    with pytest.warns(NotReplayableWarning), pytest.raises(NotImplementedError):
+        recomputed(X)
+    broken[0] = False
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = recomputed(X)
+    np.testing.assert_allclose(tape.gradient(y, X), 1 - y**2, rtol=1e-5, atol=1e-6)
 
 
 def test_symbolic_call_is_refused():

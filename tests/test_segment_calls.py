@@ -206,3 +206,32 @@ def test_batches_of_any_size_in_one_traced_step(mode):
                 np.testing.assert_array_equal(g0, g)
             else:
                 np.testing.assert_allclose(g0, g, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(g0).max()))
+
+
+def test_another_shape_may_read_another_variable():
+    """A compiled segment that is known by its arguments' ranks is traced again, and looked at again."""
+
+    class Sized(keras.layers.Layer):
+        def build(self, shape):
+            self.large = self.add_weight(shape=(), initializer="ones", name="large")
+            self.small = self.add_weight(shape=(), initializer="zeros", name="small")
+
+        def call(self, x):
+            return x * (self.large if x.shape[0] == 16 else self.small)
+
+    def build():
+        layers = [L.Dense(8), Sized(), L.Dense(8), L.Dense(4)]
+        return keras.Sequential([keras.Input((8,)), *layers])
+
+    def gradients(model, rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(noise(rows, 8), training=True) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    plain, ours = fresh(build), fresh(build)
+    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=2))
+    for rows in (16, 16, 8):
+        for a, b in zip(gradients(plain, rows), gradients(ours, rows), strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, fresh, noise, train
+from equality import MODES, assert_equal, fresh, noise, train
 
 import tfgc
 from tfgc._tracing import keras_graph
@@ -150,3 +150,68 @@ def test_custom_layers_constants_and_changed_attributes_stand_by_themselves():
     x = L.Dense(8)(L.Dense(8)(L.Dense(8)(x)))
     model = keras.Model(inputs, x)
     assert kinds(model, by_block(model, 3)) == 2
+
+
+def gelu(x):
+    """Named as Keras's own, which writes it into the configuration by that name alone."""
+    return x * 1.5
+
+
+def towers(make):
+    def build():
+        x = inputs = keras.Input((8,))
+        for i in range(3):
+            x = L.Dense(8)(make(i)(x))
+        return keras.Model(inputs, L.Dense(4)(x))
+
+    return build
+
+
+def adapted(i):
+    layer = L.Normalization()
+    layer.adapt(np.random.default_rng(i).normal(i, i + 1, (64, 8)))
+    return layer
+
+
+def patched(i):
+    layer = L.ReLU()
+    layer.call = [lambda x: x * 1.0, lambda x: x * 2.0, lambda x: x * 3.0][i]
+    return layer
+
+
+ALIKE = {
+    "adapted": adapted,
+    "named as Keras's": lambda i: L.Dense(8, activation=[gelu, "gelu", gelu][i]),
+    "patched": patched,
+}
+
+
+@pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
+def test_what_only_looks_alike_is_no_twin(make):
+    expected = train(fresh(towers(make)), X, Y, graph=True, lr=0.01)
+    model = fresh(towers(make))
+    plan = by_block(model, 2)
+    assert kinds(model, plan) == len(plan.segments)
+    tfgc.enable(model, plan)
+    assert_equal(expected, train(model, X, Y, lr=0.01), exact=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_twin_that_was_changed_after_enabling_is_looked_at_by_itself(mode):
+    build = towers(lambda i: L.Dense(8, name=f"wide_{i}"))
+
+    def changed(enable):
+        model = fresh(build)
+        if enable:
+            tfgc.enable(model, by_block(model, 2), compile_segments=mode == "compiled")
+        model.get_layer("wide_2").enable_lora(4)
+        model.get_layer("wide_1").activation = keras.activations.tanh
+        keras.utils.set_random_seed(5)
+        for v in model.get_layer("wide_2").trainable_variables:
+            v.assign(keras.random.normal(v.shape, seed=3) * 0.1)
+        return model
+
+    expected = train(changed(False), X, Y, graph=mode != "eager", lr=0.01)
+    ours = train(changed(True), X, Y, graph=mode == "graph", lr=0.01)
+    assert any("lora" in name for name in expected[0].gradients)
+    assert_equal(expected, ours, exact=mode == "eager")

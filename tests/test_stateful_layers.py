@@ -311,6 +311,19 @@ def test_autocast_of_a_layer_recomputed_inside_another(mode):
     assert [s.loss for s in plain] == [s.loss for s in ours]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_freezing_a_normalization_is_seen_without_a_gradient_too(compiled):
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), L.BatchNormalization(), L.Dense(8), L.Dense(4)])
+    tfgc.enable(model, strategy="uniform", compile_segments=compiled)
+    model(X, training=True)
+    model.layers[1].trainable = False
+    before = model.layers[1].moving_mean.numpy()
+    y = model(X, training=True)
+    np.testing.assert_array_equal(before, model.layers[1].moving_mean)
+    tfgc.disable(model)
+    np.testing.assert_allclose(y, model(X, training=True), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_model_losses_after_the_call_are_the_plain_ones(mode):
     plain, ours = fresh(auxiliary_losses), fresh(auxiliary_losses)
@@ -336,6 +349,24 @@ def test_losses_are_still_there_after_the_backward_pass():
     before = [float(loss) for loss in model.losses]
     tape.gradient(loss, [v.value for v in model.trainable_variables])
     assert [float(loss) for loss in model.losses] == before
+
+
+def test_a_loss_that_depends_on_the_shape_is_there_in_each_call():
+    class Sometimes(L.Layer):
+        def call(self, x):
+            if x.shape[0] == 16:
+                self.add_loss(keras.ops.mean(x**2))
+            return x * 2.0
+
+    layers = [L.Dense(8), Sometimes(), L.Dense(8), L.Dense(4)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    counts = []
+    for rows in (16, 8, 16, 8):
+        y = model(noise(rows, 8), training=True)
+        assert y.shape == (rows, 4)
+        counts.append(len(model.losses))
+    assert counts == [1, 0, 1, 0]
 
 
 def test_mask_reaches_a_recomputed_layer_and_leaves_it():

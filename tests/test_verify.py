@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from equality import fresh, in_turn, noise, states
 from test_check_replay import TOKENS, everything
-from test_layers import Subclassed, built
+from test_layer_calls import Subclassed, built
 
 import tfgc
 from tfgc._pure import tensor_packing
@@ -137,6 +137,26 @@ def test_a_layer_that_draws_by_itself_is_told_and_makes_the_steps_differ():
     assert not verdict
     assert verdict.unrepeatable == ("drawing",)
     assert "not deterministic: 'drawing'" in str(verdict)
+
+
+def test_verify_tells_each_of_two_layers_of_one_name_and_forgives_nests():
+    draws = np.random.default_rng(0)
+
+    class Restless(L.Layer):
+        def call(self, x):
+            return x * draws.uniform()
+
+    def tower(name, middle):
+        return keras.Sequential([keras.Input((8,)), L.Dense(8), middle, L.Dense(8)], name=name)
+
+    inputs = keras.Input((8,))
+    x = tower("b", L.Dropout(0.2, name="noise"))(tower("a", Restless(name="noise"))(inputs))
+    model = keras.Model(inputs, L.Dense(4)(x))
+    verdict = tfgc.verify(model, None, X, modes="graph", steps=1)
+    assert len(verdict.unrepeatable) == 1
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, L.Dense(4)(tower("c", L.Dropout(0.2, name="inner"))(inputs)))
+    assert tfgc.verify(model, None, X, layers=["c", "inner"], modes="graph", steps=1).kept == {}
 
 
 def test_a_layer_that_cannot_be_run_twice_is_told_with_the_reason():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import assert_equal, fresh, in_turn, noise, plain_steps, train
+from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
 
 import tfgc
 
@@ -188,6 +188,136 @@ def test_a_layer_inside_of_a_chosen_one_does_not_run_three_times():
     assert "call" not in vars(model.get_layer("holder"))
 
 
+def enable_layers(model, names, mode):
+    return tfgc.enable(model, layers=names, compile_segments=mode == "compiled")
+
+
+class Numbered(L.Layer):
+    """Is handed Python numbers and an object."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = L.Dense(8)
+
+    def call(self, x, step=0, alpha=1.0, more=None):
+        return keras.ops.tanh(self.dense(x)) * (step + 1) * alpha * (1.0 if more is None else more["scale"])
+
+
+class Stepping(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block, self.head = Numbered(name="block"), L.Dense(4)
+        self.alpha = 1.0
+
+    def call(self, x, training=None):
+        self.alpha *= 0.5
+        for i in range(3):
+            x = self.block(x, step=i, alpha=self.alpha, more={"scale": 2.0 + i} if i == 2 else None)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_python_numbers_are_those_of_each_call(mode):
+    def build():
+        model = Stepping()
+        model(X)
+        keras.utils.set_random_seed(3)
+        return model
+
+    plain, ours = fresh(build), fresh(build)
+    expected = train(plain, X, Y, lr=0.01)
+    enable_layers(ours, ["block"], mode)
+    # The block's weights have three uses.
+    assert_equal(expected, train(ours, X, Y, lr=0.01), exact=False)
+
+
+class Fixed(L.Layer):
+    """Keras lets `training=False` of a sublayer stay for all calls that follow in the outer one."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.before, self.norm, self.after = L.Dropout(0.5), L.BatchNormalization(), L.Dropout(0.5)
+        self.dense = L.Dense(8)
+
+    def call(self, x):
+        return self.after(self.norm(self.dense(self.before(x)), training=False))
+
+
+class Siblings(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.drop = Fixed(name="first"), Fixed(name="second"), L.Dropout(0.5)
+        self.head = L.Dense(4)
+
+    def call(self, x, training=None):
+        return self.head(self.drop(self.second(self.first(x))))
+
+
+@pytest.mark.parametrize(("names", "mode"), in_turn([["first"], ["first", "second"]]))
+def test_a_sublayer_with_a_training_of_its_own(names, mode):
+    def build():
+        model = Siblings()
+        model(X)
+        keras.utils.set_random_seed(3)
+        return model
+
+    expected = plain_steps(build, X, Y, graph=mode != "eager")
+    model = fresh(build)
+    enable_layers(model, names, mode)
+    assert_equal(expected, train(model, X, Y, graph=mode == "graph"), exact=mode == "eager")
+
+
+class Remembering(keras.Model):
+    """Hands a tensor over by an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = L.Dense(8), L.Dense(4)
+        self.block = Recalling(name="block")
+
+    def call(self, x, training=None):
+        self.block.memory = self.encoder(x)
+        self.block.small = tf.reduce_mean(x, axis=0)
+        y = self.head(self.block(x))
+        self.block.memory = self.block.small = None
+        return y
+
+
+class Recalling(L.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = L.Dense(8)
+        self.memory = self.small = None
+
+    def call(self, x):
+        memory = 0.0 if self.memory is None else self.memory + self.small
+        return keras.ops.tanh(self.dense(x)) * memory
+
+
+def test_a_tensor_handed_over_by_an_attribute_is_that_of_each_call():
+    def build():
+        model = Remembering()
+        model(X)
+        keras.utils.set_random_seed(3)
+        return model
+
+    plain, ours = fresh(build), fresh(build)
+    enable_layers(ours, ["block"], "compiled")
+
+    def gradients(model, x):
+        with tf.GradientTape() as tape:
+            model.block.memory = model.encoder(x)
+            model.block.small = tf.reduce_mean(x, axis=0)
+            loss = tf.reduce_sum(model.head(model.block(x)) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    for seed in (1, 2, 3):
+        for a, b in zip(
+            gradients(plain, noise(16, 8, seed=seed)), gradients(ours, noise(16, 8, seed=seed)), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_a_part_enabled_before_its_whole_follows_the_plan_of_the_whole():
     inner = keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dropout(0.3), L.Dense(8)], name="part")
     inputs = keras.Input((8,))
@@ -240,3 +370,11 @@ def test_layers_exclude_a_plan():
         tfgc.enable(model, layers=["layer_0"], strategy="sqrt")
     with pytest.raises(tfgc.UnsupportedModelError, match=r"tfgc.enable\(model, layers="):
         tfgc.enable(fresh(built(Subclassed, X)))
+
+
+def test_a_cell_with_dropout_is_refused_and_its_rnn_is_not():
+    inputs = keras.Input((5, 4))
+    model = keras.Model(inputs, L.Dense(4)(L.LSTM(6, dropout=0.3, name="rnn")(inputs)))
+    with pytest.raises(tfgc.OptionError, match="name the RNN"):
+        tfgc.enable(model, layers=["lstm_cell"])
+    assert tfgc.verify(model, None, noise(8, 5, 4), layers=["rnn"], modes=MODES)
