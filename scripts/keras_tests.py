@@ -31,7 +31,7 @@ SAMPLE = (
 )
 COLUMNS = {
     "tests": "tests", "comparisons": "comparisons", "mismatches": "mismatches", "crashes": "crashes",
-    "kept": "kept with a warning", "plain": "failing plain, too", "enabled": "models enabled",
+    "kept": "kept with a warning", "plain": "plain fails or is too slow", "enabled": "models enabled",
     "replays": "segments replayed",
 }  # fmt: skip
 
