@@ -23,6 +23,14 @@ LONG = ("docs/getting-started.md", "docs/nested-train-steps.md", "docs/training-
 OFFLINE = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https")}
 
 
+def script_of(name):
+    """A file of `scripts/` as a module."""
+    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "scripts" / f"{name}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -44,6 +52,19 @@ def test_the_plan_that_a_page_prints_is_the_one_that_its_example_makes(capsys):
         exec(compile(example, page, "exec"), {})
     (printed,) = re.findall(r"```text\n(.*?)```", PAGES[page], flags=re.DOTALL)
     assert capsys.readouterr().out == printed
+
+
+def test_figures_of_the_pages_are_what_the_script_draws():
+    script = script_of("figures")
+    for name, picture in script.pictures().items():
+        drawn = (script.IMAGES / name).read_text()
+        words = [
+            re.findall(r"<desc.*?</desc>|<text.*?</text>", text)
+            for text in (drawn, script.standalone(picture, name[:-4]))
+        ]
+        assert words[0] == words[1], "run python scripts/figures.py"
+        assert len(drawn) < 200_000
+        assert sum(f"![{picture.told}](" in text and f"images/{name})" in text for text in PAGES.values()) == 1
 
 
 def test_every_error_and_warning_is_on_the_page_of_troubles():
@@ -125,9 +146,7 @@ def test_pages_build_and_the_reference_has_every_public_name(tmp_path):
 
 
 def test_commands_of_a_page_are_found():
-    spec = importlib.util.spec_from_file_location("readme_commands", ROOT / "scripts" / "readme_commands.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = script_of("readme_commands")
     assert doctest.testmod(script) == (0, 1)
     found = [command for page in script.PAGES for command in script.commands(PAGES[page])]
     assert "scripts/demo.sh" in found
@@ -137,7 +156,5 @@ def test_commands_of_a_page_are_found():
 
 @pytest.mark.parametrize("name", ["matrix", "suites"])
 def test_written_pages_are_what_the_tables_and_results_say(name):
-    spec = importlib.util.spec_from_file_location(f"page_of_{name}", ROOT / "scripts" / f"{name}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = script_of(name)
     assert script.PAGE.read_text() == script.page(), f"run python scripts/{name}.py"
