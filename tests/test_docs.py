@@ -16,7 +16,9 @@ from tfgc import _errors
 from tfgc._cli.group import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = {str(p.relative_to(ROOT)): p.read_text() for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+FOLDERS = (ROOT / "docs", ROOT / "docs" / "design")
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for folder in FOLDERS for p in sorted(folder.glob("*.md")))]
+PAGES = {str(p.relative_to(ROOT)): p.read_text() for p in FILES}
 EXAMPLES = {name: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for name, text in PAGES.items()}
 LONG = ("docs/getting-started.md", "docs/nested-train-steps.md", "docs/training-loops.md")
 # No page is fetched: a proxy that is not there answers.
@@ -101,10 +103,25 @@ def test_tables_are_what_the_scripts_print():
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_name_files_that_exist(page):
     text = PAGES[page]
-    for name in re.findall(r"\b(?:scripts|tests)/[\w./-]+", text):
+    for name in re.findall(r"\b(?:scripts|tests|tfgc)/[\w./-]+", text):
         assert (ROOT / name.rstrip(".")).exists(), name
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
         assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_design_has_a_page_for_every_folder_and_names_modules_that_exist():
+    folders = [path.parent.name for path in (ROOT / "tfgc").glob("*/__init__.py")]
+    for folder in folders:
+        assert f"docs/design/{folder.strip('_')}.md" in PAGES, folder
+    named = [
+        pair
+        for page in PAGES
+        if page.startswith(("docs/design", "CONTRIBUTING"))
+        for pair in re.findall(rf"`({'|'.join(folders)})\.(\w+)", PAGES[page])
+    ]
+    assert len(named) > 20
+    for folder, module in named:
+        assert (ROOT / "tfgc" / folder / f"{module}.py").exists(), f"{folder}.{module}"
 
 
 def test_guide_tells_of_every_strategy():

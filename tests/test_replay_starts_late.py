@@ -55,7 +55,7 @@ def peak_of(build, segments, jit_compile):
 
 
 # On TF 2.18 the replayed operations survive (the next test passes there), yet XLA's peak stays the plain
-# one on this model: not understood yet, and said in CONTRIBUTING.
+# one on this model: not understood yet, and said in docs/design/top.md.
 old_xla = pytest.mark.xfail(tf.__version__.startswith("2.18"), reason="XLA of TF 2.18 gains no memory here")
 
 
