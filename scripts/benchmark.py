@@ -1,13 +1,12 @@
-"""Memory and time of recomputed training steps against plain ones, with targets.
+"""Compare memory and time of recomputed training steps with plain ones, with targets.
 
-For each network the plain baselines and every strategy at several numbers of segments,
-in eager calls and in tf.function, one process a case, all in one run. Finished
-networks are kept in scripts/results and not measured again (delete the file to do so).
-Prints Markdown: the least peaks, every case, the targets. Nothing else may run meanwhile.
+Measures, for each network, the plain baselines and every strategy at several numbers of segments, in eager calls and in
+tf.function: one process per case, all in one run. Results are saved in scripts/results; a network that has a file there
+is not measured again. Prints Markdown: the least peaks, every case, and the targets. Run nothing else at the same time.
 
     python scripts/benchmark.py                  # everything, about half an hour on 2 cores
     python scripts/benchmark.py resnet50         # one network
-    python scripts/benchmark.py --table          # only print what is there
+    python scripts/benchmark.py --table          # print the saved results
 """
 
 import argparse
@@ -37,7 +36,7 @@ class Network(NamedTuple):
 
 
 class Target(NamedTuple):
-    """At most `share` of the baseline's peak, at no more than `slower` times its time."""
+    """A peak of at most `share` of the baseline's, at no more than `slower` times its time."""
 
     network: str
     baseline: str
@@ -65,13 +64,13 @@ TARGETS = (
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help="which to measure; default: all")
-    parser.add_argument("--table", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument("networks", nargs="*", metavar="network", help="networks to measure; default: all")
+    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
     arguments = parser.parse_args()
     known = [n.name for n in NETWORKS]
     unknown = set(arguments.networks) - set(known)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
     for network in NETWORKS:
         if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
             measure(network)
@@ -95,12 +94,12 @@ def main():
 
 
 def recomputed(records, mode):
-    """The cases of tfgc in one mode that ran to their end."""
+    """The cases of tfgc in one mode that finished."""
     return [r for r in records if r.status == "ok" and r.case != "plain" and r.mode == mode]
 
 
 def summary(network, records):
-    """One row: both plain steps, and tfgc's least peak in both modes."""
+    """One row: both plain steps, and tfgc's least peak in each mode."""
     plain = [next(r for r in records if r.name == f"plain-{mode}") for mode in ("eager", "graph")]
     best = [min(recomputed(records, mode), key=lambda r: r.peak_bytes) for mode in ("compiled", "graph")]
 
@@ -137,7 +136,7 @@ def measure(network):
 
 
 def row(target, mode, records):
-    """The case in this mode that meets the target with the least memory, or else comes closest to it."""
+    """The case in this mode that meets the target with the least memory, or comes closest to it."""
     plain = next(r for r in records if r.name == f"plain-{target.baseline}")
 
     def miss(record):

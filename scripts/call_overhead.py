@@ -1,8 +1,8 @@
-"""What Python costs for each call of a compiled segment in an eager loop, forward and backward.
+"""Measure the Python overhead of calling a compiled segment in an eager loop, forward and backward.
 
-A segment of one tiny operation, called with 1 to 32 arguments, or one argument and up to 32 Keras variables that it
-reads, under a tape: the time of a call with its gradient beyond that of the same code as a plain `tf.function`.
-Medians of many calls, in one process.
+The segment has one tiny operation. It is called under a tape with 1 to 32 arguments, or with one argument and up to 32
+Keras variables that it reads. The overhead is the time of a call with its gradient minus that of the same code as a
+plain `tf.function`. Medians of many calls, in one process.
 
     python scripts/call_overhead.py
 """
@@ -41,7 +41,7 @@ def main():
 
 
 def measure(n, n_variables):
-    """Microseconds of a call with its gradient, plainly and as a segment."""
+    """Microseconds of a call with its gradient, plain and as a segment."""
     xs = [tf.ones((2,)) for _ in range(n)]
     variables = [keras.Variable(np.ones(2, "float32")) for _ in range(n_variables)]
     body = lambda *x: [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]

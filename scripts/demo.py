@@ -1,11 +1,11 @@
-"""The main job, end to end: measure a network, then train one on real images both ways.
+"""Measure a network, then train one on real images with and without tfgc.
 
-1. `tfgc compare` on the sample CNN: memory and time of plain and recomputed steps; `tfgc report` makes a page of it.
-2. A small residual network with Dropout and BatchNormalization, trained with `model.fit`
-   for some epochs on scikit-learn's digits, plain and recomputed, from the same seed: the
-   same loss curve and test accuracy, in less memory.
+1. `tfgc compare` measures memory and time of plain and recomputed steps of the sample CNN, and `tfgc report` makes a
+   page of the results.
+2. `model.fit` trains a small residual network with Dropout and BatchNormalization for some epochs on scikit-learn's
+   digits, plain and recomputed, from the same seed: the same loss curve and test accuracy, in less memory.
 
-Tables, pictures and the page go to the folder given (default: demo_output).
+Writes tables, pictures and the page to the folder given by --output (default: demo_output).
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main():
 
 
 def build():
-    """A residual network of nine blocks for 32x32 grey images."""
+    """Build a residual network with nine blocks for 32x32 grey images."""
     import keras
     from keras import layers
 
@@ -67,7 +67,7 @@ def build():
 
 
 def train(mode):
-    """Train on digits; return losses, test accuracy, memory and time. Runs in a process of its own."""
+    """Train on digits in a separate process; return losses, test accuracy, memory and time."""
     from tfgc._cli import options
 
     options.import_quietly()
@@ -88,7 +88,7 @@ def train(mode):
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 
     class Peak(keras.callbacks.Callback):
-        """The allocator's largest peak over the batches, above what is resident between them."""
+        """Record the allocator's largest peak over the batches, above what is resident between them."""
 
         largest = 0
 
@@ -111,7 +111,7 @@ def train(mode):
 
 
 def show(runs, output):
-    """Print the two curves side by side, and draw them with the memory."""
+    """Print both loss curves side by side, and draw them next to the peaks."""
     import rich.table
     from matplotlib.figure import Figure
 
@@ -129,7 +129,7 @@ def show(runs, output):
     table.add_row("test accuracy", *(f"{run['accuracy'] * 100:.1f} %" for run in runs.values()))
     table.add_row("peak of a step", *(_units.format_bytes(run["peak_bytes"]) for run in runs.values()))
     table.add_row("training time", *(_units.format_seconds(run["seconds"]) for run in runs.values()))
-    table.caption = "From the same seed; the curves differ by rounding alone, since fit compiles other graphs."
+    table.caption = "From the same seed. The curves differ only by rounding, because fit compiles different graphs."
     comparison.print_table(table)
     text = io.StringIO()
     comparison.print_table(table, text)
@@ -145,7 +145,7 @@ def show(runs, output):
     memory.bar_label(bars, fmt="%.0f MB")
     memory.set(ylabel="peak above weights (MB)", title="in less memory")
     comparison.save(figure, output / "digits.png")
-    print(f"Tables and pictures are in {output.resolve()}; open {output.resolve() / 'report.html'} in a browser.")
+    print(f"Tables and pictures are in {output.resolve()}. Open {output.resolve() / 'report.html'} in a browser.")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Time and memory of `fit` and of eager loops by a plan, against plain Keras and its peers, in one run.
+"""Compare time and memory of `fit` and eager loops by a plan with plain Keras and other tools.
 
-For each network one process a case, one after the other: plain `fit`, twice; `fit` with tfgc enabled by `optimal`, and
-by the plan of least time, as timed on this machine, at half of the activations; `keras.RematScope` in its full mode; a
-model split by hand into eight parts, each but the last under `tf.recompute_grad`; plain and enabled eager loops. The
-last columns tell how far the update of the first step is from that of plain `fit`: of the weights, and of the
-statistics and seeds. Finished networks are kept in scripts/results/fit_speed.json. Nothing else may run meanwhile.
+Runs one process per case, one after the other, for each network: plain `fit`, twice; `fit` with tfgc's `optimal`, and
+with the fastest plan that needs half of the activations, as timed on this machine; `keras.RematScope` in its full mode;
+a model divided by hand into eight parts, all but the last under `tf.recompute_grad`; plain and enabled eager loops. The
+last columns show how far the update of the first step is from that of plain `fit`: for the weights, and for statistics
+and seeds. Results are saved in scripts/results/fit_speed.json. Run nothing else at the same time.
 
     python scripts/fit_speed.py               # everything, about forty minutes on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network
-    python scripts/fit_speed.py --table       # only print what is there
+    python scripts/fit_speed.py --table       # print the saved results
 """
 
 import argparse
@@ -42,8 +42,8 @@ TARGETS = {"transformer_encoder:8": 1.25}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network:batch", help="which to measure; default: all")
-    parser.add_argument("--table", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument("networks", nargs="*", metavar="network:batch", help="networks to measure; default: all")
+    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
@@ -55,7 +55,7 @@ def main():
         return
     unknown = set(arguments.networks) - set(NETWORKS)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(NETWORKS)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for network in [] if arguments.table else arguments.networks or NETWORKS:
         if network not in found:
@@ -66,7 +66,7 @@ def main():
 
 
 def run(network):
-    """Every case of a network, each in a process of its own."""
+    """Run every case of a network, each in its own process."""
     cases = {}
     again = "plain fit, again"
     with tempfile.TemporaryDirectory() as folder:
@@ -81,13 +81,13 @@ def run(network):
             else:
                 cases[case] = json.loads(done.stdout.splitlines()[-1])
             print(f"{network}: {case}: {cases[case]}", file=sys.stderr, flush=True)
-    # The machine is noisy: the plain time is the mean of one at the start and one at the end.
+    # The machine is noisy: plain time is the mean of a run at the start and one at the end.
     cases["plain fit"]["seconds"] = statistics.mean([cases["plain fit"]["seconds"], cases.pop(again)["seconds"]])
     return cases
 
 
 def measure(network, case, folder):
-    """Train for a warm-up step and some counted ones; compare the first update with that of the plain case."""
+    """Train for a warm-up step and some counted steps; compare the first update with that of the plain case."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -136,7 +136,7 @@ def measure(network, case, folder):
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
             float(value)
             clock.on_train_batch_end(i)
-    # Compiled segments are compared with a compiled plain step; plain eager code shows how far that is from itself.
+    # Compiled segments are compared with a compiled plain step; plain eager code shows the rounding between the two.
     reference = folder / "plain.pickle"
     if not reference.exists():
         reference.write_bytes(pickle.dumps(updates))
@@ -153,7 +153,7 @@ def measure(network, case, folder):
 
 
 def build(name, batch_size, case):
-    """The model to train, and the model that holds its variables by name."""
+    """Return the model to train, and the model that holds its variables by name."""
     import contextlib
 
     import keras
@@ -195,7 +195,7 @@ def build(name, batch_size, case):
 
 
 def snapshot(model):
-    """Every variable by name, seeds included, as one precision."""
+    """Return every variable by name, seeds included, in one precision."""
     return {v.path: v.numpy().astype("float64") for v in model.variables}
 
 
@@ -214,7 +214,7 @@ def difference(expected, given, chosen):
 
 
 def summary(found):
-    """A row for each network: time and activation peak of each case as shares of the plain one of its kind."""
+    """Yield a row for each network: time and activation peak of each case as shares of its plain case."""
     names = [case for case in CASES if not case.startswith("plain")]
     yield f"| network, batch | {' | '.join(names)} |"
     yield "| --- |" + " --- |" * len(names)
@@ -224,7 +224,7 @@ def summary(found):
 
 
 def ratios(cases, case):
-    """Time over plain, peak over plain, and what is wrong with a case."""
+    """Return time over plain, peak over plain, and what is wrong with a case."""
     row = cases[case]
     if "failed" in row:
         return "fails", "", ""
@@ -233,7 +233,7 @@ def ratios(cases, case):
 
 
 def wrong(cases, case):
-    """What the first update differs in by more than plain eager code does from plain `fit`, or 0.1 %."""
+    """Name what differs in the first update by more than 0.1 %, and by more than plain eager code from plain `fit`."""
     if case.startswith("plain"):
         return ""
     found = []
@@ -244,7 +244,7 @@ def wrong(cases, case):
 
 
 def table(found):
-    """A row for each case, with what it is compared with and whether the target is met."""
+    """Yield a row for each case, with its ratios to plain and whether it meets the target."""
     yield "| network, batch | case | time of a step | activation peak | first step | update: weights, states | target |"
     yield "| --- | --- | ---: | ---: | ---: | --- | --- |"
     for network, cases in found.items():

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Keras's own tests with tfgc forced on, from the installed Keras.
+"""Run the tests of the installed Keras with tfgc forced on.
 
-python scripts/keras_tests.py             run what is not in the results yet, an hour on two cores
-python scripts/keras_tests.py --sample    some files, in less than a minute; fails unless all is well
-python scripts/keras_tests.py --table     print the table of the committed results
+python scripts/keras_tests.py             run the files that have no results yet, about an hour on two cores
+python scripts/keras_tests.py --sample    run a few files, in less than a minute; fail if anything is wrong
+python scripts/keras_tests.py --table     print the table of the saved results
 
-Tests of models, trainers, callbacks and optimizers run plainly and with every model enabled before it trains. In tests
-of layers each `run_layer_test` is followed by three training steps of the layer, plain against recomputed. A process
-for each file, forked from one that has imported TensorFlow: one that crashes or hangs is a row of the table.
+Tests of models, trainers, callbacks and optimizers run plain, and with every model enabled before it trains. In tests
+of layers, three training steps of the layer follow each `run_layer_test`, plain against recomputed. Each file runs in
+its own process, forked from one that has imported TensorFlow, so that one that crashes or hangs is a row of the table.
 """
 
 import argparse
@@ -39,11 +39,11 @@ COLUMNS = {
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sample", action="store_true", help="run a few files, fail if anything is wrong")
-    options.add_argument("--table", action="store_true", help="print the table of the committed results, run nothing")
-    options.add_argument("--again", action="store_true", help="forget the results of before")
-    options.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
-    options.add_argument("--minutes", type=float, default=60, help="start no file after so long (default: 60)")
-    options.add_argument("files", nargs="*", help="run these alone, such as layers/rnn/gru_test.py")
+    options.add_argument("--table", action="store_true", help="print the table of the saved results and run nothing")
+    options.add_argument("--again", action="store_true", help="discard the saved results")
+    options.add_argument("--jobs", type=int, default=2, help="files to run at a time (default: 2)")
+    options.add_argument("--minutes", type=float, default=60, help="start no file after this time (default: 60)")
+    options.add_argument("files", nargs="*", help="run only these, such as layers/rnn/gru_test.py")
     options = options.parse_args()
     if options.table:
         print(*table(json.loads(RESULTS.read_text())), sep="\n")
@@ -74,7 +74,7 @@ def main():
 
 
 def found():
-    """Test files of the installed Keras, those that take longest first."""
+    """List the test files of the installed Keras, the largest first."""
     import keras.src
 
     source = pathlib.Path(keras.src.__file__).parent
@@ -91,7 +91,7 @@ def versions():
 
 
 def table(done):
-    """Lines of Markdown: a row for each area, and why things were kept or not enabled."""
+    """Yield lines of Markdown: a row for each area, and why layers were kept or models not enabled."""
     yield "| area | files | " + " | ".join(COLUMNS.values()) + " |"
     yield "| --- | --- |" + " --- |" * len(COLUMNS)
     areas = {area: [row for file, row in done["files"].items() if _area(file) == area] for area in AREAS}

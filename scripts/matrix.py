@@ -1,4 +1,4 @@
-"""Write docs/compatibility.md: what works in which execution mode, from the tables that the tests prove.
+"""Write docs/compatibility.md, which lists what works in which execution mode, from the tables that the tests prove.
 
 python scripts/matrix.py
 """
@@ -14,14 +14,16 @@ PAGE = ROOT / "docs" / "compatibility.md"
 INTRODUCTION = """\
 # Compatibility
 
-What works in which mode. Written by `python scripts/matrix.py` from the tables that `tests/test_compatibility.py`,
-`tests/test_fit.py` and `tests/test_control_flow.py` prove, on TensorFlow 2.21 and Keras 3.15; do not edit.
+What works in which mode. `python scripts/matrix.py` writes this page from the tables that
+`tests/test_compatibility.py`, `tests/test_fit.py` and `tests/test_control_flow.py` prove, on TensorFlow 2.21 and
+Keras 3.15; do not edit it.
 
-**yes**: some steps give the losses, weights, statistics and seeds (in a loop of one's own the gradients too) of the
-same mode without tfgc: bit-equal where nothing is compiled, elsewhere within 1e-5 of each norm in float32 (5e-3 in
-float16, 5e-2 in bfloat16, 1e-12 in float64). **kept**: the same, but the layer's segment is not recomputed and a
-`NotReplayableWarning` tells why, in the words below. **Keras**: plain Keras or TensorFlow refuses it too, in the words
-below.
+- **yes**: Several steps give the same losses, weights, statistics and seeds as the same mode without tfgc, in a custom
+  loop also the same gradients. They are bit-equal if nothing is compiled, otherwise within 1e-5 of each norm in float32
+  (5e-3 in float16, 5e-2 in bfloat16, 1e-12 in float64).
+- **kept**: The same, but the layer's segment is not recomputed, and a `NotReplayableWarning` gives the reason quoted
+  below the table.
+- **Keras**: Plain Keras or TensorFlow does not support it either, and raises the error quoted below the table.
 """
 
 
@@ -31,7 +33,7 @@ def main():
 
 
 def page():
-    """The whole page."""
+    """Return the text of the page."""
     sys.path.insert(0, str(ROOT / "tests"))
     import compatibility_table
     import test_control_flow
@@ -56,12 +58,12 @@ def page():
 
 
 def cells(feature, modes):
-    """A row of the table of `fit`, in the words of the other."""
+    """Return a row of the table of `fit`, in the form of the other table."""
     return {mode: ("plain", feature.refused[mode]) if mode in feature.refused else ("works", "") for mode in modes}
 
 
 def table(rows, modes):
-    """Markdown of rows, group by group, with the messages numbered below."""
+    """Yield Markdown of the rows, by group, with numbered messages below."""
     messages = []
     yield "| " + " | ".join(["", *modes]) + " |"
     yield "| --- |" + " --- |" * len(modes)
@@ -74,7 +76,7 @@ def table(rows, modes):
 
 
 def cell(kind, words, messages):
-    """What a cell says; its message gets a number."""
+    """Return the text of a cell; its message gets a number."""
     if kind == "works":
         return "yes"
     if words not in messages:
@@ -83,7 +85,7 @@ def cell(kind, words, messages):
 
 
 def control_flow(tests):
-    """Markdown of what is differentiated how; `tests` is the module that proves it."""
+    """Yield Markdown of what is differentiated how; `tests` is the module that proves it."""
     kinds = ", ".join(kind.__name__.replace("_", " ") for kind in tests.KINDS)
     yield f"Recomputed functions and enabled models ({kinds}) give the gradients of plain code:"
     yield ""

@@ -1,10 +1,10 @@
-"""How long tracing and planning take, and how planning time grows with the number of nodes.
+"""Measure how long tracing and planning take, and how planning time grows with the number of nodes.
 
     python scripts/planning_time.py              # networks, then synthetic graphs of 500 to 5,000 nodes
-    python scripts/planning_time.py --networks   # networks alone
-    python scripts/planning_time.py --synthetic  # synthetic graphs alone
+    python scripts/planning_time.py --networks   # networks only
+    python scripts/planning_time.py --synthetic  # synthetic graphs only
 
-Each case runs in a process of its own; times are wall-clock, memory is the process's largest resident set.
+Each case runs in its own process. Times are wall-clock; memory is the largest resident set of the process.
 """
 
 import argparse
@@ -27,8 +27,8 @@ LIMIT_SECONDS, LIMIT_BYTES = 60, 2e9
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", action="store_true")
-    parser.add_argument("--synthetic", action="store_true")
+    parser.add_argument("--networks", action="store_true", help="measure networks only")
+    parser.add_argument("--synthetic", action="store_true", help="measure synthetic graphs only")
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
@@ -58,7 +58,7 @@ def resident():
 
 
 def network(name, batch):
-    """Trace a model, read its costs and plan it."""
+    """Trace a model, read its costs and plan it; return a row of the table."""
     from tfgc import strategies, zoo
     from tfgc._costs import node_costs
     from tfgc._tracing import keras_graph
@@ -76,7 +76,7 @@ def network(name, batch):
 
 
 def synthetic(size, strategy):
-    """Plan a chain with short and long skips, of unequal costs."""
+    """Plan a chain with short and long skips and unequal costs; return a row of the table."""
     from tfgc import strategies
 
     graph = skipping_chain(int(size))
@@ -93,7 +93,7 @@ def synthetic(size, strategy):
 
 
 def skipping_chain(size, seed=0):
-    """A chain in which every seventh node also reads the one seven before, and every fiftieth one fifty before."""
+    """Make a chain in which every 7th node also reads the node 7 before it, and every 50th the node 50 before it."""
     from tfgc._core.graph import Graph, Node, Ref, Spec
 
     chance = random.Random(seed)

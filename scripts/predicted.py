@@ -1,12 +1,12 @@
-"""Predicted against measured peaks of whole training steps.
+"""Compare predicted with measured peaks of whole training steps.
 
-Each network is planned in several ways and each plan is run in a process of its own: the step in
-`tf.function` (graph), or called from Python with compiled segments (eager). Measured is the
-allocator's peak above what is resident between steps, the median of the counted steps; predicted
-is `tfgc.estimate`, likewise. Nothing else may run meanwhile; it takes about half an hour on 2 cores.
+Plans each network in several ways and runs each plan in its own process: the step in `tf.function` (graph), or called
+from Python with compiled segments (eager). The measured peak is the allocator's, above what is resident between steps;
+the median of the counted steps. The predicted peak is that of `tfgc.estimate`. Run nothing else at the same time; this
+takes about half an hour on 2 cores.
 
-    python scripts/predicted.py                  # what is not there yet
-    python scripts/predicted.py resnet50         # one network again
+    python scripts/predicted.py                  # measure networks that have no results yet
+    python scripts/predicted.py resnet50         # measure one network again
     python scripts/predicted.py --table          # predict again, measure nothing
 """
 
@@ -38,7 +38,7 @@ NETWORKS = {
     "convnexttiny": 8,
     "unet": 4,
     "transformer_encoder": 8,
-    # Wide enough for each step's tensors to be counted: TensorFlow's CPU allocator leaves small ones out.
+    # Wide enough for all tensors of a step to be counted: TensorFlow's CPU allocator does not count small ones.
     "bidirectional_lstm(2, 128, 64)": 640,
     "vgg16": 8,
 }
@@ -53,13 +53,13 @@ STEPS = 3
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "networks", nargs="*", metavar="network", help="which to measure again; default: those not there"
+        "networks", nargs="*", metavar="network", help="networks to measure again; default: those without results"
     )
-    parser.add_argument("--table", action="store_true", help="measure nothing, predict for the results that are there")
+    parser.add_argument("--table", action="store_true", help="predict for the saved results and measure nothing")
     arguments = parser.parse_args()
     unknown = set(arguments.networks) - set(NETWORKS)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(NETWORKS)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name, batch in NETWORKS.items():
         wanted = name in arguments.networks if arguments.networks else name not in results
@@ -70,7 +70,7 @@ def main():
 
 
 def measured(name, batch):
-    """Measure every plan of one network; keep the plans, so that predictions can be made again."""
+    """Measure every plan of one network, and keep the plans so that they can be predicted again."""
     model = built(name)
     cases = []
     for label, (options, modes) in PLANS.items():
@@ -86,13 +86,13 @@ def measured(name, batch):
 
 
 def built(name):
-    """The network, its layers named as in a process of its own."""
+    """Build the network, with layers named as in a fresh process."""
     keras.utils.clear_session()
     return zoo.build(name)
 
 
 def pieces(segments, start):
-    """A plan as stretches of the graph's order, in few bytes."""
+    """Return a plan as ranges of the graph's order, in few bytes."""
     found = []
     for segment in segments:
         end = start + len(segment.nodes)
@@ -102,7 +102,7 @@ def pieces(segments, start):
 
 
 def print_table(results):
-    """One row a case, then how far predictions are off."""
+    """Print a row for each case, then how far predictions are off."""
     print("| network, batch | plan | mode | measured (largest) | predicted | off | buffers alone |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     off = {"graph": [], "compiled": []}
@@ -134,7 +134,7 @@ def print_table(results):
 
 
 def squared_error(target, predicted):
-    """The loss that the measured steps have."""
+    """The loss of the measured steps."""
     return tf.reduce_mean(tf.square(predicted - target))
 
 

@@ -1,10 +1,9 @@
-"""Line by line with memory_profiler: where one training step takes its memory.
+"""Profile the memory of one training step line by line, with memory_profiler.
 
-Prints the listing of one eager step of the sample CNN, plain and recomputed, each
-in a process of its own. It is the first step of that process, tracing included:
-TensorFlow's allocator keeps what it once had, so a later step shows nothing.
-memory_profiler looks at the resident set at the end of each line: a peak inside
-`tape.gradient` does not show here. For peaks, use `tfgc compare`, which asks the allocator.
+Prints the listing of one eager step of the sample CNN, plain and recomputed, each in its own process. It is the first
+step of that process, tracing included: TensorFlow's allocator does not give memory back, so a later step shows nothing.
+memory_profiler reads the resident set at the end of each line, so a peak inside `tape.gradient` is not visible here.
+For peaks, use `tfgc compare`, which asks the allocator.
 """
 
 import argparse
@@ -19,9 +18,9 @@ import memory_profiler
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("network", nargs="?", default="sample_cnn")
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--mode", choices=("plain", "recomputed"), help="only this one, in this process")
+    parser.add_argument("network", nargs="?", default="sample_cnn", help="default: sample_cnn")
+    parser.add_argument("--batch-size", type=int, default=4, help="default: 4")
+    parser.add_argument("--mode", choices=("plain", "recomputed"), help="run only this mode, in this process")
     arguments = parser.parse_args()
     if arguments.mode:
         profile(arguments.network, arguments.batch_size, arguments.mode)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Run every shell command of the README and of docs/getting-started.md as a user would, and say how each ended.
+"""Run every shell command of the README and of docs/getting-started.md as a user would, and print how each ended.
 
-The commands are the lines of their ```sh blocks. Those of one page run in order in one folder, which is empty at first;
-scripts of this repository run in its own folder, as the pages say. Exit code 1 if one fails.
+The commands are the lines of their ```sh blocks. Commands of a page run in order in one folder, which is empty at
+first. Scripts run in the folder of this repository, as the pages say. The exit code is 1 if a command fails.
 
-    python scripts/readme_commands.py           # everything
-    python scripts/readme_commands.py --quick   # without the scripts that set up, in about two minutes on 2 cores
+    python scripts/readme_commands.py           # all commands
+    python scripts/readme_commands.py --quick   # without the scripts that set up; about two minutes on 2 cores
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main():
 
 
 def commands(text):
-    """The commands of a page, comments left out.
+    """List the commands of a page without comments.
 
     >>> commands("```sh\\n# first\\ntfgc a  # why\\ntfgc b \\\\\\n  --c\\n```\\n```python\\nx\\n```")
     ['tfgc a', 'tfgc b   --c']
@@ -49,7 +49,7 @@ def commands(text):
 
 
 def run(page, command, folder):
-    """Run one command and print a line about it, and what it said if it failed; return whether it ended well."""
+    """Run one command, print a line about it, and its output if it failed; return whether it succeeded."""
     # The `tfgc` of this Python, wherever it is installed.
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])
     start = time.perf_counter()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run the fast suite in N shuffled orders (default 10), each in a fresh clone with an environment of its own:
+# Run the fast suite in N shuffled orders (default 10), each in a fresh clone with its own environment:
 #   scripts/shuffled.sh [N [FIRST_SEED]]
-# Prints a line for each: seed, what passed and failed, time. What failed is listed below its line, and the whole output kept.
+# Prints a line for each run: seed, counts of passed and failed tests, time, and below it the failed tests. Keeps the output.
 set -euo pipefail
 runs=${1:-10} first=${2:-1}
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -13,7 +13,7 @@ for ((seed = first; seed < first + runs; seed++)); do
   begin=$SECONDS
   "$clone/scripts/test.sh" -p randomly -p "no:cacheprovider" --randomly-seed="$seed" --randomly-dont-reset-seed \
     >"$log" 2>&1 || failures=$((failures + 1))
-  # Of a run that ended before pytest did: its last line.
+  # If pytest did not finish: the last line of the output.
   summary=$(grep -E '^=+ .*(passed|failed|error).* =+$' "$log" | tail -n 1 | tr -d = || true)
   echo "seed $seed:${summary:- $(tail -n 1 "$log")}, $((SECONDS - begin)) s with set-up"
   grep -E '^(FAILED|ERROR) ' "$log" || true

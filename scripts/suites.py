@@ -1,6 +1,6 @@
-"""Write docs/published-results.md from the committed results of the benchmark suites; a test holds the page to them.
+"""Write docs/published-results.md from the saved results of the benchmark suites; a test compares the page with them.
 
-tfgc bench ogc -o scripts/results/ogc.json    # measure; a run that was interrupted goes on
+tfgc bench ogc -o scripts/results/ogc.json    # measure; resumes an interrupted run
 python scripts/suites.py                      # write the page
 """
 
@@ -19,41 +19,44 @@ SUITES = ("ogc", "resnet-depth", "inception-v4", "max-batch", "tf2-eager", "segm
 # Why targets are missed, as far as it is known; by suite.
 CAUSES = {
     "ogc": """
-- Time: plans are made by floating-point operations, but for the rows that the commands above name with `--measure`. On
-  this CPU BatchNormalization is a third of a forward pass's time and next to none of its operations, so that a replay
-  takes longer than predicted; ResNet50's `optimal` was 22 % slower than plain in one run and 40 % in another, of the
-  same plan. Layers timed one by one take longer than within a step: predictions in seconds are too high.
-- Inception v3: the published cut-off is beyond what its first layers need by themselves (the floor).
-- NASNet-A at one replay: the plan took 8 % more than predicted, and the plain step 4 % less. It is not the order of
-  its many branches: segments made to wait for each other needed as much.
-- Eager loops: the gradients of all weights wait for the end of a step. At a batch of four they are a large part of what
-  is left with ResNet152 (60 million weights), DenseNet201 (20) and DenseNet161 (29). Inception v3 is at its floor.
-- ResNet152, nested, at a batch of four: the same weights' gradients, and the prediction is 1.7 points too high.
-- AlexNet and the VGGs: at a part of the batch the gradients of 61 to 144 million weights are as large as the
-  activations. `optimal`, the least activations, is far above the whole step's floor there, nested plans are at it, by
-  prediction. Their measured peaks move by hundreds of megabytes from step to step, in plain steps, too: TensorFlow
-  copies a large weight when its update comes before its last reader (see [Known limitations](limitations.md)).
+- Time: plans minimize floating-point operations, except in the rows that the commands above name with `--measure`. On
+  this CPU, BatchNormalization takes a third of the time of a forward pass but hardly any of its operations, so a replay
+  takes longer than predicted. With the same plan, ResNet50's `optimal` was 22 % slower than plain in one run and 40 %
+  in another. Layers timed one by one take longer than within a step, so predictions in seconds are too high.
+- Inception v3: the published cut-off is beyond the floor, which is what its first layers need on their own.
+- NASNet-A with one replay: the plan took 8 % more than predicted, and the plain step 4 % less. The order of its many
+  branches is not the cause: segments that were made to wait for each other needed as much.
+- Eager loops: the gradients of all weights wait for the end of a step. At a batch of four they are a large part of the
+  remaining memory in ResNet152 (60 million weights), DenseNet201 (20) and DenseNet161 (29). Inception v3 is at its
+  floor.
+- ResNet152, nested, at a batch of four: the gradients of the same weights, and the prediction is 1.7 points too high.
+- AlexNet and the VGGs: at a fraction of the batch, the gradients of 61 to 144 million weights are as large as the
+  activations. `optimal` minimizes activations, and is far above the floor of the whole step there; nested plans are
+  predicted to be at the floor. The measured peaks vary by hundreds of megabytes from step to step, also in plain steps:
+  TensorFlow copies a large weight if its update comes before its last reader (see
+  [Known limitations](limitations.md)).
 """,
     "resnet-depth": """
-- At a batch of four the weights' gradients, which no plan changes, are a large part of the peak, and a replay's
-  BatchNormalization a large part of the time; both shares fall at the study's batch, which takes this machine hours.
-- ResNet18 at a batch of four: no plan tried reaches the floor of the whole step; it is 4 % away.
-- ResNet152: `optimal` took 1.37 and 1.52 times as long as plain in two runs, at 18 % of the peak; times of this machine
-  move that much. ResNet200 at the study's share was not run, for want of time.
+- At a batch of four, the weights' gradients, which no plan changes, are a large part of the peak, and the
+  BatchNormalization of the replay is a large part of the time. Both shares fall at the batch of the study, which takes
+  this machine hours.
+- ResNet18 at a batch of four: no plan that we tried reaches the floor of the whole step; the best is 4 % above it.
+- ResNet152: `optimal` took 1.37 and 1.52 times as long as plain in two runs, at 18 % of the peak; times on this machine
+  vary that much. ResNet200 at the fraction used in the study was not run, for lack of time.
 """,
 }
 HEAD = """# Reproducing published results
 
-Each table is printed by `tfgc bench SUITE --table --markdown -o FILE` from the results in `scripts/results`. Published
-figures are other people's on other machines, mostly GPUs: compare ratios, never times. What was measured here ran on a
-CPU of two cores, one process a case, against the plain step in the same run (a network that two commands name: in two),
-at a part of the published batch; that machine moves times by 10 % and more. What was predicted is of the published
-batch. Misses stand in the tables as such.
+`tfgc bench SUITE --table --markdown -o FILE` prints each table from the results in `scripts/results`. The published
+figures come from other machines, mostly GPUs: compare ratios, never times. Our measurements ran on a CPU with two
+cores, one process per case, against the plain step of the same run (a network that two commands name ran twice), at a
+fraction of the published batch. Times on that machine vary by 10 % and more. Predictions are for the published batch.
+The tables also show the targets that were missed.
 """
 
 
 def page():
-    """The text of the page."""
+    """Return the text of the page."""
     parts = [HEAD]
     for suite in SUITES:
         files = {
@@ -73,7 +76,7 @@ def page():
 
 
 def _versions(results):
-    """What the records ran on."""
+    """List the versions that the records ran on."""
     ran = [record for study in results.studies for record in study.records if record.machine]
     machine = {key: value for record in ran for key, value in record.machine.items()}
     told = [f"{name} {machine[name]}" for name in ("tensorflow", "keras", "torch", "python") if name in machine]

@@ -1,10 +1,10 @@
-"""Train over two worker processes, plainly and with tfgc, and compare the weights after three steps.
+"""Train over two worker processes, plain and with tfgc, and compare the weights after three steps.
 
-    python scripts/two_workers.py          # starts both workers here and prints a table; exit code 0 if equal, else 1
-    python scripts/two_workers.py --naive  # tf.recompute_grad in place of tfgc: not equal
+    python scripts/two_workers.py          # start both workers and print a table; the exit code is 0 if equal, else 1
+    python scripts/two_workers.py --naive  # use tf.recompute_grad instead of tfgc: not equal
 
-The workers speak gRPC, by TensorFlow's MultiWorkerMirroredStrategy. On machines of your own, start one process
-on each with a TF_CONFIG that names them all; the code of the training stays the same.
+The workers communicate by gRPC, through TensorFlow's MultiWorkerMirroredStrategy. On several machines, start one
+process on each with a TF_CONFIG that names all of them; the training code stays the same.
 """
 
 import argparse
@@ -26,13 +26,13 @@ WORKERS, STEPS, BATCH, TOLERANCE = 2, 3, 32, 1e-5
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--naive", action="store_true", help="tf.recompute_grad in place of tfgc, to see it fail")
+    parser.add_argument("--naive", action="store_true", help="use tf.recompute_grad instead of tfgc, to see it fail")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    parser.add_argument("--limit", type=int, default=300, help="seconds after which the workers are stopped")
+    parser.add_argument("--limit", type=int, default=300, help="stop the workers after this many seconds")
     parser.add_argument("--answer", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:
-        # Whatever happens to the process that started it, no worker waits for ever for one that is gone.
+        # Whatever happens to the parent process, no worker waits forever.
         signal.alarm(arguments.limit)
         arguments.answer.write_text(json.dumps(worker(arguments.naive)))
         return
@@ -42,7 +42,7 @@ def main():
 
 
 def start(naive, limit):
-    """Run the workers until all have answered; if one fails, show its last lines and stop the rest."""
+    """Run the workers until all have answered; if one fails, print its last lines and stop the others."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda *_: sys.exit("stopped"))
     addresses = [f"localhost:{port}" for port in free_ports(WORKERS)]
@@ -82,13 +82,13 @@ def table(rows):
         megabytes = [f"{peak / 1e6:.1f} MB" for peak in row.get("peaks", ())]
         lines.append(begin + (row["error"] or "{:10.1e}{:>14}{:>13}".format(row["difference"], *megabytes)))
     said = (
-        f"difference: the largest of a weight or statistic from plain tf.function's, after {STEPS} steps, of its norm"
+        f"difference: the largest relative difference of a weight or statistic from plain tf.function, in {STEPS} steps"
     )
     return "\n".join([*lines, said])
 
 
 def worker(naive):
-    """Train each way, and tell how far apart this worker's variables end."""
+    """Train in each way, and return how far apart this worker's variables end."""
     import tensorflow as tf
 
     # Before anything else: it starts TensorFlow's runtime with the devices of all workers.
@@ -115,7 +115,7 @@ def worker(naive):
 
 
 def apart(a, b):
-    """The distance of two arrays, of the norm of the first; seeds and counters are equal or not."""
+    """Return the distance of two arrays relative to the norm of the first; seeds and counters are equal or not."""
     import numpy as np
 
     if np.issubdtype(a.dtype, np.integer):
@@ -138,7 +138,10 @@ def recompute_naively(model):
 
 
 def network():
-    """Dropout and statistics, as a second run could spoil them; no bias whose gradient is rounding alone."""
+    """Build a network with Dropout and statistics, which a second run could spoil, and without biases.
+
+    The gradients of such biases are only rounding.
+    """
     from keras import Input, Sequential, layers
 
     model = Sequential([Input((32, 32, 3))])
@@ -153,7 +156,7 @@ def network():
 
 
 def train(strategy, loop, change):
-    """Every variable of this worker after the steps, and the peak of a step above what stays."""
+    """Return every variable of this worker after the steps, and the peak of a step above what is resident."""
     import keras
     import numpy as np
     import tensorflow as tf
