@@ -51,7 +51,7 @@ def main():
         try:
             print(json.dumps(measure(network, case, pathlib.Path(folder))))
         except Exception as error:
-            sys.exit(_errors.told(error))
+            sys.exit(_errors.one_line(error))
         return
     unknown = set(arguments.networks) - set(NETWORKS)
     if unknown:

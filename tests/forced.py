@@ -26,7 +26,7 @@ from keras.src.testing.test_case import TestCase
 from layerwise import arguments_of, compare, reason
 
 import tfgc
-from tfgc._errors import TfgcError, told
+from tfgc._errors import TfgcError, one_line
 from tfgc._framework import private_api
 from tfgc._replay import forward_backward
 from tfgc._tracing import keras_graph
@@ -71,7 +71,10 @@ class Plain:
         if self._row["outcome"] in ("began", "passed") and (report.when == "call" or not report.passed):
             self._row["outcome"] = report.outcome
             if report.failed:
-                self._row |= {"words": told(call.excinfo.value), "wrong": call.excinfo.errisinstance(AssertionError)}
+                self._row |= {
+                    "words": one_line(call.excinfo.value),
+                    "wrong": call.excinfo.errisinstance(AssertionError),
+                }
         return report
 
     def pytest_runtest_logfinish(self):
@@ -120,7 +123,7 @@ class Models(Plain):
                 force(model)
                 self.count("enabled")
             except TfgcError as error:
-                self.note("not enabled", reason(told(error)))
+                self.note("not enabled", reason(one_line(error)))
 
 
 def _has_changed(model):

@@ -21,7 +21,7 @@ from keras.src.backend import set_keras_mask
 from keras.src.testing import test_case
 
 import tfgc
-from tfgc._errors import told
+from tfgc._errors import one_line
 
 # How tfgc runs, in which loop, and the loop of the plain steps that it is compared with.
 EXACT, TRACED = ("recompute", "eager", "eager"), ("recompute", "graph", "graph")
@@ -126,7 +126,7 @@ def _ways(build, run, ways, policy, masked, wrap):
     try:
         steps = min(map(_finite, [plain(loop) for _, _, loop in ways]))
     except Exception as error:
-        yield Comparison(what, "plain", told(error))
+        yield Comparison(what, "plain", one_line(error))
         return
     if not steps:
         yield Comparison(what, "plain", "diverges in the first step")
@@ -143,7 +143,7 @@ def _ways(build, run, ways, policy, masked, wrap):
                     tfgc.enable(model, layers=[model.layer])
                 found = run(model, loop == "graph")
             except Exception as error:
-                yield Comparison(name, "crash", told(error))
+                yield Comparison(name, "crash", one_line(error))
                 continue
         regularized = any(v.regularizer is not None for v in model.trainable_variables)
         kept = tuple(reason(w.message) for w in caught if issubclass(w.category, tfgc.NotReplayableWarning))

@@ -7,10 +7,10 @@ import pytest
 
 from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, max_batch, suite_runner
+from tfgc._measure import compare, max_batch, results_file, suite_runner
 from tfgc._records import measurement
 from tfgc._records.batch_limit import MaxBatch, Reach
-from tfgc._records.job import NO_PREDICTIONS, Case
+from tfgc._records.job import Case, CasePredictions
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 
 SUITES = _suites.available()
@@ -72,7 +72,7 @@ def test_rows_start_with_a_plain_case_and_scale_the_published_batch(suite):
         assert len(names) == len(set(names))
         assert not names or names[0].startswith("plain")
     for large, small in zip(full, quarter):
-        if isinstance(large, _suites.Row) and large.predicted:
+        if isinstance(large, _suites.SuiteRow) and large.predicted:
             assert large == small
             continue
         assert [case.batch_size // 4 for case in large.cases] == [case.batch_size for case in small.cases]
@@ -188,6 +188,14 @@ def test_peers_show_failures_and_wrong_results_as_such():
     assert "| resnet50, 16 | plain-graph | 1 kB | - |" in sheet.markdown()
 
 
+def run_suite(suite, path, *, scale=1.0, predict=False, events=None):
+    """Run a whole suite; return what its file holds."""
+    file = results_file.ResultsFile(suite, path, predict)
+    for event in suite_runner.run(suite_runner.chosen_rows(suite, scale), file):
+        (events if events is not None else []).append((event.kind, event.what))
+    return file.results
+
+
 @pytest.fixture
 def suite(monkeypatch):
     """A suite of two rows whose cases are recorded when they run; one network dies."""
@@ -197,17 +205,19 @@ def suite(monkeypatch):
         Case(network, (network, None), "sqrt", "graph", 8, strategy="sqrt"),
     )  # fmt: skip
     module = type(
-        "module", (), {"rows": staticmethod(lambda scale: [_suites.Row(make("one")), _suites.Row(make("two"))])}
+        "module",
+        (),
+        {"rows": staticmethod(lambda scale: [_suites.SuiteRow(make("one")), _suites.SuiteRow(make("two"))])},
     )
 
-    def run(case, foresight):
+    def run(case, prediction):
         ran.append((case.network, case.name))
         if (case.network, case.name) == ("two", "plain-graph") and ran.count(("two", "plain-graph")) == 1:
             return Measurement("two", "plain", "graph", 8, "failed", "died")
         return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.asked)
 
     monkeypatch.setattr(_suites, "get", lambda name: module)
-    monkeypatch.setattr(compare, "foresee", lambda task: NO_PREDICTIONS)
+    monkeypatch.setattr(compare, "predict", lambda job: CasePredictions({}))
     monkeypatch.setattr(compare, "run", run)
     return ran
 
@@ -216,22 +226,23 @@ def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(sui
     path = tmp_path / "r.json"
     real = compare.run
 
-    def interrupted(case, foresight):
+    def interrupted(case, prediction):
         if case.network == "two":
             raise KeyboardInterrupt
-        return real(case, foresight)
+        return real(case, prediction)
 
     monkeypatch.setattr(compare, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        suite_runner.run("s", path)
+        run_suite("s", path)
     assert [r.name for r in measurement.read(path).studies[0].records] == ["plain-graph", "sqrt-graph"]
     monkeypatch.setattr(compare, "run", real)
-    done, left = [], []
-    results = suite_runner.run("s", path, on_done=lambda: done.append(1), on_kept=lambda: left.append(1))
+    seen = []
+    results = run_suite("s", path, events=seen)
     assert suite == [("one", "plain-graph"), ("one", "sqrt-graph"), ("two", "plain-graph"), ("two", "sqrt-graph")]
-    assert (len(done), len(left)) == (2, 2)
+    assert [kind for kind, _ in seen] == ["kept"] * 2 + ["started"] + ["started", "done"] * 2
+    assert [what for _, what in seen if what] == ["two: planning", "two: plain-graph", "two: sqrt-graph"]
     assert [r.status for s in results.studies for r in s.records] == ["ok", "ok", "failed", "ok"]
-    results = suite_runner.run("s", path)
+    results = run_suite("s", path)
     assert suite[4:] == [("two", "plain-graph")]
     assert [r.name for s in results.studies for r in s.records] == ["plain-graph", "sqrt-graph"] * 2
     assert measurement.read(path) == results
@@ -239,7 +250,7 @@ def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(sui
 
 def test_a_case_that_is_planned_otherwise_by_now_is_run_again(suite, tmp_path):
     path = tmp_path / "r.json"
-    first = suite_runner.run("s", path)
+    first = run_suite("s", path)
     assert {r.asked for study in first.studies for r in study.records} == {"", "strategy=sqrt"}
     one, two = first.studies
     old = [dataclasses.replace(r, asked=asked) for r, asked in zip(one.records, ("", "strategy=sqrt, segments=9"))]
@@ -247,19 +258,19 @@ def test_a_case_that_is_planned_otherwise_by_now_is_run_again(suite, tmp_path):
     studies = (dataclasses.replace(one, records=tuple(old)), dataclasses.replace(two, records=tuple(unknown)))
     path.write_text(measurement.to_json(dataclasses.replace(first, studies=studies)))
     del suite[:]
-    suite_runner.run("s", path)
+    run_suite("s", path)
     assert ("one", "sqrt-graph") in suite
     assert ("two", "sqrt-graph") not in suite
 
 
 def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, monkeypatch):
-    def foresee(task):
-        if task.cases[0].network == "one":
+    def predict(job):
+        if job.network == "one":
             raise TfgcError("no such layer")
-        return NO_PREDICTIONS
+        return CasePredictions({})
 
-    monkeypatch.setattr(compare, "foresee", foresee)
-    one, two = suite_runner.run("s", tmp_path / "r.json").studies
+    monkeypatch.setattr(compare, "predict", predict)
+    one, two = run_suite("s", tmp_path / "r.json").studies
     assert {(r.status, r.detail) for r in one.records} == {("failed", "no such layer")}
     assert two.records[1].status == "ok"
 
@@ -268,34 +279,34 @@ def test_files_of_another_kind_are_not_written_over(suite, tmp_path):
     path = tmp_path / "r.json"
     path.write_text(measurement.to_json(Results((), suite="other")))
     with pytest.raises(OptionError, match="holds results of other, not of s"):
-        suite_runner.run("s", path)
+        run_suite("s", path)
     path.write_text(
         measurement.to_json(
             Results((Study("one", 8, (Measurement("one", "a", "graph", 8, "predicted"),)),), suite="s", predicted=True)
         )
     )
     with pytest.raises(OptionError, match="holds predictions"):
-        suite_runner.run("s", path)
+        run_suite("s", path)
     path.write_text(json.dumps({"format": "tfgc-measurements", "version": 9}))
     with pytest.raises(TfgcError, match="of version 9"):
-        suite_runner.run("s", path)
+        run_suite("s", path)
 
 
 def test_predictions_and_measurements_are_kept_apart(suite, tmp_path):
-    suite_runner.run("s", tmp_path / "m.json")
+    run_suite("s", tmp_path / "m.json")
     with pytest.raises(OptionError, match="holds measurements"):
-        suite_runner.run("s", tmp_path / "m.json", predict=True)
-    (one, two) = suite_runner.run("s", tmp_path / "p.json", predict=True).studies
+        run_suite("s", tmp_path / "m.json", predict=True)
+    (one, two) = run_suite("s", tmp_path / "p.json", predict=True).studies
     assert {r.status for r in (*one.records, *two.records)} == {"predicted"}
     with pytest.raises(OptionError, match="holds predictions"):
-        suite_runner.run("s", tmp_path / "p.json")
+        run_suite("s", tmp_path / "p.json")
 
 
 def test_a_file_of_another_suite_is_not_printed(suite, tmp_path):
-    suite_runner.run("s", tmp_path / "r.json")
-    assert [s.network for s in suite_runner.read("s", tmp_path / "r.json", ["two"]).studies] == ["two"]
+    run_suite("s", tmp_path / "r.json")
+    assert [s.network for s in results_file.read("s", tmp_path / "r.json", ["two"]).studies] == ["two"]
     with pytest.raises(OptionError, match="not of peers"):
-        suite_runner.read("peers", tmp_path / "r.json")
+        results_file.read("peers", tmp_path / "r.json")
 
 
 def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_path):
@@ -312,8 +323,8 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
 
     monkeypatch.setattr(max_batch, "max_batch", search)
     path = tmp_path / "r.json"
-    (study,) = suite_runner.run("max-batch", path, scale=0.5).studies
-    assert suite_runner.run("max-batch", path, scale=0.5).studies == (study,)
+    (study,) = run_suite("max-batch", path, scale=0.5).studies
+    assert run_suite("max-batch", path, scale=0.5).studies == (study,)
     assert calls == [True]
     assert [r.name for r in study.records] == ["least at batch 200-graph", "least at batch 210-graph"]
     (sheet,) = module.sheets(measurement.read(path))
@@ -322,7 +333,7 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
     assert rows["tfgc: plain"] == ("81", "1.00", "80", "82")
     assert rows["tfgc: recomputed"] == ("200", "2.47", "205", "210")
     assert "times 0.5" in sheet.caption
-    (study,) = suite_runner.run("max-batch", tmp_path / "p.json", predict=True).studies
+    (study,) = run_suite("max-batch", tmp_path / "p.json", predict=True).studies
     assert (calls, study.found["batch_size"]) == ([True, False], None)
 
 

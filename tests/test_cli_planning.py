@@ -23,7 +23,7 @@ from tfgc._errors import OptionError
 from tfgc._measure import compare, worker
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
-from tfgc._records.job import Case, Task
+from tfgc._records.job import Case, PredictionJob
 from tfgc._report import comparison, fronts
 
 CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]
@@ -357,31 +357,36 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
     cases = compare.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    found = worker.foresee(Task(tuple(cases)))
+    found = worker.predict(PredictionJob(tuple(cases)))
     keras.utils.clear_session()
     plan = tfgc.plan(open_tokens(), 4, budget="80%", input_shapes=shapes, optimizer=keras.optimizers.SGD(), loss="mse")
     assert len(plan.segments) > 1
-    assert [s.nodes for s in plans.Plan.from_json(found.plans["budget(80%)"]).segments] == [
+    assert [s.nodes for s in plans.Plan.from_json(found.cases["budget(80%)-graph"].plan).segments] == [
         s.nodes for s in plan.segments
     ]
-    assert len(found.parts["budget(80%)"]) == len(plan.segments)
-    assert set(found.predicted) == {"plain-graph", "budget(80%)-compiled", "budget(80%)-graph"}
+    assert len(found.cases["budget(80%)-compiled"].parts) == len(plan.segments)
+    assert {name for name, case in found.cases.items() if case.predicted} == {
+        "plain-graph", "budget(80%)-compiled", "budget(80%)-graph",
+    }  # fmt: skip
     with pytest.raises(OptionError, match="--input tokens="):
         worker.measure(compare.plan_cases(open_tokens, 4, steps=1)[0])
 
 
 def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
     fitting, other = (
-        worker.foresee(Task(tuple(compare.plan_cases(build, 4, plans=[plan_file])))) for build in (chain, open_tokens)
+        PredictionJob(tuple(compare.plan_cases(build, 4, plans=[plan_file]))) for build in (chain, open_tokens)
     )
-    assert fitting.mismatch == {}
-    assert "made for another model" in other.mismatch["plan.json"]
+    assert worker.predict(fitting).cases["plan.json-graph"].parts
+    with pytest.raises(PlanMismatchError, match=r"plan\.json: .*made for another model"):
+        worker.predict(other)
 
 
 def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
     make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, share=share)
-    found = worker.foresee(Task((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",)))
-    most, some, least = (found.predicted[f"{name}-graph"] for name in ("all", "some", "none"))
+    found = worker.predict(
+        PredictionJob((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",))
+    )
+    most, some, least = (found.cases[f"{name}-graph"].predicted for name in ("all", "some", "none"))
     assert most.overhead == 0
     assert 0 < some.overhead <= least.overhead
     assert least.peak_bytes <= some.peak_bytes <= 0.8 * most.peak_bytes

@@ -19,7 +19,7 @@ from tfgc._cli import commands, files
 from tfgc._cli.group import cli
 from tfgc._costs import timing
 from tfgc._errors import TfgcError
-from tfgc._measure import suite_runner
+from tfgc._measure import results_file
 from tfgc._records import measurement
 from tfgc._records.front import Front, FrontPoint
 from tfgc._records.measurement import Measurement, Results, Study
@@ -359,7 +359,7 @@ POINT = FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True)
     "written",
     [
         lambda path: fronts.plot(Front("net", 8, "s", 10, 20, "conv", (POINT,)), path),
-        lambda path: suite_runner._File("segments", path, False, "").put(STUDY),
+        lambda path: results_file.ResultsFile("segments", path, False, "").put(STUDY),
         lambda path: invoke("zoo", "--json", f"{path}.json"),
     ],
     ids=["plot", "bench", "json"],

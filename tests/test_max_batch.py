@@ -10,10 +10,10 @@ import tfgc
 from tfgc import InfeasibleBudgetError, Measurement
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, max_batch, predict_max_batch, worker
+from tfgc._measure import compare, max_batch, predict_max_batch, process, worker
 from tfgc._planning import annotated
 from tfgc._records import batch_limit
-from tfgc._records.job import Case, LargestBatch, Search
+from tfgc._records.job import Case, LargestBatch, MaxBatchJob
 from tfgc._simulate import simulator
 from tfgc._units import format_bytes
 from tfgc.strategies import budget as budget_strategy
@@ -48,8 +48,8 @@ def open_size():
 
 def searched(build, budget, strategy=None, **options):
     """What a child process would predict, here and now."""
-    return predict_max_batch.searched(
-        build(), Search(build.__name__, (build, None), budget, strategy, options, optimizer="sgd")
+    return predict_max_batch.predict_max_batch(
+        build(), MaxBatchJob(build.__name__, (build, None), budget, strategy, options, optimizer="sgd")
     )
 
 
@@ -183,7 +183,9 @@ def test_the_optimizer_is_the_one_of_the_compiled_model():
         return model
 
     assert (
-        predict_max_batch.searched(compiled(), Search("c", (compiled, None), 10**6, "keep_all")).optimizer["class_name"]
+        predict_max_batch.predict_max_batch(
+            compiled(), MaxBatchJob("c", (compiled, None), 10**6, "keep_all")
+        ).optimizer["class_name"]
         == "Adam"
     )
     sgd, adam = annotated.fixed_bytes(compiled(), "sgd"), annotated.fixed_bytes(compiled())
@@ -269,7 +271,7 @@ def children(monkeypatch):
         seen.append(case)
         return record(case, 120_000 if case.case == "plain" else 30_000)
 
-    monkeypatch.setattr(compare, "ask", lambda told, network: worker.search(told))
+    monkeypatch.setattr(process, "ask", worker.search)
     monkeypatch.setattr(compare, "run", run)
     return seen
 
@@ -404,7 +406,7 @@ def test_the_command_prints_a_table_and_json(children, tmp_path):
 def test_a_real_child_measures_what_is_predicted():
     """Larger tensors than those that the reported peak leaves out."""
     keras.utils.clear_session()  # names of layers as in a process of its own
-    asked = worker.search(Search("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
+    asked = worker.search(MaxBatchJob("conv", ("test_max_batch:conv", 128), 60_000_000, optimizer="sgd"))
     assert asked.plain.batch_size < asked.recomputed.batch_size
     case = Case(
         "conv", ("test_max_batch:conv", 128), "least", "graph", asked.recomputed.batch_size, plan=asked.recomputed.plan,

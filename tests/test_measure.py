@@ -16,10 +16,10 @@ from PIL import Image
 import tfgc
 from tfgc import Measurement, zoo
 from tfgc._errors import OptionError
-from tfgc._measure import compare, worker
+from tfgc._measure import compare, process, worker
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
-from tfgc._records.job import Task
+from tfgc._records.job import PredictionJob
 from tfgc._report import comparison, fronts
 
 
@@ -92,14 +92,14 @@ def test_a_case_that_runs_out_of_memory_is_a_row(measured):
 
 
 def test_a_killed_case_is_a_row(monkeypatch):
-    monkeypatch.setattr(compare.memory_profiler, "memory_usage", lambda child, **_: child.kill())
+    monkeypatch.setattr(process.memory_profiler, "memory_usage", lambda child, **_: child.kill())
     record = compare.run(compare.plan_cases(small, 2, ["sqrt"])[0])
     assert (record.status, record.detail) == ("oom", "killed")
 
 
 def test_a_case_that_fails_says_why():
     case = compare.plan_cases(small, 2, ["sqrt:999"])[-1]
-    record = compare.run(case, worker.foresee(Task((case,))))
+    record = compare.run(case, worker.predict(PredictionJob((case,))).of(case))
     assert record.status == "failed"
     assert "segments=999" in record.detail
 
@@ -116,7 +116,7 @@ def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypat
             worker.measure(case)
         return Measurement(case.network, case.case, case.mode, 2, status="failed", detail=str(error.value))
 
-    monkeypatch.setattr(compare, "foresee", worker.foresee)
+    monkeypatch.setattr(compare, "predict", worker.predict)
     monkeypatch.setattr(compare, "run", measure)
     started = []
     with pytest.raises(tfgc.TfgcError, match=r"plain training of 'frozen' failed: .*no trainable weights"):
@@ -254,10 +254,10 @@ def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):
     monkeypatch.setattr("tfgc._training.enable.enable", lambda model, plan, **how: asked.append(how))
     cases = compare.plan_cases(small, 2, ["uniform:2"], modes=("eager", "compiled", "graph"))[2:]
     assert [case.name for case in cases] == ["uniform(2)-eager", "uniform(2)-compiled", "uniform(2)-graph"]
-    found = worker.foresee(Task(tuple(cases)))
-    assert set(found.predicted) == {"uniform(2)-compiled", "uniform(2)-graph"}
+    found = worker.predict(PredictionJob(tuple(cases)))
+    assert [found.of(case).predicted is None for case in cases] == [True, False, False]
     for case in cases:
-        worker._made(dataclasses.replace(case, plan=found.plans["uniform(2)"]))
+        worker._made(dataclasses.replace(case, plan=found.of(case).plan))
     assert asked == [{"compile_segments": compiled} for compiled in (False, True, True)]
 
 
@@ -370,8 +370,8 @@ def test_saved_models_and_builders_are_networks_too(tmp_path):
 def test_the_child_measures_what_the_case_says():
     cases = compare.plan_cases(small, 8, ["uniform:2"], steps=1)
     keras.utils.clear_session()  # names of layers as in a process of its own
-    plans = worker.foresee(Task(tuple(cases))).plans
+    plans = worker.predict(PredictionJob(tuple(cases)))
     keras.utils.clear_session()
-    found = worker.measure(dataclasses.replace(cases[2], plan=plans["uniform(2)"]))
+    found = worker.measure(dataclasses.replace(cases[2], plan=plans.of(cases[2]).plan))
     assert found["detail"] == "2 segments"
     assert len(found["losses"]) == 2

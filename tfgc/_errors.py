@@ -125,12 +125,12 @@ def did_you_mean(name, known):
     return "; did you mean " + " or ".join(repr(m) for m in matches) + "?"
 
 
-def told(error):
-    """Say what an error says in one line: Keras puts what went wrong in bold below a line that says where.
+def one_line(error):
+    """The message of an error in one line. Keras prints what went wrong in bold, below a line that says where.
 
-    >>> told(ValueError("no luck\\nat all"))
+    >>> one_line(ValueError("no luck\\nat all"))
     'ValueError: no luck'
-    >>> told(TypeError("Exception encountered when calling Dense.call().\\n\\n\\x1b[1mno length\\x1b[0m\\n..."))
+    >>> one_line(TypeError("Exception encountered when calling Dense.call().\\n\\n\\x1b[1mno length\\x1b[0m\\n..."))
     'no length, in Dense.call()'
     """
     text = str(error).strip()

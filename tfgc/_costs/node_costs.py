@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost, Ref
 from tfgc._costs import gradient_graphs, tensor_lists
-from tfgc._errors import told
+from tfgc._errors import one_line
 from tfgc._pure import side_effects
 
 _READ = {}
@@ -98,7 +98,7 @@ def _cost(program, node, wanted):
         try:
             reading = _read(program, node, specs, wanted)
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
-            return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({told(error)})")
+            return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({one_line(error)})")
         if call is not None and len(_READ) < _LIMIT:
             _READ[call] = reading
     return _bound(node, *reading)

@@ -6,32 +6,23 @@ monitor, is sampled beside it from outside with memory_profiler. The counter is
 exact, the order in which branches run is not: each case counts several steps.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
-import pickle
-import re
 import signal
-import subprocess
-import sys
-import tempfile
 
-import cloudpickle
-import memory_profiler
-
-from tfgc import _user_modules
 from tfgc import strategies as known_strategies
 from tfgc._core.modes import check_mode
 from tfgc._core.plan import Plan
 from tfgc._core.plan import read as read_plan
-from tfgc._errors import OptionError, PlanMismatchError, TfgcError, check_int
-from tfgc._records.job import NO_PREDICTIONS, Case, Task
+from tfgc._errors import OptionError, TfgcError, check_int
+from tfgc._measure import process
+from tfgc._records.job import OUT_OF_MEMORY, Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _MEASURED = ("eager", "compiled", "graph")
-_SAMPLE_SECONDS = 0.1
+_NOT_PREDICTED = CasePrediction()
 
 
 def compare(
@@ -79,24 +70,36 @@ def compare(
 
 
 def study(cases, *, measure=False, front=False, marks=(), on_start=None, on_result=None):
-    """Foresee and run the cases of one network, the plain ones first; return its `Study`.
+    """Predict and run the cases of one network, the plain ones first; return its `Study`.
 
     Args:
         cases: What `plan_cases` returns.
-        measure, front, marks: As in `Task`.
+        measure, front, marks: As in `PredictionJob`.
         on_start, on_result: As for `compare`.
     """
-    foresight = foresee(Task(tuple(cases), measure, front, tuple(marks)))
+    predictions = predict(PredictionJob(tuple(cases), measure, front, tuple(marks)))
     results = []
     for case in cases:
         if on_start is not None:
             on_start(case.name)
-        results.append(run(case, foresight))
+        results.append(run(case, predictions.of(case)))
         if on_result is not None:
             on_result(results[-1])
         if len(results) == len(BASELINES) and all(r.status == "failed" for r in results):
             raise TfgcError(f"nothing to compare with, plain training of {case.network!r} failed: {results[0].detail}")
-    return Study(cases[0].network, cases[0].batch_size, tuple(results), foresight.front)
+    return Study(cases[0].network, cases[0].batch_size, tuple(results), predictions.front)
+
+
+def predict(job: PredictionJob) -> CasePredictions:
+    """Plan and predict cases in a child process.
+
+    Raises:
+        PlanMismatchError: If a given plan is for another model.
+        TfgcError: If the model cannot be built or read.
+    """
+    found = process.ask(job)
+    assert isinstance(found, CasePredictions)
+    return found
 
 
 def plan_cases(
@@ -167,85 +170,43 @@ def _read(plans):
     return choices
 
 
-def foresee(task):
-    """Plan and predict the cases of a `Task` in a child process, since a model may fill a GPU: a `CasePredictions`.
-
-    Raises:
-        PlanMismatchError: If a given plan is for another model.
-        TfgcError: If the model cannot be built or read.
-    """
-    found = ask(task, task.cases[0].network)
-    for name, why in found.mismatch.items():
-        raise PlanMismatchError(f"{name}: {why}")
-    return found
-
-
-def ask(told, network):
-    """What a child process answers to a `Task` or `Search`; raise `TfgcError` if it dies."""
-    code, words, found, _ = _answer(told)
-    if code != 0:
-        raise TfgcError(f"{network!r} cannot be built and planned: {_said(words) or f'exit code {code}'}")
-    return found
-
-
-def run(case, foresight=NO_PREDICTIONS):
-    """Measure one case in a child process of its own, by its own plan or the one that is foreseen for it."""
-    result = {
-        "network": case.network, "case": case.case, "mode": case.mode, "batch_size": case.batch_size,
-        "predicted": foresight.predicted.get(case.name), "parts": foresight.parts.get(case.case, ()),
-        "asked": case.asked,
-    }  # fmt: skip
-    if case.case in foresight.errors:
-        return Measurement(**result, status="failed", detail=foresight.errors[case.case])
-    case = dataclasses.replace(case, strategy=None, share=None, plan=foresight.plans.get(case.case, case.plan))
-    code, words, found, samples = _answer(case)
-    if code == 0:
+def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:
+    """Measure one case in a process of its own, by its own plan or the predicted one."""
+    record = unmeasured(case, prediction)
+    if record.status == "failed":
+        return record
+    ended = process.run(dataclasses.replace(case, strategy=None, share=None, plan=prediction.plan or case.plan))
+    if ended.reply is not None and isinstance(ended.reply.found, dict):
+        found = dict(ended.reply.found)
         span = found.pop("started"), found.pop("ended")
-        return Measurement(**result, **found, **_resident(samples, *span))
-    if any(word in words for word in ("bad_alloc", "MemoryError", "ResourceExhausted")):
-        return Measurement(**result, status="oom", detail="ran out of memory")
-    if code == -signal.SIGKILL:
-        return Measurement(**result, status="oom", detail="killed")
-    if code < 0 and case.memory_limit is not None:
+        return dataclasses.replace(record, status="ok", **found, **_resident(ended.samples, *span))
+    status, detail = _failure(ended, case.memory_limit)
+    return dataclasses.replace(record, status=status, detail=detail)
+
+
+def unmeasured(case: Case, prediction: CasePrediction) -> Measurement:
+    """The record of a case that was not run: what is predicted of it, or why it cannot be run."""
+    return Measurement(
+        case.network, case.case, case.mode, case.batch_size,
+        status="failed" if prediction.error else "predicted",
+        detail=prediction.error,
+        predicted=prediction.predicted,
+        parts=prediction.parts,
+        asked=case.asked,
+    )  # fmt: skip
+
+
+def _failure(ended: process.Ended, memory_limit: int | None) -> tuple[str, str]:
+    """The status and the detail of a case whose process found nothing."""
+    out_of_memory = ended.reply is not None and ended.reply.out_of_memory
+    if out_of_memory or any(word in ended.stderr for word in OUT_OF_MEMORY):
+        return "oom", "ran out of memory"
+    if ended.code == -signal.SIGKILL:
+        return "oom", "killed"
+    if ended.code < 0 and memory_limit is not None:
         # Not every kernel checks what an allocation under a limit gave it.
-        name = signal.Signals(-code).name
-        return Measurement(**result, status="oom", detail=f"died of {name} under its memory limit")
-    return Measurement(**result, status="failed", detail=_said(words) or f"exit code {code}")
-
-
-def _answer(told):
-    """Run a child process on a `Case`, `Task` or `Search`: exit code, last words, answer and samples of memory."""
-    path, folders = _user_modules.for_child()
-    with tempfile.TemporaryDirectory() as folder:
-        answer = os.path.join(folder, "answer")
-        with open(os.path.join(folder, "errors"), "w+b") as errors:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tfgc._measure.worker", answer, *folders],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": path},
-            )  # fmt: skip
-            try:
-                with contextlib.suppress(BrokenPipeError):
-                    child.stdin.write(cloudpickle.dumps(told))
-                    child.stdin.close()
-                samples = memory_profiler.memory_usage(child, interval=_SAMPLE_SECONDS, timestamps=True)
-            finally:
-                child.kill()
-                child.wait()
-            errors.seek(0)
-            words = errors.read().decode(errors="replace")
-        found = None
-        if child.returncode == 0:
-            with open(answer, "rb") as file:
-                found = pickle.load(file)
-        return child.returncode, words, found, samples
-
-
-def _said(words):
-    """The line of a child's last words that says what went wrong."""
-    lines = [line.strip() for line in words.splitlines() if line.strip() and not re.match(r"[IWEF]\d{4} ", line)]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return (errors or lines or [""])[-1]
+        return "oom", f"died of {signal.Signals(-ended.code).name} under its memory limit"
+    return "failed", ended.why
 
 
 def _resident(samples, started, ended):

@@ -5,9 +5,9 @@ import dataclasses
 from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
-from tfgc._measure import compare
+from tfgc._measure import compare, process
 from tfgc._records.batch_limit import MOST, MaxBatch, Reach, taken
-from tfgc._records.job import Case, Search
+from tfgc._records.job import Case, MaxBatchJob, MaxBatchPrediction
 from tfgc._units import parse_bytes
 
 # Runs to confirm one way of training, at most; two or three are enough where predictions are good.
@@ -71,20 +71,19 @@ def max_batch(
     steps = check_int("steps", steps)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
-    search = Search(
+    job = MaxBatchJob(
         network, (build, image_size), _checked(budget), *_chosen(strategy, options, budget), input_shapes,
         _serialized(optimizer),
     )  # fmt: skip
     if on_start is not None:
         on_start(FIRST)
-    found = compare.ask(search, network)
-    if found.refused is not None:
-        raise found.refused
+    found = process.ask(job)
+    assert isinstance(found, MaxBatchPrediction)
     wanted = found.recomputed or found.plain
     if wanted.batch_size == 0:
         raise _infeasible(found.budget_bytes, wanted.needed_bytes, wanted.node, found.fixed_bytes)
     make = lambda name, way: Case(
-        network, search.build, name, "graph", 0, plan=way.plan, input_shapes=input_shapes, steps=steps,
+        network, job.build, name, "graph", 0, plan=way.plan, input_shapes=input_shapes, steps=steps,
         memory_limit=memory_limit, optimizer=found.optimizer,
     )  # fmt: skip
 

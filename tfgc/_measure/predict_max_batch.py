@@ -28,8 +28,8 @@ _ABOVE = 16
 _NEAR_LEAST = 8
 
 
-def searched(model, search, loss="mse"):
-    """Return what a `Search` for this model finds: its `MaxBatchPrediction`.
+def predict_max_batch(model, job, loss="mse"):
+    """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`.
 
     Raises:
         OptionError: If the model has one batch size only, or a size is open.
@@ -40,16 +40,16 @@ def searched(model, search, loss="mse"):
                 f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so there is no larger one to "
                 "look for: declare it without a batch, as keras.Input(shape) does"
             )
-    optimizer = search.optimizer or getattr(model, "optimizer", None) or "adam"
+    optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
     fixed = annotated.fixed_bytes(model, optimizer)
-    budget = annotated.budget_bytes(search.budget, None, fixed)
-    graphs = _Graphs(lambda batch: _graph(model, batch, search.input_shapes, loss))
+    budget = annotated.budget_bytes(job.budget, None, fixed)
+    graphs = _Graphs(lambda batch: _graph(model, batch, job.input_shapes, loss))
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
     recomputed = None
-    if search.strategy in (None, "budget"):
-        recomputed = _LeastMemory(graphs, fixed, search.options)
-    elif search.strategy != "keep_all":
-        recomputed = _ByStrategy(graphs, fixed, budget, search.strategy, search.options)
+    if job.strategy in (None, "budget"):
+        recomputed = _LeastMemory(graphs, fixed, job.options)
+    elif job.strategy != "keep_all":
+        recomputed = _ByStrategy(graphs, fixed, budget, job.strategy, job.options)
     optimizer = keras.optimizers.get(optimizer)
     return MaxBatchPrediction(
         budget_bytes=budget,

@@ -1,23 +1,31 @@
 """Run a benchmark suite: case by case, each kept in the results file as soon as it is there.
 
-A run that was interrupted goes on where it ended. Cases that failed are tried again; those that ran out of memory
-are results. A file holds measurements or predictions, never both; rows that a suite only predicts may stand in either.
+An interrupted run resumes where it stopped. Cases that failed are tried again; those that ran out of memory stay.
 """
 
 import dataclasses
-import os
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal
 
-from tfgc import _files, _suites
+from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch
-from tfgc._records import measurement
-from tfgc._records.job import Task
-from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._measure.results_file import ResultsFile
+from tfgc._records.job import Case, CasePrediction, PredictionJob
+from tfgc._records.measurement import Measurement, Study
 
 _FINISHED = ("ok", "oom", "predicted")
 
 
-def chosen_rows(suite, scale, networks=()):
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What happens to a case of a run: work on it started, it is done, or an earlier run left it."""
+
+    kind: Literal["started", "done", "kept"]
+    what: str = ""
+
+
+def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_suites.SuiteRow | _suites.SearchRow]:
     """The rows of a suite; of those networks alone, if some are named.
 
     Raises:
@@ -35,157 +43,86 @@ def chosen_rows(suite, scale, networks=()):
     return [row for row in rows if not networks or row.network in networks]
 
 
-def read(suite, path, networks=()):
-    """The results in a suite's file, of those networks alone, if some are named.
+def run(
+    rows: Iterable[_suites.SuiteRow | _suites.SearchRow], file: ResultsFile, *, measure: bool = False,
+    steps: int | None = None,
+) -> Iterator[Event]:  # fmt: skip
+    """Run the cases of a suite that its results file does not have yet, and put them there; yield what happens.
 
-    Raises:
-        OptionError: If the file is of something else.
-    """
-    found = measurement.read(path)
-    if found.suite != suite:
-        raise OptionError(f"{str(path)!r} holds results of {found.suite or 'no suite'}, not of {suite}")
-    studies = tuple(study for study in found.studies if not networks or study.network in networks)
-    return dataclasses.replace(found, studies=studies)
-
-
-def run(suite, path, *, scale=1.0, networks=(), predict=False, measure=False, steps=None, command="",
-        on_start=None, on_done=None, on_kept=None):  # fmt: skip
-    """Run the cases of a suite that its results file does not have yet; return all `Results` in it.
+    Where the file is one of predictions, cases are planned and predicted, and nothing is run.
 
     Args:
-        suite: Its name.
-        path: The results file, made if it is not there.
-        scale: The part of each published batch to run.
-        networks: Run these alone.
-        predict: Plan and predict, run nothing.
+        rows: What `chosen_rows` returns.
+        file: Where the results go.
         measure: Plan by times measured on this device, not by flops.
         steps: Counted steps of each case, in place of the suite's.
-        command: What the file says of how it was made.
-        on_start: Called with what is being done.
-        on_done: Called for each case that ends.
-        on_kept: Called for each case that an earlier run left.
     """
     if steps is not None:
         steps = check_int("steps", steps)
-    started, done, left = ((call or (lambda *_: None)) for call in (on_start, on_done, on_kept))
-    file = _File(suite, path, predict, command)
-    for row in chosen_rows(suite, scale, networks):
-        if isinstance(row, _suites.Search):
-            if file.has_search(row):
-                left()
-                continue
-            file.put(_searched(row, predict, steps, lambda what, row=row: started(f"{row.network}: {what}")))
-            done()
-            continue
-        study = file.study(row)
-        missing = tuple(case for case in row.cases if not _is_finished(case, study))
-        for _ in range(len(row.cases) - len(missing)):
-            left()
-        if not missing:
-            continue
-        missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
-        started(f"{row.network}: planning")
-        try:
-            foresight = compare.foresee(Task(missing, measure, row.front))
-        except TfgcError as error:
-            file.put(_with(study, [_failed(case, str(error)) for case in missing], row))
-            for _ in missing:
-                done()
-            continue
-        study = dataclasses.replace(study, front=foresight.front or study.front)
-        for case in missing:
-            started(f"{row.network}: {case.name}")
-            record = _predicted(case, foresight) if predict or row.predicted else compare.run(case, foresight)
-            study = _with(study, [record], row)
-            file.put(study)
-            done()
-    return file.results
+    for row in rows:
+        yield from (
+            _search(row, file, steps) if isinstance(row, _suites.SearchRow) else _cases(row, file, measure, steps)
+        )
 
 
-def _is_finished(case, study):
+def _cases(row: _suites.SuiteRow, file: ResultsFile, measure: bool, steps: int | None) -> Iterator[Event]:
+    """Run what is missing of a row."""
+    study = file.study(row)
+    missing = tuple(case for case in row.cases if not _is_finished(case, study))
+    yield from [Event("kept")] * (len(row.cases) - len(missing))
+    if not missing:
+        return
+    missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
+    yield Event("started", f"{row.network}: planning")
+    try:
+        predictions = compare.predict(PredictionJob(missing, measure, row.front))
+    except TfgcError as error:
+        failed = CasePrediction(error=str(error))
+        file.put(_with(study, [compare.unmeasured(case, failed) for case in missing], row))
+        yield from [Event("done")] * len(missing)
+        return
+    study = dataclasses.replace(study, front=predictions.front or study.front)
+    run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
+    for case in missing:
+        yield Event("started", f"{row.network}: {case.name}")
+        study = _with(study, [run_one(case, predictions.of(case))], row)
+        file.put(study)
+        yield Event("done")
+
+
+def _search(row: _suites.SearchRow, file: ResultsFile, steps: int | None) -> Iterator[Event]:
+    """Search the largest batch of a row, unless it is there; each run is a case of its own batch."""
+    if file.has_search(row):
+        yield Event("kept")
+        return
+    yield Event("started", f"{row.network}: largest batch")
+    confirm = not file.results.predicted
+    found = max_batch.max_batch(row.network, row.budget_bytes, optimizer="sgd", confirm=confirm, steps=steps or 3)
+    figures: dict[str, object] = {"budget_bytes": row.budget_bytes}
+    for key, reach in (("plain_", found.plain), ("", found.best)):
+        for name in ("batch_size", "predicted_batch_size", "above", "confirmed"):
+            figures[f"{key}{name}"] = getattr(reach, name)
+        if not confirm:
+            figures[f"{key}batch_size"] = None
+    records = tuple(dataclasses.replace(r, case=f"{r.case} at batch {r.batch_size}") for r in found.records)
+    file.put(Study(row.network, found.batch_size, records, None, row.published, figures))
+    yield Event("done")
+
+
+def _is_finished(case: Case, study: Study) -> bool:
     """Whether an earlier run left this case, planned as it would be now."""
     found = _suites.record(study, case.name)
     return found is not None and found.status in _FINISHED and found.asked in ("", case.asked)
 
 
-def size(row):
+def size(row: _suites.SuiteRow | _suites.SearchRow) -> int:
     """How many things there are to run in a row."""
     return len(row.cases) or 1
 
 
-class _File:
-    """A results file that a run goes on with."""
-
-    def __init__(self, suite, path, predict, command):
-        self.path, self.command = path, command
-        self.results = Results((), suite=suite, predicted=predict)
-        if os.path.exists(path):
-            self.results = read(suite, path)
-            if self.results.predicted != predict:
-                kind = "predictions" if self.results.predicted else "measurements"
-                raise OptionError(f"{str(path)!r} holds {kind}: name another file with -o")
-
-    def study(self, row):
-        """The study of a row, as an earlier run left it."""
-        same = lambda study: _key(study) == (row.network, row.batch_size, None)
-        empty = Study(row.network, row.batch_size, published=row.published)
-        return next(filter(same, self.results.studies), empty)
-
-    def has_search(self, row):
-        """Whether a search for the largest batch is there."""
-        found = ((study.network, study.found.get("budget_bytes")) for study in self.results.studies)
-        return (row.network, row.budget_bytes) in found
-
-    def put(self, study):
-        """Put a study in its place; the file is whole even if the process is killed here."""
-        others = [one for one in self.results.studies if _key(one) != _key(study)]
-        order = [row.network for row in _suites.get(self.results.suite).rows(1.0)]
-        place = lambda one: order.index(one.network) if one.network in order else len(order)
-        commands = dict.fromkeys([*self.results.command.splitlines(), self.command])
-        self.results = dataclasses.replace(
-            self.results,
-            studies=tuple(sorted([*others, study], key=lambda one: (place(one), one.batch_size))),
-            command="\n".join(filter(None, commands)),
-        )
-        _files.write(self.path, measurement.to_json(self.results))
-
-
-def _key(study):
-    return study.network, study.batch_size, study.found.get("budget_bytes")
-
-
-def _searched(row, predict, steps, on_start):
-    """The study of a search for the largest batch; each run is a case of its own batch."""
-    found = max_batch.max_batch(
-        row.network, row.budget_bytes, optimizer="sgd", confirm=not predict, steps=steps or 3, on_start=on_start
-    )
-    figures = {"budget_bytes": row.budget_bytes}
-    for key, reach in (("plain_", found.plain), ("", found.best)):
-        for name in ("batch_size", "predicted_batch_size", "above", "confirmed"):
-            figures[f"{key}{name}"] = getattr(reach, name)
-        if predict:
-            figures[f"{key}batch_size"] = None
-    records = tuple(dataclasses.replace(r, case=f"{r.case} at batch {r.batch_size}") for r in found.records)
-    return Study(row.network, found.batch_size, records, None, row.published, figures)
-
-
-def _with(study, records, row):
+def _with(study: Study, records: list[Measurement], row: _suites.SuiteRow) -> Study:
     """The study with these records, in the order of the suite's cases."""
     found = {**{r.name: r for r in study.records}, **{r.name: r for r in records}}
     order = [case.name for case in row.cases]
     ranked = sorted(found.values(), key=lambda r: order.index(r.name) if r.name in order else len(order))
     return dataclasses.replace(study, records=tuple(ranked), published=row.published)
-
-
-def _predicted(case, foresight):
-    record = dataclasses.replace(_failed(case, foresight.errors.get(case.case, "")), asked=case.asked)
-    return dataclasses.replace(
-        record,
-        status="failed" if case.case in foresight.errors else "predicted",
-        predicted=foresight.predicted.get(case.name),
-        parts=foresight.parts.get(case.case, ()),
-    )
-
-
-def _failed(case, why):
-    return Measurement(case.network, case.case, case.mode, case.batch_size, "failed", why)

@@ -1,8 +1,8 @@
 """The child process of a measurement: builds, trains, counts, answers.
 
-Run as `python -P -m tfgc._measure.worker ANSWER FOLDER...`, with a pickled `Case`, `Task` or `Search` on standard
-input; what that names may lie in the folders.
-It is read before TensorFlow is imported, so that a memory limit holds for all of it.
+Run as `python -P -m tfgc._measure.worker ANSWER FOLDER...`, with a pickled `Case`, `PredictionJob` or `MaxBatchJob` on
+standard input; what that names may lie in the folders. The pickled `Reply` is written to the file ANSWER.
+The job is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
 import contextlib
@@ -18,13 +18,14 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 
 import cloudpickle
 
 from tfgc import _user_modules
 from tfgc._core.plan import Plan
-from tfgc._errors import TfgcError
-from tfgc._records.job import Case, MaxBatchPrediction, Search, Task
+from tfgc._errors import TfgcError, one_line
+from tfgc._records.job import OUT_OF_MEMORY, Case, MaxBatchJob, PredictionJob, Reply
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
@@ -34,7 +35,7 @@ _POINTS = 120
 
 
 def main(answer, *folders):
-    """Measure the case on standard input, and pickle what was found into `answer`."""
+    """Do the job on standard input, and pickle the reply into `answer`."""
     _user_modules.install(folders, trusted=("__main__",))
     # If the machine runs out of memory it is this process that should go.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
@@ -42,36 +43,41 @@ def main(answer, *folders):
     # Nor should it outlive the process that asked, however that one ended.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    told = pickle.load(sys.stdin.buffer)
-    try:
-        found = {Case: measure, Task: foresee, Search: search}[type(told)](told)
-    except TfgcError as error:
-        sys.exit(str(error))
+    job = pickle.load(sys.stdin.buffer)
+    reply = _reply(job)
     with open(answer, "wb") as file:
-        cloudpickle.dump(found, file)
+        cloudpickle.dump(reply, file)
 
 
-def foresee(task):
-    """Plan and predict the cases of a `Task`: its `CasePredictions`."""
+def _reply(job):
+    """What a job finds, or why it finds nothing."""
+    try:
+        return Reply({Case: measure, PredictionJob: predict, MaxBatchJob: search}[type(job)](job))
+    except TfgcError as error:
+        return Reply(error=error)
+    except Exception as error:
+        words = "".join(traceback.format_exception(error))
+        return Reply(failure=one_line(error), out_of_memory=any(word in words for word in OUT_OF_MEMORY))
+
+
+def predict(job):
+    """Plan and predict the cases of a `PredictionJob`: their `CasePredictions`."""
     import keras
 
     from tfgc._measure import predict_cases
 
     keras.utils.set_random_seed(_SEED)
-    return predict_cases.foresee(_build(*task.cases[0].build), task)
+    return predict_cases.predict_cases(_build(*job.cases[0].build), job)
 
 
-def search(task):
-    """Predict the largest batches that a `Search` asks for: its `MaxBatchPrediction`."""
+def search(job):
+    """Predict the largest batches that a `MaxBatchJob` asks for: its `MaxBatchPrediction`."""
     import keras
 
     from tfgc._measure import predict_max_batch
 
     keras.utils.set_random_seed(_SEED)
-    try:
-        return predict_max_batch.searched(_build(*task.build), task)
-    except TfgcError as error:
-        return MaxBatchPrediction(refused=error)
+    return predict_max_batch.predict_max_batch(_build(*job.build), job)
 
 
 def measure(case):

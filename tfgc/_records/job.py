@@ -1,6 +1,8 @@
-"""What a child process is told: one case to measure, a network's cases to foresee, or a largest batch to search."""
+"""The jobs of child processes and their replies: measure a case, predict a network's cases, or its largest batch."""
 
 import dataclasses
+
+from tfgc._errors import TfgcError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +59,13 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class PredictionJob:
     """Plan and predict the cases of one network at one batch size.
 
     Attributes:
         cases: A tuple of `Case`, all of one network and batch.
         measure: Count seconds, timed on this device, in place of flops.
-        front: Whether to tell of the least work for each peak, too.
+        front: Whether to compute the Pareto front, too.
         marks: Budgets to mark on that front.
     """
 
@@ -72,33 +74,48 @@ class Task:
     front: bool = False
     marks: tuple = ()
 
+    @property
+    def network(self) -> str:
+        """The network of its cases."""
+        return self.cases[0].network
+
+
+@dataclasses.dataclass(frozen=True)
+class CasePrediction:
+    """What is known of a case before it runs.
+
+    Attributes:
+        plan: Its plan as JSON; None for plain training and peers.
+        parts: That plan's segments, a tuple of `SegmentSummary`.
+        predicted: A `Predicted`; None where its memory cannot be predicted.
+        error: Why there is no plan; empty if nothing went wrong.
+    """
+
+    plan: str | None = None
+    parts: tuple = ()
+    predicted: object = None
+    error: str = ""
+
 
 @dataclasses.dataclass(frozen=True)
 class CasePredictions:
-    """What is known of a task's cases before any is run.
+    """What a `PredictionJob` found.
 
     Attributes:
-        plans: The plan of each case as JSON, by `Case.case`.
-        errors: Why a case has none, likewise.
-        mismatch: Why a given plan does not fit the model, likewise.
-        predicted: A `Predicted` by `Case.name`.
-        parts: Tuples of `SegmentSummary` by `Case.case`.
+        cases: A `CasePrediction` by `Case.name`.
         front: A `Front`, or None.
     """
 
-    plans: dict
-    errors: dict
-    mismatch: dict
-    predicted: dict
-    parts: dict
+    cases: dict
     front: object = None
 
-
-NO_PREDICTIONS = CasePredictions({}, {}, {}, {}, {})
+    def of(self, case: Case) -> CasePrediction:
+        """The prediction of a case, empty if there is none."""
+        return self.cases.get(case.name, CasePrediction())
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class MaxBatchJob:
     """Predict the largest batches of one network whose step fits in a budget.
 
     Attributes:
@@ -137,7 +154,7 @@ class LargestBatch:
 
 @dataclasses.dataclass(frozen=True)
 class MaxBatchPrediction:
-    """What a `Search` found.
+    """What a `MaxBatchJob` found.
 
     Attributes:
         budget_bytes: The budget.
@@ -145,12 +162,31 @@ class MaxBatchPrediction:
         optimizer: The optimizer that was counted, serialized.
         plain: A `LargestBatch` without recomputation.
         recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
-        refused: A `TfgcError`, in place of all else.
     """
 
-    budget_bytes: int = 0
-    fixed_bytes: int = 0
-    optimizer: dict | None = None
-    plain: LargestBatch | None = None
-    recomputed: LargestBatch | None = None
-    refused: Exception | None = None
+    budget_bytes: int
+    fixed_bytes: int
+    optimizer: dict
+    plain: LargestBatch
+    recomputed: LargestBatch | None
+
+
+# Words of an error or of standard error that mean so, in Python, C++ and TensorFlow.
+OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "ResourceExhausted")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """What a child process answers to a job of any kind.
+
+    Attributes:
+        found: The measured fields of a `Measurement`, a `CasePredictions` or a `MaxBatchPrediction`.
+        error: The `TfgcError` that was raised in its place.
+        failure: Another error that was raised in its place, in a line.
+        out_of_memory: Whether that error says that memory ran out.
+    """
+
+    found: object = None
+    error: TfgcError | None = None
+    failure: str = ""
+    out_of_memory: bool = False

@@ -27,7 +27,7 @@ import warnings
 
 import tensorflow as tf
 
-from tfgc._errors import NotReplayableWarning, UnsupportedModelError, told
+from tfgc._errors import NotReplayableWarning, UnsupportedModelError, one_line
 from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import functional, replay_checksums, side_effects, tensor_packing
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
@@ -136,7 +136,7 @@ class Block:
         try:
             effects = shared or side_effects.discover(self._fn, packing)
         except Exception as error:  # The plain run that follows raises what is the user's own mistake.
-            obstacle = f"it cannot be traced ({told(error)}). Use TensorFlow operations for what depends on tensors"
+            obstacle = f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on tensors"
             effects = side_effects.Effects((), obstacle=obstacle)
             return self._piece(packing, effects, surroundings)
         if self._wrap is not None and (effects.captured or effects.variables or effects.draws):

@@ -3,7 +3,7 @@
 A suite is a module with
 
 - a docstring whose first line says what it shows,
-- `rows(scale)`: a list of `Row` (or `Search`), each published batch (or budget) taken times `scale`,
+- `rows(scale)`: a list of `SuiteRow` (or `SearchRow`), each published batch (or budget) taken times `scale`,
 - `sheets(results)`: a list of `TextTable` made from the `Results` of those rows, however many are there.
 
 Suites hold no TensorFlow: what they describe is run by `tfgc._measure.suite_runner`. The published figures are in
@@ -21,8 +21,8 @@ from tfgc._records.job import Case
 from tfgc._records.table import TextTable
 
 __all__ = [
-    "Row",
-    "Search",
+    "SearchRow",
+    "SuiteRow",
     "TextTable",
     "available",
     "cases",
@@ -39,7 +39,7 @@ REFERENCE = pathlib.Path(__file__).parent / "reference"
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class SuiteRow:
     """One network at one batch size.
 
     Attributes:
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class SearchRow:
     """The largest batch of one network in a budget, in place of a row of cases.
 
     Attributes:

@@ -21,7 +21,7 @@ def rows(scale):
         "inception_v4", _suites.scaled(plain["batch"], scale), "plain-graph", "optimal-graph", "published-graph",
         shares={"published": published["recompute_share"]},
     )  # fmt: skip
-    return [_suites.Row(cases, published, front=True)]
+    return [_suites.SuiteRow(cases, published, front=True)]
 
 
 def sheets(results):

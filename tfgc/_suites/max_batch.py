@@ -16,7 +16,7 @@ def rows(scale):
     table = {row["system"]: row for row in _suites.published("tf1_max_batch_resnet50")}
     published = {system: row["max_batch"] for system, row in table.items()}
     most = max(row["peak_mb"] for row in table.values())
-    return [_suites.Search("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
+    return [_suites.SearchRow("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
 
 
 def sheets(results):

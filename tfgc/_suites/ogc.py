@@ -46,7 +46,7 @@ def rows(scale):
             shares={"nested": 0.0, "published": (_MARGIN * (1 - row["cut_off_pct"] / 100), {"nested": False})},
         )
         published = {key: row[key] for key in ("batch", "cut_off_pct", "overhead_pct")}
-        made.append(_suites.Row(cases, published, front=True))
+        made.append(_suites.SuiteRow(cases, published, front=True))
     return made
 
 

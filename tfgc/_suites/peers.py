@@ -43,7 +43,7 @@ def rows(scale):
             ]
         build = (network, image_size)
         cases += tuple(Case(network, build, peer, mode, batch_size, **how) for peer, mode, how in peers)
-        made.append(_suites.Row(cases))
+        made.append(_suites.SuiteRow(cases))
     return made
 
 

@@ -50,11 +50,11 @@ def rows(scale):
             f"resnet{depth}", _suites.scaled(_BATCH, scale), "plain-graph", "optimal-graph", "published-graph",
             shares={"published": _MARGIN * share},
         )  # fmt: skip
-        made.append(_suites.Row(cases, published, front=True))
+        made.append(_suites.SuiteRow(cases, published, front=True))
     for depth in DEPTHS:
         published = {f"{system}_peak_mb": large[system, depth]["peak_mb"] for system in ("recompute", "hybrid_ome")}
         cases = _suites.cases(f"resnet{depth}", LARGE_BATCH, "plain-graph", "optimal-graph")
-        made.append(_suites.Row(cases, published, predicted=True))
+        made.append(_suites.SuiteRow(cases, published, predicted=True))
     return made
 
 

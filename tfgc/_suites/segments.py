@@ -24,7 +24,7 @@ def rows(scale):
     for network, batch_size, image_size in _NETWORKS:
         names = ["plain-eager", *(f"uniform:{count}-compiled" for count in COUNTS)]
         cases = _suites.cases(network, _suites.scaled(batch_size, scale), *names, image_size=image_size)
-        made.append(_suites.Row(cases))
+        made.append(_suites.SuiteRow(cases))
     return made
 
 

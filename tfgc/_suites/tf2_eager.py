@@ -25,7 +25,7 @@ def rows(scale):
         share = (theirs["peak_mib"] - (theirs["base_mib"] or base)) / (plain["peak_mib"] - base)
         published = {"share": share, "times": theirs["step_s"] / plain["step_s"]}
         cases = _suites.cases(network, _suites.scaled(plain["batch"], scale), *_CASES, shares={"nested": 0.0}, steps=3)
-        made.append(_suites.Row(cases, published))
+        made.append(_suites.SuiteRow(cases, published))
     return made
 
 

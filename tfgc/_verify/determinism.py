@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfgc._errors import told
+from tfgc._errors import one_line
 from tfgc._framework import private_api
 from tfgc._pure import functional, side_effects, tensor_packing
 
@@ -40,7 +40,7 @@ def _probe(original, name, unrepeatable, kept):
         try:
             effects = side_effects.discover(original, packing)
         except Exception as error:  # The plain call that follows raises what is the user's own mistake.
-            kept[name] = f"it cannot be traced ({told(error)})"
+            kept[name] = f"it cannot be traced ({one_line(error)})"
             return original(*args, **kwargs)
         if effects.obstacle is not None:
             kept[name] = effects.obstacle

@@ -35,20 +35,21 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
     Each case runs in a separate process and is saved to the results file as soon as it finishes, so an interrupted
     run resumes where it stopped. `tfgc report` turns the file into a page.
     """
-    from tfgc._measure import suite_runner
+    from tfgc._measure import results_file, suite_runner
     from tfgc._report import comparison
 
     rows = suite_runner.chosen_rows(suite, scale, networks)
     if predict and steps is not None:
         raise OptionError("--steps: with --predict no step is run")
     if table:
-        results = suite_runner.read(suite, output, networks)
+        results = results_file.read(suite, output, networks)
     else:
-        with shared.progress(suite, sum(map(suite_runner.size, rows)), "cases") as told:
-            results = suite_runner.run(
-                suite, output, scale=scale, networks=networks, predict=predict, measure=measure, steps=steps,
-                command=shared.this_command(), on_start=told.start, on_kept=told.skip, on_done=told.done,
-            )  # fmt: skip
+        file = results_file.ResultsFile(suite, output, predict, shared.this_command())
+        with shared.progress(suite, sum(map(suite_runner.size, rows)), "cases") as bar:
+            draw = {"started": bar.start, "done": lambda _: bar.done(), "kept": lambda _: bar.skip()}
+            for event in suite_runner.run(rows, file, measure=measure, steps=steps):
+                draw[event.kind](event.what)
+        results = file.results
     if shared.emit_json(results, json_path):
         return
     for sheet in _suites.get(suite).sheets(results):
