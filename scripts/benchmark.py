@@ -17,7 +17,7 @@ from typing import NamedTuple
 import tfgc
 from tfgc import _units
 from tfgc._records import measurement
-from tfgc._report import comparison
+from tfgc._report import comparison, markdown
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 
@@ -81,7 +81,7 @@ def main():
     for name in records:
         print(summary(name, records[name]))
     for name in records:
-        print(f"\n### {comparison.markdown(records[name])}")
+        print("\n" + markdown.table(comparison.comparison(records[name])).rstrip())
     print("\n### Targets\n")
     print(
         "| network | baseline | target | mode | best case | share of peak | time | met |\n"

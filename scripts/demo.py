@@ -144,7 +144,7 @@ def show(runs, output):
     bars = memory.bar(list(runs), [run["peak_bytes"] / 1e6 for run in runs.values()], color=["tab:blue", "tab:orange"])
     memory.bar_label(bars, fmt="%.0f MB")
     memory.set(ylabel="peak above weights (MB)", title="in less memory")
-    comparison.save(figure, output / "digits.png")
+    figure.savefig(output / "digits.png", dpi=120)
     print(f"Tables and pictures are in {output.resolve()}. Open {output.resolve() / 'report.html'} in a browser.")
 
 

@@ -9,6 +9,7 @@ import pathlib
 
 from tfgc import _suites
 from tfgc._records import measurement
+from tfgc._report import markdown
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "published-results.md"
@@ -68,7 +69,7 @@ def page():
             parts.append(f"## {suite}\n\n{_suites.get(suite).__doc__.strip()}\n")
         for kind, results in found.items():
             for sheet in _suites.get(suite).sheets(results):
-                parts.append(dataclasses.replace(sheet, title=f"{kind}: {sheet.title}").markdown())
+                parts.append(markdown.table(dataclasses.replace(sheet, title=f"{kind}: {sheet.title}")))
             parts.append(f"{kind} by, with {_versions(results)}:\n\n```text\n{results.command}\n```\n")
         if suite in CAUSES:
             parts.append(f"### Why targets are missed ({suite})\n{CAUSES[suite]}")

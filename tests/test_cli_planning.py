@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import keras
+import matplotlib.figure
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,7 +25,7 @@ from tfgc._measure import compare, worker
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._records.job import Case, PredictionJob
-from tfgc._report import comparison, fronts
+from tfgc._report import comparison, fronts, plots
 
 CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]
 OPEN = ["test_cli_planning:open_tokens", "--batch-size", "4"]
@@ -218,14 +219,13 @@ def test_table_of_a_hand_made_front(capsys):
     assert "The least budget that works is 320 bytes" in words
 
 
-def test_front_is_drawn_with_axes_in_units_and_names(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(comparison, "save", lambda figure, _: figures.append(figure))
-    fronts.plot(FRONT, tmp_path / "x.png")
-    (axes,) = figures[0].axes
+def test_front_is_drawn_with_axes_in_units_and_names():
+    figure = matplotlib.figure.Figure()
+    plots.front(measurement.Study("net", 8, front=FRONT)).draw(figure)
+    (axes,) = figure.axes
     assert "(GB)" in axes.get_xlabel()
     assert "flops" in axes.get_ylabel()
-    assert {text.get_text() for text in axes.texts} == {"plain", "optimal"}
+    assert {text.get_text() for text in axes.texts} == {"least", "plain", "optimal"}
     labels = axes.get_legend_handles_labels()[1]
     assert labels[1:] == ["budget 600", "budget 60%", "budget 1 B: infeasible", "floor: conv"]
 

@@ -23,7 +23,7 @@ from tfgc._measure import results_file
 from tfgc._records import measurement
 from tfgc._records.front import Front, FrontPoint
 from tfgc._records.measurement import Measurement, Results, Study
-from tfgc._report import fronts
+from tfgc._report import plots, svg
 
 OLD, NEW = "the old one\n", "the new one, which is longer\n" * 100
 
@@ -352,13 +352,13 @@ def test_a_report_on_a_full_disk_leaves_the_old_one(kind, here):
     assert sorted(os.listdir()) == before
 
 
-POINT = FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True)
+FRONT = Front("net", 8, "s", 10, 20, "conv", (FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True),))
 
 
 @pytest.mark.parametrize(
     "written",
     [
-        lambda path: fronts.plot(Front("net", 8, "s", 10, 20, "conv", (POINT,)), path),
+        lambda path: svg.write_png(plots.front(Study("net", 8, front=FRONT)), path),
         lambda path: results_file.ResultsFile("segments", path, False, "").put(STUDY),
         lambda path: invoke("zoo", "--json", f"{path}.json"),
     ],

@@ -355,7 +355,7 @@ def test_an_impossible_budget_names_the_least_and_the_node(children):
 @pytest.mark.parametrize(
     ("build", "arguments", "message"),
     [
-        (conv, {"budget": "60%"}, "budget='60%': a share of the plain step's peak says nothing here"),
+        (conv, {"budget": "60%"}, "budget='60%': must be bytes such as '8GB', or 'auto'"),
         (conv, {"budget": "much"}, "budget='much'"),
         (conv, {"budget": 0}, "budget=0"),
         (conv, {"budget": "1GB", "strategy": "sqrrt"}, "did you mean 'sqrt'"),

@@ -20,7 +20,7 @@ from tfgc._measure import compare, process, worker
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._records.job import PredictionJob
-from tfgc._report import comparison, fronts
+from tfgc._report import comparison, fronts, markdown, plots, svg
 
 
 def small(image_size=32):
@@ -206,8 +206,9 @@ def test_table_of_hand_made_records():
     assert rows[0][2:4] == ["baseline", "20.0 %".replace("20.0", "-25.0")]
     assert rows[2] == ["sqrt-graph", "400 B", "60.0 %", "50.0 %", "5 B", "1.5 s", "-25 %", "+50 %"]
     assert rows[3] == ["sqrt-compiled", "oom", *[""] * 6]
-    assert "| sqrt-graph | 400 B | 60.0 % |" in comparison.markdown(RECORDS)
-    assert "killed" in comparison.markdown(RECORDS)
+    text = markdown.table(comparison.comparison(RECORDS))
+    assert "| sqrt-graph | 400 B | 60.0 % |" in text
+    assert "killed" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -233,20 +234,22 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
 @pytest.mark.gate
 def test_plot_is_a_picture(measured, tmp_path):
     path = tmp_path / "memory.png"
-    comparison.plot([*measured[0], RECORDS[3]], path)
+    plot = plots.memory(measurement.Study("small", 32, (*measured[0], RECORDS[3])))
+    svg.write_png(plot, path)
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.size[0] > 800
     with pytest.raises(tfgc.TfgcError, match="cannot write"):
-        comparison.plot(measured[0], tmp_path / "no" / "such.png")
+        svg.write_png(plot, tmp_path / "no" / "such.png")
+    with pytest.raises(tfgc.TfgcError, match="nothing to draw"):
+        svg.write_png(plots.memory(measurement.Study("net", 8, tuple(RECORDS))), path)
 
 
-@pytest.mark.gate
-def test_plot_without_matplotlib_names_the_extra(measured, monkeypatch, tmp_path):
+def test_plot_without_matplotlib_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(tfgc.TfgcError, match=r"tfgc\[plot\]"):
-        comparison.plot(measured[0], tmp_path / "x.png")
+        svg.write_png(plots.front(measurement.Study("net", 8, front=FRONT)), tmp_path / "x.png")
 
 
 def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):

@@ -19,7 +19,7 @@ from tfgc._errors import OptionError
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
-from tfgc._report import html_page, plots, study_tables
+from tfgc._report import html_page, plots, study_summary, study_tables
 
 MB = 10**6
 KEPT = SegmentSummary("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
@@ -196,17 +196,17 @@ def test_a_page_tells_what_came_out(page):
     ):  # fmt: skip
         assert told in words, told
     for word in ("peak", "cut-off", "overhead", "plain-eager", "plain-graph", "floor", "units"):
-        assert word in dict(study_tables.WORDS)
+        assert word in dict(study_summary.GLOSSARY)
 
 
 def test_a_wrong_case_is_never_the_best():
     wrong = dataclasses.replace(RECORDS[4], wrong=("gradients",))
-    assert study_tables.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-compiled"
+    assert study_summary.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-compiled"
 
 
 def test_a_baseline_that_ran_out_of_memory_is_told():
     plain = dataclasses.replace(RECORDS[0], status="oom", peak_bytes=None, step_seconds=None, timeline=())
-    told = study_tables.summary(Study("n", 1, (plain, RECORDS[4])))
+    told = study_summary.summary(Study("n", 1, (plain, RECORDS[4])))
     assert (
         told
         == "The least peak is that of optimal-graph: 446 MB. There is no baseline plain-eager: it ran out of memory."
@@ -224,7 +224,7 @@ def test_tables_of_hand_made_records():
         "optimal-graph", "446 MB", "88.5 %", "68.8 %", "1.35 GB", "2.18 s", "-11 %", "+29 %", "ok",
     ]  # fmt: skip
     assert study_tables.compared(STUDY).rows[6] == ["uniform(12)-graph", *[""] * 7, "oom"]
-    assert study_tables.foreseen(STUDY).rows[-1] == [
+    assert study_tables.predicted(STUDY).rows[-1] == [
         "optimal-graph", "480 MB", "446 MB", "+7.6 %", "+29 %", "+29 %", "310 MB", "conv2_block1_1_bn",
     ]  # fmt: skip
     assert [row[-1] for row in study_tables.losses(STUDY).rows] == ["baseline", "baseline", "0", "0", "0", "0.28"]

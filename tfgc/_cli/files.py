@@ -1,9 +1,10 @@
-"""The files of a shell command: which it reads and which it writes, and that nothing is lost by writing.
+"""The files of a shell command: which it reads and which it writes, and that writing destroys nothing.
 
-Options and arguments say by their type what their paths are for; `Command` looks at all of them before any work.
+The types of options and arguments say what their paths are for; `Command` checks all of them before any work.
 """
 
 import os
+from typing import IO, Any
 
 import click
 
@@ -12,24 +13,24 @@ from tfgc._errors import OptionError
 
 
 class Read(str):
-    """What stands for a file that is read; `path` is that file."""
+    """A value that names a file to read; `path` is that file."""
 
-    def __new__(cls, text, path=None):
+    def __new__(cls, text: str, path: str | None = None) -> "Read":
         made = super().__new__(cls, text)
         made.path = path or text
         return made
 
 
 class Written(str):
-    """The path of a file that is written."""
+    """The path of a file to write."""
 
 
 class Network(click.ParamType):
-    """A network: a saved model and the module of a builder are files to read."""
+    """A network; a saved model, or the module of a builder, is a file to read."""
 
     name = "network"
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.endswith(".keras"):
             return Read(value)
         inside = value.partition(":")[0].replace(".", os.sep)
@@ -40,18 +41,18 @@ class Network(click.ParamType):
 class Input(click.Path):
     """The path of a file to read."""
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return Read(super().convert(value, param, ctx))
 
 
 class Output(click.Path):
-    """The path of a file to write; `ending` is the one that a file of this kind has."""
+    """The path of a file to write, with the required `ending`."""
 
-    def __init__(self, ending=None):
+    def __init__(self, ending: str | None = None) -> None:
         super().__init__()
         self._ending = ending
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         path = super().convert(value, param, ctx)
         if self._ending and not path.lower().endswith(self._ending) and _files.is_file(path):
             raise OptionError(f"{_flag(param)} {path!r}: what is written is a {self._ending} file, name it so")
@@ -59,18 +60,18 @@ class Output(click.Path):
 
 
 class Conflict(click.ClickException):
-    """A file would be written over that is read or written, too."""
+    """A file to write is also read, or written twice."""
 
     exit_code = 2
 
-    def show(self, file=None):
+    def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"tfgc: {self.message}", err=True)
 
 
 class Command(click.Command):
-    """A command that begins once it knows that all its files can be written, each once and none over an input."""
+    """A command that checks first that all its files can be written, each once and none over an input."""
 
-    def invoke(self, ctx):
+    def invoke(self, ctx: click.Context) -> Any:
         reads, writes = [], []
         for param in self.params:
             value = ctx.params.get(param.name)
@@ -90,12 +91,12 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
-def _plain(value):
-    """The value of a parameter as the command itself works with it."""
+def _plain(value: Any) -> Any:
+    """The value of a parameter without the marks of its type."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return str(value) if isinstance(value, str) else value
 
 
-def _flag(param):
-    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+def _flag(param: click.Parameter | None) -> str:
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name if param else "the file"

@@ -7,7 +7,7 @@ from tfgc._cli import commands
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="tfgc", message="tfgc %(version)s")
-def cli():
+def cli() -> None:
     """Train Keras models in less memory, and measure what it costs.
 
     NAME is a network of tfgc's zoo ("unet", "big_cnn(3, 9)") or of keras.applications

@@ -1,18 +1,28 @@
-"""What the shell commands share: options, the model that a name stands for, files to write."""
+"""What shell commands share: options, building the named model, making plans, JSON output."""
+
+from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfgc import _files
-from tfgc._cli import files
-from tfgc._errors import OptionError, check_int
+from tfgc._cli import files, values
+from tfgc._errors import OptionError
+
+if TYPE_CHECKING:
+    import keras
+
+    from tfgc._core.plan import Plan
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 Command = files.Command
 read, written = files.Read, files.Written
@@ -23,7 +33,7 @@ _MODEL = (
     click.option("--batch-size", type=int, required=True, help="Samples per batch."),
     click.option("--image-size", type=int, help="Image height and width, for networks that accept it."),
     click.option(
-        "--input", "inputs", multiple=True, metavar="NAME=128,64",
+        "--input", "inputs", multiple=True, type=values.InputShape(), metavar="NAME=128,64",
         help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
     ),
 )  # fmt: skip
@@ -35,7 +45,7 @@ _PLAN = (
     click.option("--budget", help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."),
     click.option("--strategy", help="Planning strategy.  [default: budget if --budget is given, else optimal]"),
     click.option(
-        "--option", "options", multiple=True, metavar="KEY=VALUE",
+        "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
         help="Strategy option: a number, true, false, or comma-separated names; repeatable.",
     ),
 )  # fmt: skip
@@ -50,54 +60,58 @@ _JSON = (
 )  # fmt: skip
 
 
-def networks(text):
+def networks(text: str) -> list[str]:
     """Names of networks that begin with `text`, for shell completion."""
     from tfgc.zoo import catalogue
 
     return [network.name for network in catalogue() if network.name.startswith(text)]
 
 
-def model_options(command):
-    """Let a command take a network, its batch size and its input sizes."""
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for a network, its batch size and its input sizes to a command."""
     return _with(_MODEL, command)
 
 
-def name_argument(command):
-    """Let a command take a network."""
+def name_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument for a network to a command."""
     return _NAME(command)
 
 
-def cost_options(command):
-    """Let a command take what costs are counted in."""
+def cost_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for how costs are counted to a command."""
     return _with(_COSTS, command)
 
 
-def plan_options(command):
-    """Let a command take how to plan."""
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the planning options to a command."""
     return _with(_PLAN, command)
 
 
-def json_option(command):
-    """Let a command take `--json`, alone or with a file."""
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`, with or without a file, to a command."""
     return _with(_JSON, command)
 
 
-def _json_path(path):
-    """Check the file that `--json` names, which else would swallow the word behind it."""
-    if path in (None, "-"):
+def _json_path(path: str | None) -> str | None:
+    """Check the file that `--json` names: without the check it would swallow the next word."""
+    if path is None or path == "-":
         return path
     if not path.endswith(".json"):
         raise click.BadParameter(f"{path!r} does not end in .json; to print, let --json be the last option")
     return files.Written(path)
 
 
-def emit_json(told, path):
-    """Write `told` where `--json` says; whether that is in place of what the command prints else."""
+def emit_json(content: Any, path: str | None) -> bool:
+    """Write `content` where `--json` says; return whether that replaces the other output of the command."""
     if path is None:
         return False
     from tfgc._records import measurement
 
-    text = measurement.to_json(told) if isinstance(told, measurement.Results) else json.dumps(told, indent=1) + "\n"
+    text = (
+        measurement.to_json(content)
+        if isinstance(content, measurement.Results)
+        else json.dumps(content, indent=1) + "\n"
+    )
     if path == "-":
         click.echo(text, nl=False)
         return True
@@ -105,60 +119,22 @@ def emit_json(told, path):
     return False
 
 
-def this_command():
+def this_command() -> str:
     """The command as the user wrote it."""
     return shlex.join(["tfgc", *sys.argv[1:]])
 
 
-def _with(options, command):
+def _with(options: Sequence[Decorator], command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def shapes(inputs):
-    """Read `NAME=128,64`, any number of them: a mapping from names to shapes.
-
-    >>> shapes(["tokens=128", "image=32,32,3"])
-    {'tokens': (128,), 'image': (32, 32, 3)}
-    """
-    found = {}
-    for text in inputs:
-        name, equals, sizes = text.rpartition("=")
-        words = [word.strip() for word in sizes.split(",")]
-        if not equals or not name or not all(word.isdigit() for word in words):
-            raise OptionError(f"--input {text!r}: write the input's name and its size without the batch: tokens=128")
-        found[name] = tuple(check_int(f"--input {name}", int(word)) for word in words)
-    return found
-
-
-def settings(options):
-    """Read `key=value`, any number of them: numbers, true and false as such, all else as a list of names.
-
-    >>> settings(["segments=8", "nested=false", "keep=conv1,conv2"])
-    {'segments': 8, 'nested': False, 'keep': ['conv1', 'conv2']}
-    """
-    found = {}
-    for text in options:
-        key, equals, value = text.partition("=")
-        if not equals or not key or not value:
-            raise OptionError(f"--option {text!r}: write it as key=value, such as segments=8")
-        found[key] = _value(value)
-    return found
-
-
-def _value(text):
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return [word.strip() for word in text.split(",")]
-
-
-def open_model(name, image_size, inputs):
-    """Build the model that `name` names; return it with its input shapes."""
-    sizes = shapes(inputs)
+def open_model(
+    name: str, image_size: int | None, inputs: values.Shapes
+) -> tuple[keras.Model, dict[str, tuple[int, ...]] | None]:
+    """Build a named model; return it with its input shapes."""
+    sizes = dict(inputs)
     import_quietly()
     from tfgc import _user_modules, zoo
     from tfgc._tracing import keras_graph
@@ -169,14 +145,14 @@ def open_model(name, image_size, inputs):
         if None in tensor.shape[1:] and tensor.name not in sizes:
             example = ",".join(str(128 if size is None else size) for size in tensor.shape[1:])
             raise OptionError(
-                f"input {tensor.name!r} of {name!r} has the shape {tuple(tensor.shape)}, of which more than the batch "
-                f"is open: name its size without the batch, as in --input {tensor.name}={example}"
+                f"input {tensor.name!r} of {name!r} has the shape {tuple(tensor.shape)}, with unknown sizes besides "
+                f"the batch: give its size without the batch, as in --input {tensor.name}={example}"
             )
     return model, sizes or None
 
 
-def import_quietly():
-    """Import TensorFlow and look for devices; what it greets with comes before any of its log levels is read."""
+def import_quietly() -> None:
+    """Import TensorFlow and list devices without its banner, which it prints before it reads TF_CPP_MIN_LOG_LEVEL."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     kept = os.dup(2)
     try:
@@ -190,45 +166,9 @@ def import_quietly():
         os.close(kept)
 
 
-@dataclasses.dataclass
-class Progress:
-    """A bar on standard error, so that tables can be piped."""
-
-    bar: object
-    task: object
-
-    def start(self, what):
-        """Say what runs now."""
-        self.bar.update(self.task, description=what)
-
-    def done(self):
-        """One more is done."""
-        self.bar.advance(self.task)
-
-    def skip(self):
-        """One less is to be done, and it tells nothing of the time that is left."""
-        self.bar.update(self.task, total=self.bar.tasks[self.task].total - 1)
-
-
 @contextlib.contextmanager
-def progress(what, total, unit):
-    """Show a bar of `total` things named `unit`, with the time passed and left."""
-    import rich.console
-    import rich.progress
-
-    columns = (
-        "{task.description}", rich.progress.BarColumn(), "{task.completed}/{task.total} " + unit,
-        rich.progress.TimeElapsedColumn(), "left:", rich.progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    # Cases take minutes: all of them are looked at to tell the time that is left, not the last half minute.
-    console = rich.console.Console(stderr=True)
-    with rich.progress.Progress(*columns, console=console, speed_estimate_period=10**6) as bar:
-        yield Progress(bar, bar.add_task(what, total=total))
-
-
-@contextlib.contextmanager
-def warnings_in_a_line():
-    """Tell of tfgc's warnings as the command tells of its errors."""
+def warnings_in_a_line() -> Iterator[None]:
+    """Print tfgc's warnings like its errors, each in a line."""
     from tfgc._errors import NotReplayableWarning, OpenSizesWarning
 
     with warnings.catch_warnings():
@@ -238,24 +178,33 @@ def warnings_in_a_line():
         yield
 
 
-def read_plan(path, budget, strategy, options):
-    """The plan in a file, None if none is named; options to make one are then a mistake."""
+def read_plan(
+    path: str | None, budget: str | None, strategy: str | None, strategy_options: values.Settings
+) -> Plan | None:
+    """Read a plan file, None if none is named; options to make a plan are then an error."""
     from tfgc._core import plan
 
     if path is None:
         return None
-    for flag, given in (("--budget", budget), ("--strategy", strategy), ("--option", options)):
+    for flag, given in (("--budget", budget), ("--strategy", strategy), ("--option", strategy_options)):
         if given:
             raise OptionError(f"give --plan, or {flag} to make one, not both")
     return plan.read(path)
 
 
-def make_plan(model, batch_size, budget, strategy, options, **common):
-    """Plan as the options say."""
+def make_plan(
+    model: keras.Model,
+    batch_size: int | None,
+    budget: str | None,
+    strategy: str | None,
+    strategy_options: values.Settings,
+    **common: Any,
+) -> Plan:
+    """Make a plan by the options."""
     from tfgc import strategies
     from tfgc._planning import planner
 
-    chosen = settings(options)
+    chosen = dict(strategy_options)
     if strategy is not None:
         strategy, more = strategies.named(strategy)
         chosen = {**more, **chosen}

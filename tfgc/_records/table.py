@@ -13,6 +13,7 @@ class TextTable:
 
     Attributes:
         title, caption: What stands above and below; may be empty.
+        summary: What the table shows, in sentences that stand before it; may be empty.
         heads: Names of the columns; the first names a row and is flush left.
         rows: Rows of cells, as text. Empty cells are left out of the lines.
     """
@@ -21,14 +22,11 @@ class TextTable:
     heads: tuple
     rows: tuple
     caption: str = ""
-
-    def markdown(self):
-        """The table in Markdown."""
-        lines = [f"### {self.title}", "", f"| {' | '.join(self.heads)} |", "| --- " * len(self.heads) + "|"]
-        lines += [f"| {' | '.join(cell.replace('|', '/') or '-' for cell in row)} |" for row in self.rows]
-        return "\n".join([*lines, "", self.caption, ""])
+    summary: str = ""
 
     def __rich_console__(self, console, options):
+        if self.summary:
+            yield rich.text.Text(f"{self.summary}\n")
         stacked = ["\n".join(head.split()) for head in self.heads]
         for heads, padding in ((self.heads, (0, 1)), (stacked, (0, 1)), (stacked, 0)):
             made = self._table(heads, padding)

@@ -1,12 +1,12 @@
-"""Render measurements: tables for a terminal or Markdown, and a picture. No TensorFlow."""
+"""Render the measurements of one network as tables. No TensorFlow."""
 
-import io
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 import rich.console
 
-from tfgc import _files, _units
-from tfgc._errors import TfgcError
+from tfgc import _units
 from tfgc._records.measurement import Measurement
 from tfgc._records.table import TextTable
 
@@ -15,7 +15,7 @@ HEADS = (
 )  # fmt: skip
 
 
-def rows(records):
+def rows(records: Sequence[Measurement]) -> list[list[str]]:
     """The cells of the comparison table, as text: a list of rows."""
     eager, graph = (_named(records, name) for name in ("plain-eager", "plain-graph"))
     table = []
@@ -23,24 +23,24 @@ def rows(records):
         if record.status != "ok":
             table.append([record.name, record.status, *[""] * 6])
             continue
-        cells = [record.name, _told(_units.format_bytes, record.peak_bytes)]
+        cells = [record.name, _text(_units.format_bytes, record.peak_bytes)]
         cut_offs, overheads = zip(*(_ratios(record, baseline) for baseline in (eager, graph)))
-        resident = _told(_units.format_bytes, record.process_peak_bytes)
-        cells += [*cut_offs, resident, _told(_units.format_seconds, record.step_seconds), *overheads]
+        resident = _text(_units.format_bytes, record.process_peak_bytes)
+        cells += [*cut_offs, resident, _text(_units.format_seconds, record.step_seconds), *overheads]
         table.append(cells)
     return table
 
 
-def _told(form, value):
+def _text(form: Callable[[Any], str], value: float | None) -> str:
     return "" if value is None else form(value)
 
 
-def comparison(records):
+def comparison(records: Sequence[Measurement]) -> TextTable:
     """The table of memory and time for a terminal, a row a case."""
     return TextTable(_title(records), HEADS, rows(records), _legend(records))
 
 
-def losses(records):
+def losses(records: Sequence[Measurement]) -> TextTable:
     """The table of the loss of each step for a terminal, a column a case."""
     ran = [r for r in records if r.losses]
     steps = range(max((len(r.losses) for r in ran), default=0))
@@ -49,14 +49,14 @@ def losses(records):
     return TextTable(title, ("step", *(r.name for r in ran)), cells, _agreement(ran))
 
 
-def _agreement(records):
+def _agreement(records: Sequence[Measurement]) -> str:
     """How far the losses of the recomputed cases are from those of their plain cases."""
     plain = {r.name: _named(records, r.baseline) for r in records}
-    worst = max((apart(r.losses, plain[r.name].losses) for r in records if plain[r.name]), default=0.0)
+    worst = max((apart(r.losses, p.losses) for r in records if (p := plain[r.name]) is not None), default=0.0)
     return f"Largest relative difference to the plain step in the same kind of loop: {worst:.2g}"
 
 
-def apart(losses, expected):
+def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
     """The largest relative difference of two sequences of losses."""
     pairs = [(a, b) for a, b in zip(losses, expected) if not (math.isnan(a) and math.isnan(b))]
     if any(not (math.isfinite(a) and math.isfinite(b)) and a != b for a, b in pairs):
@@ -64,54 +64,7 @@ def apart(losses, expected):
     return max((abs(a - b) / max(abs(b), 1e-30) for a, b in pairs if a != b), default=0.0)
 
 
-def markdown(records):
-    """The comparison table in Markdown."""
-    lines = [_title(records), "", "| " + " | ".join(HEADS) + " |", "| --- " + "| ---: " * (len(HEADS) - 1) + "|"]
-    lines += ["| " + " | ".join(cell or "-" for cell in row) + " |" for row in rows(records)]
-    return "\n".join([*lines, "", _legend(records)])
-
-
-def plot(records, path):
-    """Draw allocated memory over one step, a line a case, into a PNG file.
-
-    Raises:
-        TfgcError: If matplotlib is not installed or `path` cannot be written.
-    """
-    matplotlib = require_matplotlib()
-    drawn = [r for r in records if r.timeline]
-    figure = matplotlib.figure.Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
-    for record in drawn:
-        style = "--" if record.case == "plain" else "-"
-        times, counts = zip(*record.timeline)
-        axes.plot(times, [c / 1e6 for c in counts], style, label=record.name, linewidth=1.2)
-    for record in records:
-        if record.status != "ok":
-            axes.plot([], [], " ", label=f"{record.name}: {record.status}")
-    axes.set(xlabel="time in one training step (s)", ylabel="allocated above weights (MB)", title=_title(records))
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    save(figure, path)
-
-
-def save(figure, path):
-    """Write a matplotlib figure into a PNG file, or say why it cannot be."""
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=120, format="png")
-    _files.write(path, picture.getvalue())
-
-
-def require_matplotlib(what="a plot", extra="plot"):
-    """Import matplotlib, or say how to install it."""
-    try:
-        import matplotlib.figure
-    except ImportError as error:
-        raise TfgcError(f'{what} needs matplotlib: pip install "tfgc[{extra}]"') from error
-    return matplotlib
-
-
-def print_table(table, file=None):
+def print_table(table: Any, file: TextIO | None = None) -> None:
     """Print a table, as wide as it must be where the output is no terminal."""
     console = rich.console.Console(file=file)
     if not console.is_terminal:
@@ -119,11 +72,11 @@ def print_table(table, file=None):
     console.print(table)
 
 
-def _named(records, name):
+def _named(records: Sequence[Measurement], name: str) -> Measurement | None:
     return next((r for r in records if r.name == name), None)
 
 
-def _ratios(record: Measurement, baseline):
+def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str]:
     """Cut-off and overhead as text."""
     if record is baseline:
         return "baseline", "baseline"
@@ -134,17 +87,17 @@ def _ratios(record: Measurement, baseline):
     )
 
 
-def _title(records):
+def _title(records: Sequence[Measurement]) -> str:
     first = records[0]
     return f"{first.network}, batch {first.batch_size}"
 
 
-def _legend(records):
+def _legend(records: Sequence[Measurement]) -> str:
     device = next((r.device for r in records if r.device), "device")
     failed = "".join(f"\n{r.name}: {r.status}, {r.detail}." for r in records if r.status != "ok")
     return (
         f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data. "
         "cut-off: the part of it that is saved, against plain-eager (GradientTape) and plain-graph (the step in "
         "tf.function). process: largest resident set of the process (memory_profiler). step: median seconds. "
-        f"overhead: what the step takes longer than that baseline's.{failed}"
+        f"overhead: the extra time of a step, against the same baseline.{failed}"
     )

@@ -1,31 +1,36 @@
-"""What a report draws: memory over time, fronts, plans, predicted against measured peaks. No TensorFlow."""
+"""The plots of a report: memory over time, Pareto fronts, plans, predicted against measured peaks. No TensorFlow."""
 
-from tfgc._report import study_tables
-from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Picture
+from collections.abc import Sequence
+from typing import Any
+
+from tfgc._records.front import FrontPoint
+from tfgc._records.measurement import Measurement, SegmentSummary, Study
+from tfgc._report import study_summary, study_tables
+from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot
 from tfgc._units import format_bytes
 
 _STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 
-def of_study(study):
-    """All pictures of one study that there is something for."""
-    of = study_tables.heading(study)
+def of_study(study: Study) -> list[Plot]:
+    """All plots that the results of one study allow."""
+    of = study_summary.heading(study)
     drawn = [
         memory(study),
         closer(study),
         front(study),
         *(plan(of, name, parts) for name, parts in study_tables.plans(study)),
     ]
-    return [picture for picture in drawn if picture is not None]
+    return [plot for plot in drawn if plot is not None]
 
 
-def memory(study):
+def memory(study: Study) -> Plot | None:
     """Allocated bytes over one step, a line a case."""
     return _memory(study, study.records, "Memory over one step, above weights")
 
 
-def closer(study):
-    """The same for recomputed cases alone, where plain ones leave them little room."""
+def closer(study: Study) -> Plot | None:
+    """The same for recomputed cases alone, where plain ones would dwarf them."""
     most = {}
     for record in study.records:
         top = max((count for _, count in record.timeline), default=0)
@@ -36,15 +41,16 @@ def closer(study):
     return _memory(study, recomputed, "Memory over one step, recomputed cases alone")
 
 
-def _memory(study, records, title):
+def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | None:
     recomputed = [r for r in records if r.case != "plain"]
     records = [r for r in records if r.timeline]
     if not records:
         return None
     size, unit = _unit(max(count for r in records for _, count in r.timeline))
     names = [_short(r.name) for r in records]
+    failed = [f"{_short(r.name)}: {r.status}" for r in study.records if r.status in ("oom", "failed")]
 
-    def draw(figure):
+    def draw(figure: Any) -> None:
         axes = figure.subplots()
         for record, label in zip(records, names):
             times, counts = zip(*record.timeline)
@@ -54,36 +60,41 @@ def _memory(study, records, title):
             else:
                 i = recomputed.index(record)
                 step = max(1, len(times) // 5)
-                every = (i * step // 8 % step, step)  # marks of different lines do not meet
+                every = (i * step // 8 % step, step)  # so that markers of different lines do not overlap
                 style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "markevery": every}
                 style |= {"linestyle": "-" if i < len(SERIES) else "-.", "linewidth": 1.4 if len(records) < 5 else 1}
             axes.plot(times, [count / size for count in counts], label=label, **style)
         axes.set(xlabel="time in one training step (s)", ylabel=f"allocated ({unit})")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-        _legend(figure, names)
+        for label in failed:
+            axes.plot([], [], " ", label=label)
+        _legend(figure, [*names, *failed])
 
     peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
-    told = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Picture(study_tables.heading(study), title, told, draw, 2.2 + _height(names))
+    words = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
+    return Plot(study_summary.heading(study), title, words, draw, 2.2 + _height([*names, *failed]))
 
 
-def front(study):
+def front(study: Study) -> Plot | None:
     """Overhead over peak."""
     found = study.front
     if found is None or not found.points:
         return None
-    bought = [choice for choice in found.choices if choice.point is not None]
-    missed = [choice for choice in found.choices if choice.point is None]
-    points = [*found.points, *found.others, *(choice.point for choice in bought)]
+    bought = [(choice.budget, choice.point) for choice in found.choices if choice.point is not None]
+    missed = [choice.budget for choice in found.choices if choice.point is None]
+    points = [*found.points, *found.others, *(point for _, point in bought)]
     size, unit = _unit(max(point.peak_bytes for point in points))
     work = "time" if found.unit == "s" else "flops"
-    names = ["least for each peak", *(f"budget {_short(c.budget, 14)}" for c in bought)]
-    names += [f"budget {_short(c.budget, 14)}: infeasible" for c in missed] + [f"floor: {_short(found.floor_node)}"]
+    names = ["least for each peak", *(f"budget {_short(budget, 14)}" for budget, _ in bought)]
+    names += [f"budget {_short(budget, 14)}: infeasible" for budget in missed] + [f"floor: {_short(found.floor_node)}"]
 
-    def draw(figure):
+    def draw(figure: Any) -> None:
         axes = figure.subplots()
-        at = lambda point: (point.peak_bytes / size, point.overhead * 100)
+
+        def at(point: FrontPoint) -> tuple[float, float]:
+            return point.peak_bytes / size, point.overhead * 100
+
         axes.plot(*zip(*map(at, found.points)), "o-", color=SERIES[0], label=names[0])
         for point in found.others:
             axes.plot(*at(point), "s", color=MUTED)
@@ -91,9 +102,9 @@ def front(study):
             box = {"facecolor": CARD, "edgecolor": "none", "pad": 0.5}
             style = {"ha": "center", "fontsize": 8, "color": INK, "bbox": box}
             axes.annotate(_short(point.name, 16), at(point), (0, 6), textcoords="offset points", **style)
-        for i, choice in enumerate(bought):
+        for i, (_, point) in enumerate(bought):
             style = {"color": SERIES[1 + i % (len(SERIES) - 1)], "markersize": 9, "zorder": 4}
-            axes.plot(*at(choice.point), "*Pdv^X"[i % 6], label=names[1 + i], **style)
+            axes.plot(*at(point), "*Pdv^X"[i % 6], label=names[1 + i], **style)
         for i, _ in enumerate(missed, start=1 + len(bought)):
             axes.plot([], [], " ", label=names[i])
         axes.axvline(found.floor_bytes / size, color=INK, linestyle="--", linewidth=1, label=names[-1])
@@ -103,22 +114,23 @@ def front(study):
         axes.set_ylim(top=axes.get_ylim()[1] + 0.08 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
         _legend(figure, names)
 
-    told = "; ".join(f"{format_bytes(point.peak_bytes)} at {point.overhead * 100:.1f} %" for point in found.points)
+    words = "; ".join(f"{format_bytes(point.peak_bytes)} at {point.overhead * 100:.1f} %" for point in found.points)
     chosen = "".join(
-        f" Budget {c.budget} buys {format_bytes(c.point.peak_bytes)} at {c.point.overhead * 100:.1f} %." for c in bought
+        f" Budget {budget} buys {format_bytes(point.peak_bytes)} at {point.overhead * 100:.1f} %."
+        for budget, point in bought
     )
-    told = f"Peak and overhead in % of plain {work}: {told}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
-    return Picture(study_tables.heading(study), "Least overhead for each peak", told, draw, 2.2 + _height(names))
+    words = f"Peak and overhead in % of plain {work}: {words}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
+    return Plot(study_summary.heading(study), "Least overhead for each peak", words, draw, 2.2 + _height(names))
 
 
-def plan(of, name, parts):
+def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
     """A plan along the network: its segments, what is stored, bytes."""
     total = sum(part.nodes for part in parts) or 1
     depth = max(map(_depth, parts))
     known = [part for part in parts if part.stored_bytes is not None or part.inside_bytes is not None]
     size, unit = _unit(max((max(p.stored_bytes or 0, p.inside_bytes or 0) for p in known), default=0))
 
-    def draw(figure):
+    def draw(figure: Any) -> None:
         if known:
             band, bars = figure.subplots(2, 1, sharex=True, height_ratios=[0.22 * depth + 0.2, 1.4])
         else:
@@ -147,13 +159,13 @@ def plan(of, name, parts):
 
     stored = [part.stored_bytes for part in parts if part.stored_bytes is not None]
     kept = sum(part.mode == "keep" for part in parts)
-    told = f"{len(parts)} segments over {total} nodes, {kept} kept and {len(parts) - kept} recomputed"
-    told += f"; {format_bytes(sum(stored))} stored in all." if stored else "."
-    return Picture(of, f"Plan of {name}", told, draw, (2.4 if known else 1.2) + 0.22 * depth)
+    words = f"{len(parts)} segments over {total} nodes, {kept} kept and {len(parts) - kept} recomputed"
+    words += f"; {format_bytes(sum(stored))} stored in all." if stored else "."
+    return Plot(of, f"Plan of {name}", words, draw, (2.4 if known else 1.2) + 0.22 * depth)
 
 
-def _draw_band(axes, parts, start, total, row):
-    """A block a segment; the parts of a replay stand in the row below it, as wide as they are."""
+def _draw_band(axes: Any, parts: Sequence[SegmentSummary], start: int, total: int, row: int) -> None:
+    """A block a segment; the segments of its replay are in the row below, to scale."""
     for number, part in enumerate(parts, start=1):
         kept = part.mode == "keep"
         look = {"facecolor": SERIES[0] if kept else CARD, "edgecolor": CARD if kept else SERIES[1]}
@@ -169,7 +181,7 @@ def _draw_band(axes, parts, start, total, row):
         start += part.nodes
 
 
-def _key(figure, known, modes):
+def _key(figure: Any, known: bool, modes: set[str]) -> None:
     from matplotlib.patches import Patch
 
     handles = []
@@ -184,19 +196,20 @@ def _key(figure, known, modes):
     figure.legend(handles=handles, loc="outside lower left", ncols=2)
 
 
-def foreseen(studies):
+def predicted(studies: Sequence[Study]) -> Plot | None:
     """Predicted against measured peaks, over all studies; None if there are none."""
-    known, names = [], ["within 10 %", "equal"]
+    names = ["within 10 %", "equal"]
+    known: list[tuple[str, list[tuple[int, int]]]] = []
     for study in studies:
         pairs = [(r.predicted.peak_bytes, r.peak_bytes) for r in study.records if r.predicted and r.peak_bytes]
-        known += [(study_tables.heading(study), pairs)] if pairs else []
+        known += [(study_summary.heading(study), pairs)] if pairs else []
     if not known:
         return None
     most = max(max(pair) for _, pairs in known for pair in pairs)
     size, unit = _unit(most)
     names += [_short(name) for name, _ in known]
 
-    def draw(figure):
+    def draw(figure: Any) -> None:
         axes = figure.subplots()
         end = most / size * 1.08
         axes.fill_between([0, end], [0, 0.9 * end], [0, 1.1 * end], color=LINE, linewidth=0, label=names[0])
@@ -209,32 +222,32 @@ def foreseen(studies):
 
     off = [abs(guess / peak - 1) for _, pairs in known for guess, peak in pairs]
     mean, worst = (f"{share * 100:.1f} %" for share in (sum(off) / len(off), max(off)))
-    told = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
-    return Picture("", "Predicted against measured peaks", told, draw, 2.6 + _height(names))
+    words = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
+    return Plot("", "Predicted against measured peaks", words, draw, 2.6 + _height(names))
 
 
-def _legend(figure, names):
+def _legend(figure: Any, names: Sequence[str]) -> None:
     figure.legend(loc="outside lower left", ncols=_columns(names), handlelength=2.2, columnspacing=1)
 
 
-def _columns(names):
-    """Two where they fit."""
+def _columns(names: Sequence[str]) -> int:
+    """Two columns where they fit."""
     return 2 if max(map(len, names)) <= 20 else 1
 
 
-def _height(names):
-    """Inches of a legend."""
+def _height(names: Sequence[str]) -> float:
+    """The height of a legend in inches."""
     return 0.17 * -(-len(names) // _columns(names))
 
 
-def _short(text, most=20):
+def _short(text: str, most: int = 20) -> str:
     """The text, its middle left out where it would not fit."""
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-(most // 2 - 1) :]}"
 
 
-def _unit(count):
+def _unit(count: float) -> tuple[float, str]:
     return next(((size, name) for size, name in _STEPS if count >= size), _STEPS[-1])
 
 
-def _depth(part):
+def _depth(part: SegmentSummary) -> int:
     return 1 + max(map(_depth, part.inner), default=0)

@@ -1,61 +1,85 @@
-"""Turn what is drawn with matplotlib into SVG whose colours the page chooses, or into a PNG. No TensorFlow.
+"""Turn plots into SVG whose colours the page chooses, or into a PNG. No TensorFlow.
 
-Everything is drawn in the colours of a light page. In the SVG each of them becomes a CSS custom property, so that
-the page shows the same picture in the dark. Text stays text, and equal drawings give equal bytes.
+Plots are drawn by matplotlib in the colours of a light page. In the SVG each colour becomes a CSS custom property, so
+that the page shows the same plot in dark mode. Text stays text, and equal plots give equal bytes.
 """
 
 import contextlib
 import dataclasses
 import html
 import io
+import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from tfgc._report import comparison
+from tfgc import _files
+from tfgc._errors import TfgcError
 
 WIDTH = 3.5  # inches: text of 8.5 points is 10.7 pixels high on a phone that is 360 pixels wide
 INK, MUTED, LINE, CARD = "#1b2229", "#56616c", "#d7dde2", "#ffffff"
-SERIES = ("#0069a8", "#b84a00", "#00775a", "#a03c75", "#7d5f00", "#5650c8")  # told apart by the colour-blind
+SERIES = ("#0069a8", "#b84a00", "#00775a", "#a03c75", "#7d5f00", "#5650c8")  # also distinct to colour-blind readers
 MARKERS = "osD^vP*X"
 _NAMES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {c: f"s{i}" for i, c in enumerate(SERIES)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
+class Plot:
     """Something to draw.
 
     Attributes:
-        of: What it is of: a network, or nothing.
+        subject: The network that it is about; may be empty.
         title: What it shows.
-        told: The same in words, for who cannot see it.
+        alt_text: The same in words, for those who cannot see it.
         draw: A function that draws on a matplotlib figure or subfigure.
         height: In inches.
     """
 
-    of: str
+    subject: str
     title: str
-    told: str
-    draw: Callable
+    alt_text: str
+    draw: Callable[[Any], None]
     height: float
 
-
-def require():
-    """Import matplotlib, or say which extra brings it."""
-    return comparison.require_matplotlib("a report with pictures", "report")
-
-
-def name(picture):
-    """The whole title, for where the picture stands alone."""
-    return f"{picture.of}: {picture.title}" if picture.of else picture.title
+    @property
+    def full_title(self) -> str:
+        """The title of a plot that stands alone."""
+        return f"{self.subject}: {self.title}" if self.subject else self.title
 
 
-def svg(picture, key):
-    """The picture as an `<svg>` element to stand inside of a page; `key` sets its ids apart from other pictures'."""
+def require(what: str = "a report with plots", extra: str = "report") -> Any:
+    """Import matplotlib, or say which extra installs it.
+
+    Raises:
+        TfgcError: If matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError as error:
+        raise TfgcError(f'{what} needs matplotlib: pip install "tfgc[{extra}]"') from error
+    return matplotlib
+
+
+def write_png(plot: Plot | None, path: str | os.PathLike[str]) -> None:
+    """Write one plot into a PNG file.
+
+    Raises:
+        TfgcError: If there is nothing to draw, matplotlib is not installed, or `path` cannot be written.
+    """
+    require("a plot", "plot")
+    if plot is None:
+        raise TfgcError(f"there is nothing to draw into {os.fspath(path)!r}")
+    _files.write(path, png([plot]))
+
+
+def svg(plot: Plot, key: str) -> str:
+    """The plot as an `<svg>` element for a page; `key` makes its ids differ from those of other plots."""
     file = io.StringIO()
     with _drawing(key) as matplotlib:
-        figure = matplotlib.figure.Figure(figsize=(WIDTH, picture.height), layout="constrained")
-        picture.draw(figure)
+        figure = matplotlib.figure.Figure(figsize=(WIDTH, plot.height), layout="constrained")
+        plot.draw(figure)
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
@@ -65,36 +89,36 @@ def svg(picture, key):
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{key}-", text)
     box = re.search(r'viewBox="[^"]*"', text)[0]
     head = (
-        f'<svg {box} role="img" aria-labelledby="{key}-title {key}-told" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        f'<title id="{key}-title">{html.escape(name(picture))}</title>'
-        f'<desc id="{key}-told">{html.escape(picture.told)}</desc>'
+        f'<svg {box} role="img" aria-labelledby="{key}-title {key}-text" xmlns:xlink="http://www.w3.org/1999/xlink">'
+        f'<title id="{key}-title">{html.escape(plot.full_title)}</title>'
+        f'<desc id="{key}-text">{html.escape(plot.alt_text)}</desc>'
     )
     text = head + text[text.index(">") + 1 :]
     return re.sub(r"\s*\n\s*", "\n", text).strip()
 
 
-def _property(colour):
+def _property(colour: str) -> str:
     return f"var(--{_NAMES[colour]})" if colour in _NAMES else colour
 
 
-def png(pictures):
-    """All pictures below one another, as the bytes of a PNG."""
+def png(plots: Sequence[Plot]) -> bytes:
+    """The plots below one another, as the bytes of a PNG."""
     file = io.BytesIO()
-    height = sum(picture.height + 0.3 for picture in pictures)
+    height = sum(plot.height + 0.3 for plot in plots)
     with _drawing("png") as matplotlib:
         figure = matplotlib.figure.Figure(figsize=(WIDTH * 1.4, height * 1.4), layout="constrained")
-        parts = figure.subfigures(len(pictures), 1, height_ratios=[p.height for p in pictures], squeeze=False)
-        for part, picture in zip(parts[:, 0], pictures):
-            part.suptitle(name(picture), fontsize="large", wrap=True)
-            picture.draw(part)
+        parts = figure.subfigures(len(plots), 1, height_ratios=[plot.height for plot in plots], squeeze=False)
+        for part, plot in zip(parts[:, 0], plots):
+            part.suptitle(plot.full_title, fontsize="large", wrap=True)
+            plot.draw(part)
         # A PNG of more than 65536 pixels cannot be drawn.
         figure.savefig(file, format="png", dpi=min(180, 60_000 / (height * 1.4)), metadata={"Software": None})
     return file.getvalue()
 
 
 @contextlib.contextmanager
-def _drawing(key):
-    """Settings for drawing, and matplotlib. Names may hold dollars, and signs that matplotlib's font has not."""
+def _drawing(key: str) -> Iterator[Any]:
+    """matplotlib, with settings for drawing. Names may hold dollar signs, and characters that its font lacks."""
     matplotlib = require()
     settings = {
         "svg.fonttype": "none", "svg.hashsalt": key, "text.parse_math": False, "font.size": 8.5,

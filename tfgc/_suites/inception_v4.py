@@ -1,15 +1,20 @@
 """Inception v4 at batch 32 beside a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both."""
 
+from collections.abc import Iterator
+
 from tfgc import _suites
+from tfgc._records.measurement import Results, Study
+from tfgc._records.table import TextTable
 
-_HEADS = ("system", "activations' peak of plain", "time of plain", "predicted: peak, work")
+_HEADS = ("system", "activations' peak of plain", "time of plain", "predicted peak", "predicted work")
 _LEGEND = (
-    "Shares of the plain step's: of the study's own plain case on a GPU, and here of plain-graph at batch {batch}. "
-    "Swapping and the hybrid are not built in tfgc yet."
+    "Shares and multiples of the plain step's: of the study's own plain case on a GPU, and here of plain-graph at "
+    "batch {batch}. Swapping and the hybrid are not built in tfgc yet."
 )
+_OURS = {"optimal-graph": "tfgc: optimal", "published-graph": "tfgc: at the study's recompute share"}
 
 
-def rows(scale):
+def rows(scale: float) -> list[_suites.SuiteRow]:
     """One network; its published share of activations is also planned for."""
     table = {row["system"]: row for row in _suites.published("tf1_inception_v4")}
     plain = table.pop("plain")
@@ -24,26 +29,37 @@ def rows(scale):
     return [_suites.SuiteRow(cases, published, front=True)]
 
 
-def sheets(results):
+def sheets(results: Results) -> list[TextTable]:
     """A row for each system of the study, then tfgc's."""
-    made = []
-    for study in results.studies:
-        systems = [key.removesuffix("_share") for key in study.published if key.endswith("_share")]
-        rows = [
-            (f"study: {system}", _suites.percent(study.published[f"{system}_share"], 1),
-             f"x {study.published[f'{system}_times']:.2f}", "")
-            for system in systems
-        ]  # fmt: skip
-        names = {"optimal-graph": "tfgc: optimal", "published-graph": "tfgc: at the study's recompute share"}
-        for name, label in names.items():
-            measured, predicted = _suites.shares(study, name, "ok"), _suites.shares(study, name, "predicted")
-            rows.append(
-                (
-                    label,
-                    _suites.percent(measured and measured[0], 1),
-                    f"x {measured[1]:.2f}" if measured else "",
-                    f"{_suites.percent(predicted[0], 1)}, x {predicted[1]:.2f}" if predicted else "",
-                )
-            )
-        made.append(_suites.TextTable("Inception v4", _HEADS, tuple(rows), _LEGEND.format(batch=study.batch_size)))
-    return made
+    return [
+        _suites.table(
+            "Inception v4", _HEADS, _rows(study), _LEGEND.format(batch=study.batch_size), summary=_summary(study)
+        )
+        for study in results.studies
+    ]
+
+
+def _rows(study: Study) -> Iterator[tuple[str, ...]]:
+    for key, share in study.published.items():
+        system, _, what = key.rpartition("_")
+        if what == "share":
+            times = _suites.times(study.published[f"{system}_times"])
+            yield f"study: {system}", _suites.percent(share, 1), times, "", ""
+    for name, label in _OURS.items():
+        peak, times = _suites.measured(study, name) or (None, None)
+        predicted, work = _suites.predicted(study, name) or (None, None)
+        yield label, _suites.percent(peak, 1), _suites.times(times), _suites.percent(predicted, 1), _suites.times(work)
+
+
+def _summary(study: Study) -> str:
+    """How the plan at the study's share compares with the study's recompute, and how far plans go."""
+    same, least = (_suites.shares(study, name) for name in ("published-graph", "optimal-graph"))
+    if same is None or least is None:
+        return ""
+    share, times = study.published["recompute_share"], study.published["recompute_times"]
+    held = "met" if same[0] <= share and same[1] <= times else "missed"
+    return (
+        f"The study's recompute needs {_suites.percent(share, 1)} of the plain peak in {times:.2f} times the plain "
+        f"time. No more of either: {held}, with {_suites.percent(same[0], 1)} in {same[1]:.2f} times the time. The "
+        f"plan of least peak needs {_suites.percent(least[0], 1)} in {least[1]:.2f} times the time."
+    )

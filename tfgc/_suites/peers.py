@@ -1,10 +1,12 @@
-"""tfgc beside other ways to recompute: `tf.recompute_grad`, `keras.RematScope`, PyTorch's checkpoint_sequential.
+"""tfgc compared with other ways to recompute: `tf.recompute_grad`, `keras.RematScope`, PyTorch's checkpoint_sequential.
 
 Each trains the same network from the same seed; what its first step does to weights and states is compared with plain.
 """
 
 from tfgc import _suites
 from tfgc._records.job import Case
+from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._records.table import TextTable
 from tfgc._units import format_bytes, format_seconds
 
 # Where nothing is random and no state moves; statistics; Dropout.
@@ -19,23 +21,25 @@ _PEERS = (
 _TORCH = "sample_cnn"
 _HEADS = ("network, batch", "case", "peak", "cut-off", "step", "time of plain", "first step's update")
 _LEGEND = (
-    "cut-off and time against the plain step of the same mode (predicted, behind ~, against plain-graph); in mode "
-    "torch against plain PyTorch (allocated bytes as its profiler counts them). recompute_grad: split by hand into "
-    "eight parts, each but the last under tf.recompute_grad. RematScope: built under keras.RematScope in that mode; "
-    "larger_than at 2**20 elements, list_of_layers with all that have weights. wrong: what the first step adds to the "
-    "weights (gradients), or to statistics and seeds (states), differs from plain by more than 0.1 % and twice "
+    "cut-off and time against the plain step in the same kind of loop (predicted, behind ~, against plain-graph); in "
+    "mode torch against plain PyTorch (allocated bytes as its profiler counts them). recompute_grad: split by hand "
+    "into eight parts, each but the last under tf.recompute_grad. RematScope: built under keras.RematScope in that "
+    "mode; larger_than at 2**20 elements, list_of_layers with all that have weights. wrong: what the first step adds "
+    "to the weights (gradients), or to statistics and seeds (states), differs from plain by more than 0.1 % and twice "
     "what plain steps differ by between eager and graph, or with weights that are one rounding off."
 )
 
 
-def rows(scale):
+def rows(scale: float) -> list[_suites.SuiteRow]:
     """Three networks, each in every way."""
     made = []
     for network, batch, image_size in _NETWORKS:
         batch_size = _suites.scaled(batch, scale)
         names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-compiled")
         cases = _suites.cases(network, batch_size, *names, image_size=image_size, checked=True)
-        peers = [(peer, mode, {"checked": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")]
+        peers: list[tuple[str, str, dict]] = [
+            (peer, mode, {"checked": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")
+        ]
         if network == _TORCH:
             peers += [
                 ("plain", "torch", {"peer": "torch"}),
@@ -47,27 +51,40 @@ def rows(scale):
     return made
 
 
-def sheets(results):
-    """A row for each case; failures and wrong results are told as such."""
-    table = tuple(_row(study, record) for study in results.studies for record in study.records)
-    return [_suites.TextTable("Beside the other ways to recompute", _HEADS, table, _LEGEND)]
+def sheets(results: Results) -> list[TextTable]:
+    """A row for each case; failures and wrong results stand as such."""
+    rows = [_row(study, record) for study in results.studies for record in study.records]
+    return [_suites.table("Beside the other ways to recompute", _HEADS, rows, _LEGEND, _summary(results))]
 
 
-def _row(study, record):
-    network = f"{study.network}, {study.batch_size}"
+def _summary(results: Results) -> str:
+    """How many cases of each way fail, or train otherwise than plain."""
+    ways: dict[str, list[Measurement]] = {}
+    for record in (record for study in results.studies for record in study.records):
+        if record.case != "plain" and record.mode != "torch" and record.status != "predicted":
+            ways.setdefault(record.case, []).append(record)
+    sentences = []
+    for way, records in ways.items():
+        failed, wrong = sum(r.status != "ok" for r in records), sum(bool(r.wrong) for r in records)
+        faults = [f"{count} {what}" for count, what in ((failed, "failed"), (wrong, "wrong")) if count]
+        sentences.append(f"{way}: {' and '.join(faults) or 'none wrong'} of {len(records)} cases.")
+    return " ".join(sentences)
+
+
+def _row(study: Study, record: Measurement) -> tuple[str, ...]:
+    head = _suites.heading(study), record.name
     if record.status == "predicted":
-        foreseen = _suites.shares(study, record.name, "predicted")
-        if foreseen is None:
-            return network, record.name, "", "", "", "", "not predicted"
-        peak, cut_off, times = format_bytes(record.predicted.peak_bytes), 1 - foreseen[0], f"~ x {foreseen[1]:.2f}"
-        return network, record.name, f"~ {peak}", f"~ {_suites.percent(cut_off, 1)}", "", times, ""
-    if record.status != "ok":
-        return network, record.name, record.status, "", "", "", record.detail
+        predicted = _suites.predicted(study, record.name)
+        if predicted is None or record.predicted is None:
+            return *head, "", "", "", "", "not predicted"
+        peak, cut_off = format_bytes(record.predicted.peak_bytes), _suites.percent(1 - predicted[0], 1)
+        return *head, f"~ {peak}", f"~ {cut_off}", "", f"~ {_suites.times(predicted[1])}", ""
+    if record.status != "ok" or record.peak_bytes is None or record.step_seconds is None:
+        return *head, record.status, "", "", "", record.detail
     plain = _suites.record(study, record.baseline)
     cut_off, overhead = (None, None) if record is plain else record.against(plain)
-    said = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if record.mode == "torch" else "as plain"
-    times = "" if overhead is None else f"x {1 + overhead:.2f}"
+    result = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if record.mode == "torch" else "as plain"
     return (
-        network, record.name, format_bytes(record.peak_bytes), _suites.percent(cut_off, 1),
-        format_seconds(record.step_seconds), times, said,
+        *head, format_bytes(record.peak_bytes), _suites.percent(cut_off, 1), format_seconds(record.step_seconds),
+        _suites.times(None if overhead is None else 1 + overhead), result,
     )  # fmt: skip

@@ -5,31 +5,43 @@ plan of least peak at one replay; at the study's share is the one of least work 
 """
 
 from tfgc import _suites
+from tfgc._records.measurement import Results, Study
+from tfgc._records.table import TextTable
 
 DEPTHS = (18, 34, 50, 101, 152, 200)
 LARGE_BATCH = 128
 _BATCH = 32
 # Predictions are off by 5 % in the median.
 _MARGIN = 0.95
+_SYSTEMS = {"recompute": "study: recompute", "swap": "study: swap", "hybrid_ome": "study: hybrid"}
+_OURS = {"optimal-graph": "optimal", "published-graph": "at the study's share"}
 _HEADS = (
-    "network, batch", "study: recompute", "study: swap", "study: hybrid", "optimal", "at the study's share",
-    "floor, set by", "target",
+    "network, batch", *_SYSTEMS.values(), *(label + more for label in _OURS.values() for more in ("", ", predicted")),
 )  # fmt: skip
-_LEGEND = (
-    "Cells are the activations' peak as a share of the plain step's, and the time as a multiple of the plain step's: "
-    "against plain-graph here (weights' gradients count), against its own plain case in the study, which ran out of "
-    "memory at 200 layers (there the target is the share at 152). Behind ~ what was predicted. Swapping and the hybrid "
-    "are not built in tfgc yet. Target: a smaller share than the study's recompute from 50 layers on, the planner's "
-    "floor before, at no more than 1.25 times the time."
+_TARGET_HEADS = ("network, batch", "floor", "floor set by", "target")
+_PEAK_LEGEND = (
+    "The activations' peak as a share of the plain step's: of plain-graph here (weights' gradients count), of its own "
+    "plain case in the study, which ran out of memory at 200 layers; there the study's columns are megabytes."
 )
-_LARGE_HEADS = ("network, batch", "study: recompute", "study: hybrid", "optimal", "optimal against the study")
+_TIME_LEGEND = (
+    "The time as a multiple of the plain step's; predictions count work. Swapping and the hybrid are not built in tfgc "
+    "yet."
+)
+_TARGET_LEGEND = (
+    "target: a smaller share than the study's recompute from 50 layers on (at 200, the share at 152), the planner's "
+    "floor before, at no more than 1.25 times the time. Verdicts behind ~ are on predictions."
+)
+_LARGE_HEADS = (
+    "network, batch", "study: recompute", "study: hybrid", "optimal, predicted", "plain, predicted",
+    "optimal against the study's recompute",
+)  # fmt: skip
 _LARGE_LEGEND = (
     "Whole-step peaks, weights included, at the study's batch of {batch}: theirs on a GPU, here predicted for the step "
     "in tf.function by optimal, with SGD."
 )
 
 
-def rows(scale):
+def rows(scale: float) -> list[_suites.SuiteRow]:
     """Six depths at batch 32; then predictions at batch 128 whatever the scale: there bytes are compared."""
     table = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth")}
     large = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth_b128")}
@@ -58,39 +70,75 @@ def rows(scale):
     return made
 
 
-def sheets(results):
-    """The table at batch 32, and the whole-step peaks at the larger batch."""
+def sheets(results: Results) -> list[TextTable]:
+    """The targets, the peaks and the times at batch 32, and the whole-step peaks at the larger batch."""
     small = [study for study in results.studies if "recompute_peak_mb" not in study.published]
     large = [study for study in results.studies if "recompute_peak_mb" in study.published]
     made = []
     if small:
-        made.append(_suites.TextTable("ResNets by depth", _HEADS, tuple(map(_row, small)), _LEGEND))
+        verdicts = {study.network: _target(study) for study in small}
+        target = "A smaller share than the study's recompute, or the floor, at no more than 1.25 times the time"
+        made = [
+            _suites.table(
+                "ResNets by depth, targets", _TARGET_HEADS, map(_target_row, small), _TARGET_LEGEND,
+                _suites.outcome(target, verdicts),
+            ),
+            _suites.table("ResNets by depth, peak", _HEADS, map(_peak_row, small), _PEAK_LEGEND, _less(small, 0)),
+            _suites.table("ResNets by depth, time", _HEADS, map(_time_row, small), _TIME_LEGEND, _less(small, 1)),
+        ]  # fmt: skip
     if large:
         legend = _LARGE_LEGEND.format(batch=large[0].batch_size)
-        table = tuple(map(_large_row, large))
-        made.append(_suites.TextTable("ResNets by depth, larger batch", _LARGE_HEADS, table, legend))
+        rows = [_large_row(study) for study in large]
+        verdicts = {s.network: _large_verdict(row[-1]) for s, row in zip(large, rows)}
+        summary = _suites.outcome("Less than the study's recompute, by prediction", verdicts)
+        made.append(_suites.table("ResNets by depth, larger batch", _LARGE_HEADS, rows, legend, summary))
     return made
 
 
-def _row(study):
+def _target_row(study: Study) -> tuple[str, ...]:
     plain = _suites.record(study, "plain-graph")
-    floor = plain.predicted and plain.predicted.floor_bytes / plain.predicted.plain_bytes
+    known = plain and plain.predicted
+    floor = known and known.floor_bytes / known.plain_bytes
+    return _suites.heading(study), _suites.percent(floor, 1), known.floor_node if known else "", _target(study)
+
+
+def _peak_row(study: Study) -> list[str]:
+    cells = [_suites.heading(study)]
+    for system in _SYSTEMS:
+        share = study.published.get(f"{system}_share")
+        cells.append(f"{study.published[f'{system}_mb']:,.0f} MB" if share is None else _suites.percent(share, 1))
+    for name in _OURS:
+        measured, predicted = _suites.measured(study, name), _suites.predicted(study, name)
+        cells.append(_suites.status(study, name) or _suites.percent(measured and measured[0], 1))
+        cells.append(_suites.percent(predicted and predicted[0], 1))
+    return cells
+
+
+def _time_row(study: Study) -> list[str]:
+    cells = [_suites.heading(study), *(_suites.times(study.published.get(f"{system}_times")) for system in _SYSTEMS)]
+    for name in _OURS:
+        measured, predicted = _suites.measured(study, name), _suites.predicted(study, name)
+        cells.append(_suites.status(study, name) or _suites.times(measured and measured[1]))
+        cells.append(_suites.times(predicted and predicted[1]))
+    return cells
+
+
+def _less(studies: list[Study], which: int) -> str:
+    """In how many networks each case does at least as well as the study's recompute, by peak (0) or time (1)."""
+    theirs = [study.published.get(("recompute_share", "recompute_times")[which]) for study in studies]
+    told = []
+    for name, label in _OURS.items():
+        pairs = [(_suites.shares(study, name), goal) for study, goal in zip(studies, theirs)]
+        known = [(ours[which], goal) for ours, goal in pairs if ours is not None and goal is not None]
+        told += [f"{label}: {sum(ours <= goal for ours, goal in known)} of {len(known)}"] if known else []
+    if not told:
+        return ""
     return (
-        f"{study.network}, {study.batch_size}",
-        *(_cell(study.published, system) for system in ("recompute", "swap", "hybrid_ome")),
-        *(_suites.told(study, name) for name in ("optimal-graph", "published-graph")),
-        f"{_suites.percent(floor, 1)}, {plain.predicted.floor_node}" if floor else "",
-        _target(study),
+        f"No larger {('share', 'multiple')[which]} than the study's recompute in so many networks: {'; '.join(told)}."
     )
 
 
-def _cell(published, system):
-    if f"{system}_share" not in published:
-        return f"{published[f'{system}_mb']:,.0f} MB; plain: oom"
-    return f"{_suites.percent(published[f'{system}_share'], 1)}, x {published[f'{system}_times']:.2f}"
-
-
-def _target(study):
+def _target(study: Study) -> str:
     """Whether a plan meets the study's share, or the floor in a shallow network, in 1.25 times the time."""
     optimal = _suites.record(study, "optimal-graph")
     found = [f for f in (_suites.shares(study, name) for name in ("optimal-graph", "published-graph")) if f]
@@ -99,27 +147,36 @@ def _target(study):
     sign = "~ " if optimal.status == "predicted" else ""
     if study.network in ("resnet18", "resnet34"):
         records = [_suites.record(study, name) for name in ("optimal-graph", "published-graph")]
-        least = min((r for r in records if r is not None and r.predicted), key=lambda r: r.predicted.buffer_bytes)
-        gap = least.predicted.buffer_bytes / least.predicted.floor_bytes - 1
-        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", _suites.shares(study, least.name)[1] - 1.25))
+        known = [(r.predicted.buffer_bytes or 0, r.predicted, r.name) for r in records if r is not None and r.predicted]
+        buffers, least, name = min(known, key=lambda one: one[0])
+        gap, shares = buffers / least.floor_bytes - 1, _suites.shares(study, name)
+        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", shares[1] - 1.25 if shares else 0.0))
     else:
         goal = study.published["goal"]
         share, times = min(found, key=lambda f: max(0, f[0] - goal) + max(0, f[1] - 1.25))
         misses = (("share", share - goal), ("time", times - 1.25))
-    told = ", ".join(f"{what} by {excess * 100:.1f} points" for what, excess in misses if excess > 0)
-    return f"{sign}missed: {told}" if told else f"{sign}met"
+    missed = ", ".join(f"{what} by {excess * 100:.1f} points" for what, excess in misses if excess > 0)
+    return f"{sign}missed: {missed}" if missed else f"{sign}met"
 
 
-def _large_row(study):
-    plain, optimal = (_suites.record(study, name) for name in ("plain-graph", "optimal-graph"))
+def _large_row(study: Study) -> tuple[str, ...]:
+    plain, optimal = (_whole_step(study, name) for name in ("plain-graph", "optimal-graph"))
     theirs, hybrid = study.published["recompute_peak_mb"], study.published["hybrid_ome_peak_mb"]
-    if optimal is None or optimal.predicted is None:
-        return f"{study.network}, {study.batch_size}", f"{theirs:,.0f} MB", f"{hybrid:,.0f} MB", "", ""
-    ours = (optimal.predicted.peak_bytes + (optimal.predicted.fixed_bytes or 0)) / 1e6
-    return (
-        f"{study.network}, {study.batch_size}",
-        f"{theirs:,.0f} MB",
-        f"{hybrid:,.0f} MB",
-        f"~ {ours:,.0f} MB of {(plain.predicted.peak_bytes + (plain.predicted.fixed_bytes or 0)) / 1e6:,.0f} MB",
-        f"{ours / theirs:.2f}",
-    )
+    head = _suites.heading(study), f"{theirs:,.0f} MB", f"{hybrid:,.0f} MB"
+    if optimal is None or plain is None:
+        return *head, "", "", ""
+    return *head, f"~ {optimal:,.0f} MB", f"~ {plain:,.0f} MB", f"{optimal / theirs:.2f}"
+
+
+def _whole_step(study: Study, name: str) -> float | None:
+    """Predicted megabytes of the whole step."""
+    record = _suites.record(study, name)
+    if record is None or record.predicted is None:
+        return None
+    return (record.predicted.peak_bytes + (record.predicted.fixed_bytes or 0)) / 1e6
+
+
+def _large_verdict(ratio: str) -> str:
+    if not ratio:
+        return ""
+    return "met" if float(ratio) < 1 else f"missed: {ratio} times as much"

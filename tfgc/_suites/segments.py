@@ -4,6 +4,8 @@ A forum report asked why more segments saved nothing in PyTorch's `checkpoint_se
 """
 
 from tfgc import _suites
+from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._records.table import TextTable
 from tfgc._units import format_bytes
 
 COUNTS = (2, 3, 5, 8, 12)
@@ -11,14 +13,14 @@ COUNTS = (2, 3, 5, 8, 12)
 _NETWORKS = (("sample_cnn", 16, None), ("vgg16", 16, 32))
 _HEADS = ("network, batch", "segments", "whole step", "of it weights and optimizer", "cut-off", "time of plain")
 _LEGEND = (
-    "Equal numbers of nodes in each segment, in eager calls as in the report, against plain-eager. whole step: the "
+    "Equal numbers of nodes in each segment, in a Python loop as in the report, against plain-eager. whole step: the "
     "allocator's peak, what is resident between steps included. cut-off: of what comes on top of that, weights' "
     "gradients included. "
-    "In the report (PyTorch) the peak was {reported}. {answer}"
+    "In the report (PyTorch) the peak was {reported}."
 )
 
 
-def rows(scale):
+def rows(scale: float) -> list[_suites.SuiteRow]:
     """A network of large activations, and one of large weights."""
     made = []
     for network, batch_size, image_size in _NETWORKS:
@@ -28,8 +30,8 @@ def rows(scale):
     return made
 
 
-def sheets(results):
-    """A row for each number of segments, and the answer to the report in words."""
+def sheets(results: Results) -> list[TextTable]:
+    """A row for each number of segments, and the answer to the report in sentences."""
     table, answers = [], []
     for study in results.studies:
         plain = _suites.record(study, "plain-eager")
@@ -39,13 +41,13 @@ def sheets(results):
             answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
     reported = _suites.published("torch_segments_sweep")
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
-    told = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
-    legend = _LEGEND.format(reported=told, answer=" ".join(answers))
-    return [_suites.TextTable("By number of segments", _HEADS, tuple(table), legend)]
+    span = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
+    legend = _LEGEND.format(reported=span)
+    return [_suites.table("By number of segments", _HEADS, table, legend, summary=" ".join(answers))]
 
 
-def _row(study, record, plain):
-    head = f"{study.network}, {study.batch_size}", "plain" if record is plain else str(len(record.parts))
+def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[str, ...]:
+    head = _suites.heading(study), "plain" if record is plain else str(len(record.parts))
     if record.status == "predicted" and record.predicted is not None:
         whole = record.predicted.fixed_bytes + record.predicted.peak_bytes
         return *head, f"~ {format_bytes(whole)}", _suites.percent(record.predicted.fixed_bytes / whole), "", ""
@@ -58,7 +60,7 @@ def _row(study, record, plain):
     return *head, format_bytes(whole), share, "" if record is plain else _suites.percent(cut_off, 1), times
 
 
-def _answer(study, plain, planned):
+def _answer(study: Study, plain: Measurement, planned: list[Measurement]) -> str:
     """What the figures say of one network."""
     best = min(planned, key=lambda r: r.peak_bytes)
     most = planned[-1]

@@ -4,18 +4,25 @@ Its peaks were sampled by memory_profiler at line ends, where what happens insid
 """
 
 from tfgc import _suites
+from tfgc._records.measurement import Results, Study
+from tfgc._records.table import TextTable
 
 _KNOWN_AS = {"sample_cnn": "sample_cnn", "vgg16": "vgg16", "big_cnn_3x3": "big_cnn(3, 3)"}
 _CASES = ("plain-eager", "plain-graph", "optimal-compiled", "optimal-graph", "nested-graph")
-_HEADS = ("network, batch", "published", "optimal, eager", "optimal, graph", "nested, graph")
-_LEGEND = (
-    "Cells are the peak as a share of the plain eager step's and the time as a multiple of it, weights and what was "
-    "there before the step left out. Theirs is of the process, sampled at line ends; here it is the allocator's own. "
-    "Behind ~ predictions, against plain-graph."
+_HEADS = (
+    "network, batch",
+    "published",
+    *(name.replace("-", ", ") + more for name in _CASES[2:] for more in ("", ", predicted")),
 )
+_PEAK_LEGEND = (
+    "The peak as a share of the plain eager step's, weights and what was there before the step left out. The published "
+    "peak is of the process, sampled at line ends; here it is the allocator's own. Predictions are shares of "
+    "plain-graph's."
+)
+_TIME_LEGEND = "The time as a multiple of the plain eager step's; predictions are multiples of plain-graph's work."
 
 
-def rows(scale):
+def rows(scale: float) -> list[_suites.SuiteRow]:
     """Three networks at their published batches."""
     made = []
     table = _suites.published("tf2_eager_2020")
@@ -29,14 +36,48 @@ def rows(scale):
     return made
 
 
-def sheets(results):
-    """A row for each network."""
-    table = tuple(
-        (
-            f"{study.network}, {study.batch_size}",
-            f"{_suites.percent(study.published['share'], 1)}, x {study.published['times']:.2f}",
-            *(_suites.told(study, name, "plain-eager") for name in _CASES[2:]),
+def sheets(results: Results) -> list[TextTable]:
+    """A table of peaks and one of times, a row for each network."""
+    return [
+        _suites.table(
+            f"{title} beside a TF2 eager implementation of 2020",
+            _HEADS,
+            [_row(study, which) for study in results.studies],
+            legend,
+            summary=" ".join(_summary(study, which) for study in results.studies),
         )
-        for study in results.studies
+        for which, title, legend in ((0, "Peak", _PEAK_LEGEND), (1, "Time", _TIME_LEGEND))
+    ]
+
+
+def _published(study: Study) -> tuple[float, float]:
+    return study.published["share"], study.published["times"]
+
+
+def _form(which: int, figures: tuple[float, float] | None) -> str:
+    """The peak (0) or the time (1) as text."""
+    if figures is None:
+        return ""
+    return _suites.times(figures[1]) if which else _suites.percent(figures[0], 1)
+
+
+def _row(study: Study, which: int) -> list[str]:
+    cells = [_suites.heading(study), _form(which, _published(study))]
+    for name in _CASES[2:]:
+        cells.append(_suites.status(study, name) or _form(which, _suites.measured(study, name, "plain-eager")))
+        cells.append(_form(which, _suites.predicted(study, name)))
+    return cells
+
+
+def _summary(study: Study, which: int) -> str:
+    """The least peak or time of a network beside the published one."""
+    found = {name: _suites.measured(study, name, "plain-eager") for name in _CASES[2:]}
+    known = {name: figures for name, figures in found.items() if figures is not None}
+    if not known:
+        return ""
+    best = min(known, key=lambda name: known[name][which])
+    less = known[best][which] <= _published(study)[which]
+    return (
+        f"{study.network}: at best {_form(which, known[best])} ({best}), {'no more' if less else 'more'} than the "
+        f"published {_form(which, _published(study))}."
     )
-    return [_suites.TextTable("Beside a TF2 eager implementation of 2020", _HEADS, table, _LEGEND)]

@@ -6,8 +6,10 @@ A file has a click command named `command`. Each imports what it needs when it r
 import importlib
 import pkgutil
 
+import click
 
-def available():
+
+def available() -> dict[str, click.Command]:
     """Mapping from the name of each command to its click command.
 
     >>> "plan" in available()

@@ -1,13 +1,15 @@
 """`tfgc bench`: benchmark suites beside published figures."""
 
+from typing import Any
+
 import click
 
 from tfgc import _suites
-from tfgc._cli import options as shared
+from tfgc._cli import options, progress
 from tfgc._errors import OptionError
 
 
-@click.command("bench", cls=shared.Command, epilog=f"Suites: {', '.join(_suites.available())}.")
+@click.command("bench", cls=options.Command, epilog=f"Suites: {', '.join(_suites.available())}.")
 @click.argument(
     "suite",
     is_eager=True,
@@ -23,13 +25,24 @@ from tfgc._errors import OptionError
 @click.option("--steps", type=int, help="Measured steps per case.  [default: the suite's]")
 @click.option("--measure", is_flag=True, help="Plan by times measured on this device instead of flops.")
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
-@click.option("--table", is_flag=True, is_eager=True, help="Print the results file and run nothing.")
+@click.option("--table", is_flag=True, is_eager=True, help="Print the tables of the results file and run nothing.")
 @click.option(
-    "-o", "--output", type=shared.OUTPUT, callback=lambda context, option, path: _kept(path, **context.params),
+    "-o", "--output", type=options.OUTPUT, callback=lambda context, option, path: _kept(path, **context.params),
     help="Results file; resumed if it exists.  [default: bench-SUITE.json, -predicted with --predict]",
 )  # fmt: skip
-@shared.json_option
-def command(suite, networks, predict, scale, steps, measure, markdown, table, output, json_path):
+@options.json_option
+def command(
+    suite: str,
+    networks: tuple[str, ...],
+    predict: bool,
+    scale: float,
+    steps: int | None,
+    measure: bool,
+    markdown: bool,
+    table: bool,
+    output: str,
+    json_path: str | None,
+) -> None:
     """Measure the networks of a published SUITE, or those named, next to the published figures.
 
     Each case runs in a separate process and is saved to the results file as soon as it finishes, so an interrupted
@@ -37,6 +50,7 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
     """
     from tfgc._measure import results_file, suite_runner
     from tfgc._report import comparison
+    from tfgc._report import markdown as markdown_tables
 
     rows = suite_runner.chosen_rows(suite, scale, networks)
     if predict and steps is not None:
@@ -44,24 +58,24 @@ def command(suite, networks, predict, scale, steps, measure, markdown, table, ou
     if table:
         results = results_file.read(suite, output, networks)
     else:
-        file = results_file.ResultsFile(suite, output, predict, shared.this_command())
-        with shared.progress(suite, sum(map(suite_runner.size, rows)), "cases") as bar:
-            draw = {"started": bar.start, "done": lambda _: bar.done(), "kept": lambda _: bar.skip()}
+        file = results_file.ResultsFile(suite, output, predict, options.this_command())
+        with progress.bar(suite, sum(map(suite_runner.size, rows)), "cases") as cases:
+            draw = {"started": cases.start, "done": lambda _: cases.done(), "kept": lambda _: cases.skip()}
             for event in suite_runner.run(rows, file, measure=measure, steps=steps):
                 draw[event.kind](event.what)
         results = file.results
-    if shared.emit_json(results, json_path):
+    if options.emit_json(results, json_path):
         return
     for sheet in _suites.get(suite).sheets(results):
         if markdown:
-            click.echo(sheet.markdown())
+            click.echo(markdown_tables.table(sheet))
         else:
             comparison.print_table(sheet)
     if not table:
-        click.echo(f"kept in {output}; tfgc report {output} -o report.html makes a page of it", err=True)
+        click.echo(f"results are in {output}; for a page: tfgc report {output} -o report.html", err=True)
 
 
-def _kept(path, suite, predict, table, **_):
+def _kept(path: str | None, suite: str, predict: bool, table: bool, **_: Any) -> str:
     """The results file, which is written unless it is only to be shown."""
     path = path or f"bench-{suite}{'-predicted' if predict else ''}.json"
-    return (shared.read if table else shared.written)(path)
+    return (options.read if table else options.written)(path)

@@ -2,23 +2,35 @@
 
 import click
 
-from tfgc._cli import options as shared
+from tfgc._cli import options, progress, values
 from tfgc._errors import TfgcError
 
 
-@click.command("compare", cls=shared.Command)
-@shared.model_options
+@click.command("compare", cls=options.Command)
+@options.model_options
 @click.option(
     "--strategy",
+    type=values.Names(),
     help="Comma-separated strategies; sqrt:8 means sqrt with 8 segments.  "
     "[default: none with a plan, budget with a budget, else sqrt]",
 )
-@click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Measure this plan file; repeatable.")
+@click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Measure this plan file; repeatable.")
 @click.option("--budget", help="Memory for the whole step, for strategies that take a budget.")
 @click.option("--steps", type=int, default=5, show_default=True, help="Measured steps per case.")
-@click.option("--plot", "plot_path", type=shared.PICTURE, help="Plot memory over time to this PNG file.")
-@shared.json_option
-def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, steps, plot_path, json_path):
+@click.option("--plot", "plot_path", type=options.PICTURE, help="Plot memory over time to this PNG file.")
+@options.json_option
+def command(
+    name: str,
+    batch_size: int,
+    image_size: int | None,
+    inputs: values.Shapes,
+    strategy: tuple[str, ...] | None,
+    plan_paths: tuple[str, ...],
+    budget: str | None,
+    steps: int,
+    plot_path: str | None,
+    json_path: str | None,
+) -> None:
     """Measure memory and time of training NAME against a plain GradientTape.
 
     The cases run one after the other, each in a separate process: plain-eager, plain-graph, and each
@@ -28,28 +40,27 @@ def command(name, batch_size, image_size, inputs, strategy, plan_paths, budget, 
     """
     from tfgc._measure import compare
     from tfgc._records import measurement
-    from tfgc._report import comparison
+    from tfgc._report import comparison, plots, svg
 
-    wanted = None if strategy is None else [item.strip() for item in strategy.split(",") if item.strip()]
     cases = compare.plan_cases(
-        name, batch_size, wanted, image_size, steps,
-        plans=plan_paths, budget=budget, input_shapes=shared.shapes(inputs) or None,
+        name, batch_size, strategy, image_size, steps,
+        plans=plan_paths, budget=budget, input_shapes=dict(inputs) or None,
     )  # fmt: skip
     if plot_path:
-        comparison.require_matplotlib()
-    with shared.progress(name, len(cases), "cases") as told:
+        svg.require("a plot", "plot")
+    with progress.bar(name, len(cases), "cases") as runs:
         study = compare.study(
             cases,
             front=bool(json_path),
             marks=(budget,) if budget else (),
-            on_start=lambda case: told.start(f"{name}: {case}"),
-            on_result=lambda _: told.done(),
+            on_start=lambda case: runs.start(f"{name}: {case}"),
+            on_result=lambda _: runs.done(),
         )
-    if plot_path:
-        comparison.plot(study.records, plot_path)
-    if not shared.emit_json(measurement.Results((study,), shared.this_command()), json_path):
+    if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         comparison.print_table(comparison.comparison(study.records))
         comparison.print_table(comparison.losses(study.records))
+    if plot_path:
+        svg.write_png(plots.memory(study), plot_path)
     failed = [r for r in study.records if r.status == "failed"]
     if failed:
         raise TfgcError(f"{len(failed)} of {len(study.records)} cases failed; {failed[0].name}: {failed[0].detail}")

@@ -4,21 +4,22 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+from typing import Any
 
 import click
 
-from tfgc._cli import options as shared
+from tfgc._cli import options
 from tfgc._errors import OptionError
 
 _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
 
 
-@click.command("info", cls=shared.Command)
-@shared.json_option
-def command(json_path):
+@click.command("info", cls=options.Command)
+@options.json_option
+def command(json_path: str | None) -> None:
     """Print versions, devices and free memory: include them when you report a problem."""
     facts = _facts()
-    if shared.emit_json(facts, json_path):
+    if options.emit_json(facts, json_path):
         return
     from tfgc._units import format_bytes
 
@@ -33,10 +34,10 @@ def command(json_path):
         click.echo(f"{'device':16} {device['name']}{free}")
 
 
-def _facts():
+def _facts() -> dict[str, Any]:
     import psutil
 
-    shared.import_quietly()
+    options.import_quietly()
     import tensorflow as tf
 
     packages = ("tfgc", "tensorflow", "keras", "numpy", *_EXTRAS)
@@ -60,7 +61,7 @@ def _facts():
     }
 
 
-def _free():
+def _free() -> int | None:
     """Bytes that the first device has free for TensorFlow; None if they cannot be read."""
     from tfgc._planning import free_memory
 
@@ -70,7 +71,7 @@ def _free():
         return None
 
 
-def _version(package):
+def _version(package: str) -> str | None:
     """The installed version; that of a build of TensorFlow for the CPU alone counts as well."""
     for name in (package, f"{package}-cpu"):
         try:

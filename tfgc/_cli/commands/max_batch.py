@@ -3,21 +3,21 @@
 import click
 
 from tfgc import _files
-from tfgc._cli import options as shared
+from tfgc._cli import options, progress, values
 from tfgc._errors import OptionError
 
 
-@click.command("max-batch", cls=shared.Command)
-@shared.name_argument
+@click.command("max-batch", cls=options.Command)
+@options.name_argument
 @click.option("--budget", required=True, help="Memory for the whole step: 8GB, or auto (free memory).")
 @click.option("--image-size", type=int, help="Image height and width, for networks that accept it.")
 @click.option(
-    "--input", "inputs", multiple=True, metavar="NAME=128,64",
+    "--input", "inputs", multiple=True, type=values.InputShape(), metavar="NAME=128,64",
     help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
 )  # fmt: skip
 @click.option("--strategy", help="Planning strategy.  [default: the plan with the lowest peak for each batch]")
 @click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE",
+    "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
     help="Strategy option: a number or comma-separated names; repeatable.",
 )  # fmt: skip
 @click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]")
@@ -25,9 +25,21 @@ from tfgc._errors import OptionError
     "--confirm/--no-confirm", default=True, help="Measure batches around the predicted one.  [default: confirm]"
 )
 @click.option("--steps", type=int, default=3, show_default=True, help="Measured steps per run.")
-@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan for that batch to this file.")
-@shared.json_option
-def command(name, budget, image_size, inputs, strategy, options, optimizer, confirm, steps, output, json_path):
+@click.option("-o", "--output", type=options.OUTPUT, help="Write the plan for that batch to this file.")
+@options.json_option
+def command(
+    name: str,
+    budget: str,
+    image_size: int | None,
+    inputs: values.Shapes,
+    strategy: str | None,
+    strategy_options: values.Settings,
+    optimizer: str | None,
+    confirm: bool,
+    steps: int,
+    output: str | None,
+    json_path: str | None,
+) -> None:
     """Find the largest batch of NAME whose training step fits in a budget, with and without recomputation.
 
     Predicted first, then measured in at most eight child processes each, until a batch fits and one that is at most
@@ -39,26 +51,26 @@ def command(name, budget, image_size, inputs, strategy, options, optimizer, conf
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
-    with shared.progress(name, 1 + 2 * max_batch.RUNS * confirm, "runs at most") as told:
+    with progress.bar(name, 1 + 2 * max_batch.RUNS * confirm, "runs at most") as runs:
 
-        def start(what):
+        def start(what: str) -> None:
             if what != max_batch.FIRST:
-                told.done()
-            told.start(f"{name}: {what}")
+                runs.done()
+            runs.start(f"{name}: {what}")
 
         result = max_batch.max_batch(
             name,
             budget,
             strategy=strategy,
             image_size=image_size,
-            input_shapes=shared.shapes(inputs) or None,
+            input_shapes=dict(inputs) or None,
             optimizer=optimizer,
             confirm=confirm,
             steps=steps,
             on_start=start,
-            **shared.settings(options),
+            **dict(strategy_options),
         )
     if output:
         _files.write(output, result.plan.to_json())
-    if not shared.emit_json(batch_limit.facts(result), json_path):
+    if not options.emit_json(batch_limit.facts(result), json_path):
         comparison.print_table(batch_limit.table(result))

@@ -3,16 +3,28 @@
 import click
 
 from tfgc import _files
-from tfgc._cli import options as shared
+from tfgc._cli import options, values
 
 
-@click.command("plan", cls=shared.Command)
-@shared.model_options
-@shared.plan_options
-@shared.cost_options
-@click.option("-o", "--output", type=shared.OUTPUT, help="Write the plan to this file.")
-@shared.json_option
-def command(name, batch_size, image_size, inputs, budget, strategy, options, measure, optimizer, output, json_path):
+@click.command("plan", cls=options.Command)
+@options.model_options
+@options.plan_options
+@options.cost_options
+@click.option("-o", "--output", type=options.OUTPUT, help="Write the plan to this file.")
+@options.json_option
+def command(
+    name: str,
+    batch_size: int,
+    image_size: int | None,
+    inputs: values.Shapes,
+    budget: str | None,
+    strategy: str | None,
+    strategy_options: values.Settings,
+    measure: bool,
+    optimizer: str | None,
+    output: str | None,
+    json_path: str | None,
+) -> None:
     """Choose what to keep and what to recompute when NAME trains.
 
     With --budget, the fastest plan that fits; otherwise the plan with the lowest peak. Memory and
@@ -20,17 +32,17 @@ def command(name, batch_size, image_size, inputs, budget, strategy, options, mea
     """
     from tfgc._report import fronts
 
-    with shared.warnings_in_a_line():
-        model, sizes = shared.open_model(name, image_size, inputs)
+    with options.warnings_in_a_line():
+        model, sizes = options.open_model(name, image_size, inputs)
         from tfgc._planning import planner
 
         common = {"input_shapes": sizes, "measure": measure, "optimizer": optimizer}
-        made = shared.make_plan(model, batch_size, budget, strategy, options, **common)
+        made = options.make_plan(model, batch_size, budget, strategy, strategy_options, **common)
         step, plain = (planner.estimate(model, batch_size, which, **common) for which in (made, None))
     facts = fronts.facts(name, made, step, plain)
     if output:
         _files.write(output, made.to_json())
-    if shared.emit_json(facts, json_path):
+    if options.emit_json(facts, json_path):
         return
     for line in fronts.summary(facts):
         click.echo(line)

@@ -3,21 +3,21 @@
 import click
 
 from tfgc import _files
-from tfgc._cli import options as shared
+from tfgc._cli import options
 
 _DEFAULT = "report.html"
 
 
-@click.command("report", cls=shared.Command)
-@click.argument("files", nargs=-1, required=True, type=shared.INPUT)
+@click.command("report", cls=options.Command)
+@click.argument("files", nargs=-1, required=True, type=options.INPUT)
 @click.option(
-    "-o", "--output", type=shared.OUTPUT,
+    "-o", "--output", type=options.OUTPUT,
     callback=lambda context, option, path: _output(context, path),
     help="File to write: .html (self-contained page), .md (Markdown) or .png (figures).  "
     "[default: report.html]",
 )  # fmt: skip
-@shared.json_option
-def command(files, output, json_path):
+@options.json_option
+def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
     """Write a report from the results FILES of `bench`, `compare --json` and `sweep --json`.
 
     A Pareto front is joined with the measurements of the same network and batch size. Nothing is measured or
@@ -28,14 +28,14 @@ def command(files, output, json_path):
 
     kind = html_page.ending(output or _DEFAULT)
     listed = [measurement.read(path) for path in files]
-    if shared.emit_json(measurement.Results(tuple(study_tables.joined(listed)), shared.this_command()), json_path):
+    if options.emit_json(measurement.Results(tuple(study_tables.joined(listed)), options.this_command()), json_path):
         return
     html_page.require(kind)
     _files.write(output, html_page.render(listed, kind))
     click.echo(f"written to {output}")
 
 
-def _output(context, path):
+def _output(context: click.Context, path: str | None) -> str | None:
     """The file to write; none where the results are printed in its place."""
     printed = context.params["json_path"] == "-"
-    return path if path is not None or printed else shared.written(_DEFAULT)
+    return path if path is not None or printed else options.written(_DEFAULT)

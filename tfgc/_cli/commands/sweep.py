@@ -2,22 +2,33 @@
 
 import click
 
-from tfgc._cli import options as shared
+from tfgc._cli import options, values
 from tfgc._errors import OptionError
 
 
-@click.command("sweep", cls=shared.Command)
-@shared.model_options
+@click.command("sweep", cls=options.Command)
+@options.model_options
 @click.option("--budget", help="Mark the plan with the least overhead within this budget.")
-@click.option("--budgets", help="Comma-separated budgets; show the plan that each one buys.")
+@click.option("--budgets", type=values.Names(), help="Comma-separated budgets; show the plan that each one buys.")
 @click.option("--points", type=int, default=12, show_default=True, help="Number of plans to show.")
-@click.option("--plan", "plan_paths", multiple=True, type=shared.INPUT, help="Also show this plan file; repeatable.")
-@shared.cost_options
-@click.option("--plot", "plot_path", type=shared.PICTURE, help="Plot overhead against peak memory to this PNG file.")
-@shared.json_option
+@click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Also show this plan file; repeatable.")
+@options.cost_options
+@click.option("--plot", "plot_path", type=options.PICTURE, help="Plot overhead against peak memory to this PNG file.")
+@options.json_option
 def command(
-    name, batch_size, image_size, inputs, budget, budgets, points, plan_paths, measure, optimizer, plot_path, json_path
-):  # fmt: skip
+    name: str,
+    batch_size: int,
+    image_size: int | None,
+    inputs: values.Shapes,
+    budget: str | None,
+    budgets: tuple[str, ...] | None,
+    points: int,
+    plan_paths: tuple[str, ...],
+    measure: bool,
+    optimizer: str | None,
+    plot_path: str | None,
+    json_path: str | None,
+) -> None:
     """Print the Pareto front of training NAME: the least overhead for each peak.
 
     From the lowest reachable peak to the plain step. Predicted; nothing is trained. `tfgc report` reads the JSON
@@ -25,16 +36,15 @@ def command(
     """
     from tfgc._core import plan
     from tfgc._records import measurement
-    from tfgc._report import comparison, fronts
+    from tfgc._report import comparison, fronts, plots, svg
 
     plans = [(path, plan.read(path)) for path in plan_paths]
-    listed = [word.strip() for word in (budgets or "").split(",") if word.strip()]
-    if budgets is not None and not listed:
-        raise OptionError(f"--budgets {budgets!r}: name budgets, such as 1GB,2GB,60%")
+    if budgets == ():
+        raise OptionError("--budgets: name budgets, such as 1GB,2GB,60%")
     if plot_path:
-        comparison.require_matplotlib()
-    with shared.warnings_in_a_line():
-        model, sizes = shared.open_model(name, image_size, inputs)
+        svg.require("a plot", "plot")
+    with options.warnings_in_a_line():
+        model, sizes = options.open_model(name, image_size, inputs)
         from tfgc._planning import sweep
 
         front = sweep.sweep(
@@ -42,16 +52,16 @@ def command(
             name,
             batch_size,
             points=points,
-            budgets=list(dict.fromkeys([*listed, *([budget] if budget else [])])),
+            budgets=list(dict.fromkeys([*(budgets or ()), *([budget] if budget else [])])),
             plans=plans,
             input_shapes=sizes,
             measure=measure,
             optimizer=optimizer,
         )
-    if plot_path:
-        fronts.plot(front, plot_path)
     study = measurement.Study(name, batch_size, front=front)
-    if shared.emit_json(measurement.Results((study,), shared.this_command()), json_path):
+    if plot_path:
+        svg.write_png(plots.front(study), plot_path)
+    if options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         return
     comparison.print_table(fronts.table(front))
     if front.choices:

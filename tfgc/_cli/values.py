@@ -1,0 +1,68 @@
+"""The types of option values that are more than a word: lists of names, input shapes, strategy options."""
+
+import contextlib
+from typing import Any
+
+import click
+
+from tfgc._errors import OptionError, check_int
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+Settings = tuple[tuple[str, Any], ...]
+
+
+class Names(click.ParamType):
+    """Names with commas between them.
+
+    >>> Names().convert("sqrt:8, optimal,", None, None)
+    ('sqrt:8', 'optimal')
+    """
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else tuple(filter(None, (word.strip() for word in value.split(","))))
+
+
+class InputShape(click.ParamType):
+    """The shape of an input without the batch.
+
+    >>> InputShape().convert("image=32,32,3", None, None)
+    ('image', (32, 32, 3))
+    """
+
+    name = "shape"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
+        if isinstance(value, tuple):
+            return value
+        name, _, sizes = value.rpartition("=")
+        words = [word.strip() for word in sizes.split(",")]
+        if not name or not all(word.isdigit() for word in words):
+            raise OptionError(f"--input {value!r}: must be the input's name and its size without the batch: tokens=128")
+        return name, tuple(check_int(f"--input {name}", int(word)) for word in words)
+
+
+class Setting(click.ParamType):
+    """An option of a strategy: its name, and a number, true or false, or a list of names.
+
+    >>> [Setting().convert(text, None, None) for text in ("segments=8", "nested=false", "keep=conv1,conv2")]
+    [('segments', 8), ('nested', False), ('keep', ['conv1', 'conv2'])]
+    """
+
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        key, _, text = value.partition("=")
+        if not key or not text:
+            raise OptionError(f"--option {value!r}: must be key=value, such as segments=8")
+        if text.lower() in ("true", "false"):
+            return key, text.lower() == "true"
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return key, kind(text)
+        return key, [word.strip() for word in text.split(",")]

@@ -1,0 +1,113 @@
+"""What a report says of a study in sentences, and the glossary. No TensorFlow."""
+
+from collections.abc import Sequence
+
+from tfgc._records.measurement import Measurement, Study
+from tfgc._units import format_bytes
+
+GLOSSARY = (
+    ("peak", "Most bytes at once in a training step, above what stays between steps (weights, optimizer, data): "
+     "the median over the counted steps of what TensorFlow's allocator reports. The peaks of a Pareto front are those "
+     "of the whole step, weights and optimizer slots included."),
+    ("cut-off", "The part of a baseline's peak that is saved: 1 - peak / baseline's peak, in %. Weights and optimizer "
+     "are left out of both."),
+    ("overhead", "The extra time of a step: time / baseline's time - 1, in %. Predictions count work instead: seconds "
+     "measured layer by layer, or floating-point operations (flop)."),
+    ("plain-eager", "The baseline without recomputation, op by op under a GradientTape."),
+    ("plain-graph", "The baseline without recomputation, the step in a tf.function."),
+    ("eager, compiled, graph", "How a step runs: op by op; in a Python loop that calls each segment as a compiled "
+     "function; as a whole in a tf.function."),
+    ("floor", "What one node alone needs, as the planner counts it, and that node. No plan is predicted to need less."),
+    ("stored, inside", "What a segment keeps in memory from its forward to its backward pass, and what it would keep "
+     "if none of it were recomputed."),
+    ("result", "ok; oom: it ran out of memory; failed; wrong, with what differs from plain training."),
+    ("units", "1 kB = 1,000 bytes, 1 MB = 1,000 kB, 1 GB = 1,000 MB; s: seconds, ms: thousandths of them. "
+     "A loss has no unit; nodes, segments, steps and samples of a batch are counted."),
+)  # fmt: skip
+
+
+def heading(study: Study) -> str:
+    """Such as `unet, batch 16`."""
+    return f"{study.network}, batch {study.batch_size}" if study.network else "no network"
+
+
+def best(study: Study) -> Measurement | None:
+    """The recomputed case of least peak that trains as the plain one; None if there is none."""
+    right = [r for r in study.records if r.status == "ok" and not r.wrong and r.peak_bytes is not None]
+    own = [r for r in right if r.case != "plain" and r.mode != "torch"]
+    return min(own, key=lambda r: r.peak_bytes or 0, default=None)
+
+
+def summary(study: Study) -> str:
+    """The outcome, in a few sentences."""
+    least = best(study)
+    if least is not None:
+        sentences = [f"The least peak is that of {least.name}: {format_bytes(least.peak_bytes or 0)}."]
+        sentences += [_against(study, least, name) for name in ("plain-graph", "plain-eager")]
+        return " ".join(filter(None, sentences))
+    measured = [r for r in study.records if r.status == "ok"]
+    if any(r.case != "plain" for r in measured):
+        return "Every recomputed case that ran differs from plain training."
+    if measured:
+        return "Only plain training was measured: there is nothing to compare it with."
+    predicted = [(r.predicted.peak_bytes, r.name) for r in study.records if r.predicted is not None]
+    if predicted:
+        peak, name = min(predicted, key=lambda pair: pair[0])
+        return f"Nothing was measured. The least predicted peak is that of {name}: {format_bytes(peak)}."
+    if study.records:
+        return f"None of the {len(study.records)} cases finished."
+    if study.front is not None and study.front.points:
+        lowest, highest = (pick(study.front.points, key=lambda p: p.peak_bytes) for pick in (min, max))
+        return (
+            f"Predicted, not measured: a step can do with {format_bytes(lowest.peak_bytes)}, weights included, at "
+            f"{lowest.overhead * 100:.1f} % more work. Plain training takes {format_bytes(highest.peak_bytes)}."
+        )
+    return "There are no measurements."
+
+
+def plain(study: Study, name: str) -> Measurement | None:
+    """The plain case of a name such as `plain-graph`, if it was measured."""
+    return next((r for r in study.records if r.name == name and r.status == "ok"), None)
+
+
+def _against(study: Study, record: Measurement, name: str) -> str:
+    """How a case compares with a plain one, in a sentence."""
+    baseline = plain(study, name)
+    if baseline is None:
+        tried = [r.status for r in study.records if r.name == name and r.status in ("oom", "failed")]
+        ends = {"oom": "ran out of memory", "failed": "failed"}
+        return f"There is no baseline {name}: it {ends[tried[0]]}." if tried else ""
+    cut_off, overhead = record.against(baseline)
+    parts = []
+    if cut_off is not None:
+        share = f"{abs(cut_off) * 100:.1f} %"
+        words = f"saves {share} of the peak" if cut_off >= 0 else f"takes {share} more memory"
+        parts.append(f"{words} ({format_bytes(baseline.peak_bytes or 0)})")
+    if overhead is not None:
+        parts.append(f"is {abs(overhead) * 100:.0f} % {'slower' if overhead >= 0 else 'faster'}")
+    return f"Against {baseline.name} it {' and '.join(parts)}." if parts else ""
+
+
+def problems(study: Study) -> list[tuple[str, str]]:
+    """Pairs of a case and what went wrong with it."""
+    found = []
+    for record in study.records:
+        if record.wrong:
+            found.append((record.name, result(record)))
+        elif record.status in ("oom", "failed"):
+            found.append((record.name, f"{record.status}: {record.detail}" if record.detail else record.status))
+    return found
+
+
+def result(record: Measurement) -> str:
+    """The status of a case, or what is wrong with it."""
+    return f"wrong {', '.join(record.wrong)}" if record.wrong else record.status
+
+
+def machines(studies: Sequence[Study]) -> list[str]:
+    """What the measurements ran on, a line each."""
+    found = {}
+    for record in (record for study in studies for record in study.records):
+        facts = ", ".join(f"{name} {value}" for name, value in record.machine.items())
+        found["; ".join(filter(None, [record.device and f"bytes counted on {record.device}", facts]))] = None
+    return [line for line in found if line]
