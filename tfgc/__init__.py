@@ -47,7 +47,7 @@ _HOME = {
 __all__ = sorted([*_HOME, "strategies", "zoo"])
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name in ("strategies", "zoo"):
         return importlib.import_module(f"tfgc.{name}")
     if name not in _HOME:
@@ -55,5 +55,5 @@ def __getattr__(name):
     return getattr(importlib.import_module(f"tfgc.{_HOME[name]}"), name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__

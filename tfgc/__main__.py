@@ -6,11 +6,12 @@
 import errno
 import os
 import sys
+from typing import NoReturn
 
 from tfgc import _user_modules
 
 
-def main():
+def main() -> NoReturn:
     """Run the `tfgc` command."""
     import click
 

@@ -1,7 +1,7 @@
 """Every error and warning that tfgc raises on purpose.
 
-A message quotes what the user wrote, says why it cannot be, and what to do
-instead. `tfgc.__main__` alone turns them into exit codes.
+A message quotes what the user wrote, says what is wrong with it, and what to do
+instead. Only `tfgc.__main__` turns errors into exit codes.
 """
 
 import copyreg
@@ -10,21 +10,23 @@ import operator
 import re
 import sys
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
 
 class TfgcError(Exception):
     """Base of all errors of tfgc; catch it to catch them all."""
 
-    # AutoGraph raises an error of a traced function again under its own type only if it is made as an Exception is.
+    # AutoGraph raises an error of a traced function again under its own type only if the type has Exception's __init__.
     __init__ = Exception.__init__
 
-    def __reduce__(self):
-        # Exception calls the class with the message, which a subclass with arguments of its own does not take.
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception would call the class with the message, which is not what a subclass with other arguments takes.
         return copyreg.__newobj__, (type(self), *self.args), vars(self)
 
 
 class OptionError(TfgcError, ValueError):
-    """An argument that cannot be: unknown, out of range or not applicable."""
+    """An invalid argument: unknown, out of range or not applicable."""
 
 
 class UnsupportedModelError(TfgcError, TypeError):
@@ -53,7 +55,9 @@ class InfeasibleBudgetError(TfgcError):
         1000 True dense
     """
 
-    def __init__(self, budget, least, node, also="", instead="a smaller batch or input"):
+    def __init__(
+        self, budget: int, least: int, node: str, also: str = "", instead: str = "a smaller batch or input"
+    ) -> None:
         super().__init__(
             f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
             f"{node!r}. Use {instead}, or that budget"
@@ -70,14 +74,14 @@ class NotReplayableWarning(UserWarning):
 
 
 class StaleTraceWarning(UserWarning):
-    """A `tf.function` of the user's own was traced before a model was enabled or disabled, and goes on as it was."""
+    """A `tf.function` of the user was traced before a model was enabled or disabled, and keeps running as before."""
 
 
 class OpenSizesWarning(UserWarning):
-    """A plan was asked for without the sizes that it takes to choose one, so nothing is recomputed."""
+    """A plan was requested without the sizes needed to choose one, so nothing is recomputed."""
 
 
-def warn(message, category):
+def warn(message: str, category: type[Warning]) -> None:
     """Warn, pointing at the line outside of tfgc that called into it."""
     frame, level = sys._getframe(1), 2
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tfgc":
@@ -85,7 +89,7 @@ def warn(message, category):
     warnings.warn(message, category, stacklevel=level)
 
 
-def check_int(name, value, least=1):
+def check_int(name: str, value: Any, least: int = 1) -> int:
     """Return `value` as an int, or say what `name` must be.
 
     >>> check_int("segments", 3)
@@ -100,7 +104,7 @@ def check_int(name, value, least=1):
     return number
 
 
-def check_bool(name, value):
+def check_bool(name: str, value: Any) -> bool:
     """Return `value` if it is True or False, or say that `name` must be.
 
     >>> check_bool("nested", False)
@@ -111,7 +115,7 @@ def check_bool(name, value):
     return value
 
 
-def did_you_mean(name, known):
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return a hint such as ``; did you mean 'conv2'?`` or an empty string.
 
     >>> did_you_mean("sqr", ["sqrt", "uniform"])
@@ -125,7 +129,7 @@ def did_you_mean(name, known):
     return "; did you mean " + " or ".join(repr(m) for m in matches) + "?"
 
 
-def one_line(error):
+def one_line(error: BaseException) -> str:
     """The message of an error in one line. Keras prints what went wrong in bold, below a line that says where.
 
     >>> one_line(ValueError("no luck\\nat all"))

@@ -1,8 +1,8 @@
-"""Write files whole or not at all, and tell which paths lead to the same file.
+"""Write files whole or not at all, and find out which paths lead to the same file.
 
 The new contents go into a temporary file beside the old one, which they replace once they are on the disk: a full
 disk, an error or Ctrl-C leaves the old file and nothing else. A symbolic link stays and what it leads to is replaced;
-permissions stay, too. What is no file (a pipe, /dev/null, /dev/stdout) is written to directly.
+permissions stay, too. Pipes and devices (/dev/null, /dev/stdout) are written to directly.
 """
 
 import contextlib
@@ -11,15 +11,19 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from tfgc._errors import TfgcError
 
+Path = str | os.PathLike[str]
 
-def write(path, contents):
+
+def write(path: Path, contents: str | bytes) -> None:
     """Write text or bytes as the whole contents of `path`.
 
     Raises:
-        TfgcError: If that cannot be; what was there before is there still.
+        TfgcError: If that is not possible; the old file then remains.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -28,7 +32,7 @@ def write(path, contents):
     [('plan.json', '{}')]
     """
     contents = contents.encode() if isinstance(contents, str) else contents
-    with _told(path):
+    with _reporting(path):
         if not is_file(path):
             sys.stdout.flush()
             with _opened(path) as file:
@@ -45,7 +49,7 @@ def write(path, contents):
             os.replace(name, target)
 
 
-def check_writable(path):
+def check_writable(path: Path | None) -> None:
     """Fail before an hour of work rather than after it, unless `path` is None; nothing is left behind.
 
     Raises:
@@ -53,15 +57,15 @@ def check_writable(path):
     """
     if path is None:
         return
-    with _told(path):
+    with _reporting(path):
         _allowed(path)
         if is_file(path):
             with _temporary(os.path.realpath(path)):
                 pass
 
 
-def same(first, second):
-    """Whether two paths lead to one file, there already or not; pipes and devices are none.
+def same(first: Path, second: Path) -> bool:
+    """Whether two paths lead to the same file, existing or not; pipes and devices do not count.
 
     >>> same("plan.json", "./plan.json"), same("plan.json", "other.json"), same("/dev/null", "/dev/null")
     (True, False, False)
@@ -72,15 +76,16 @@ def same(first, second):
 
 
 @contextlib.contextmanager
-def _told(path):
+def _reporting(path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `TfgcError` that names the file."""
     try:
         yield
     except OSError as error:
         raise TfgcError(f"cannot write {os.fspath(path)!r}: {error.strerror}") from error
 
 
-def _allowed(path):
-    """Raise what opening the file would, where a file beside it could be written and take its place."""
+def _allowed(path: Path) -> None:
+    """Raise what opening the file would: replacing it by another one needs fewer permissions."""
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with contextlib.suppress(FileNotFoundError):
@@ -89,8 +94,8 @@ def _allowed(path):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def is_file(path):
-    """Whether `path` is, or would become, a file that another one can replace: no pipe, device or open descriptor."""
+def is_file(path: Path) -> bool:
+    """Whether `path` is, or would become, a regular file: no pipe, device or open descriptor."""
     if _descriptor(path) is not None:
         return False
     try:
@@ -99,28 +104,29 @@ def is_file(path):
         return True
 
 
-def _descriptor(path):
-    """The number that `/dev/stdout`, `/dev/fd/3` and their like stand for; None for all else."""
+def _descriptor(path: Path) -> int | None:
+    """The descriptor that `/dev/stdout`, `/dev/fd/3` and the like stand for; None for other paths."""
+    link = os.fspath(path)
     for _ in range(40):  # As many links as Linux follows.
-        folder, name = os.path.split(os.path.abspath(path))
+        folder, name = os.path.split(os.path.abspath(link))
         parent = os.path.realpath(folder)
         if name.isdigit() and (parent == "/dev/fd" or parent == f"/proc/{os.getpid()}/fd"):
             return int(name)
-        if not os.path.islink(path):
+        if not os.path.islink(link):
             return None
-        path = os.path.join(parent, os.readlink(path))
+        link = os.path.join(parent, os.readlink(link))
     return None
 
 
-def _opened(path):
-    """What is no file, to write to. A descriptor is taken over: opened anew it would be written from its beginning."""
+def _opened(path: Path) -> BinaryIO:
+    """A pipe, device or descriptor, open to write. Descriptors are duplicated: opened anew, they start at 0."""
     number = _descriptor(path)
     return open(path, "wb") if number is None else os.fdopen(os.dup(number), "wb")
 
 
 @contextlib.contextmanager
-def _temporary(target):
-    """A new file beside `target`, open to write, and its name; gone at the end unless it took the place of `target`."""
+def _temporary(target: str) -> Iterator[tuple[BinaryIO, str]]:
+    """A new file beside `target`, open to write, and its name; removed at the end unless it replaced `target`."""
     name = os.path.join(os.path.dirname(target), f".tfgc-{secrets.token_hex(8)}")
     file = os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
     try:

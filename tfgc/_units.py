@@ -1,6 +1,8 @@
 """Print and parse bytes and seconds the way people write them. Decimal: 1 GB = 10**9 bytes."""
 
+import contextlib
 import re
+from collections.abc import Sequence
 
 from tfgc._errors import OptionError
 
@@ -8,23 +10,23 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-def parse_bytes(text):
+def parse_bytes(text: object) -> int:
     """Read a positive number of bytes.
 
     >>> parse_bytes("4GB"), parse_bytes("1.5 MiB"), parse_bytes(2_000)
     (4000000000, 1572864, 2000)
     """
     found = re.fullmatch(r"\s*([\d_]*\.?\d*(?:e\d+)?)\s*([A-Za-z]*)\s*", str(text))
-    try:
-        count = float(found[1]) * _UNITS[found[2].upper()]
-    except (TypeError, ValueError, KeyError):
-        raise OptionError(f"budget={text!r}: it is a positive number of bytes such as 4_000_000_000 or '4GB'") from None
-    if isinstance(text, bool) or not 1 <= count < 2**63:
-        raise OptionError(f"budget={text!r}: it is a positive number of bytes such as 4_000_000_000 or '4GB'")
+    count = 0.0
+    if found and found[2].upper() in _UNITS and not isinstance(text, bool):
+        with contextlib.suppress(ValueError):
+            count = float(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= count < 2**63:
+        raise OptionError(f"budget={text!r}: must be a positive number of bytes such as 4_000_000_000 or '4GB'")
     return int(count)
 
 
-def format_bytes(count):
+def format_bytes(count: float) -> str:
     """
     >>> format_bytes(0), format_bytes(999), format_bytes(2_621_000_000)
     ('0 B', '999 B', '2.62 GB')
@@ -32,7 +34,7 @@ def format_bytes(count):
     return _scaled(count, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)))
 
 
-def format_seconds(seconds):
+def format_seconds(seconds: float) -> str:
     """
     >>> format_seconds(0), format_seconds(0.0123), format_seconds(73.4)
     ('0 s', '12.3 ms', '73.4 s')
@@ -40,7 +42,7 @@ def format_seconds(seconds):
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6)))
 
 
-def format_work(flops):
+def format_work(flops: float) -> str:
     """
     >>> format_work(7_720_000_000), format_work(0)
     ('7.72 Gflop', '0 flop')
@@ -48,7 +50,7 @@ def format_work(flops):
     return _scaled(flops, (("Tflop", 1e12), ("Gflop", 1e9), ("Mflop", 1e6), ("kflop", 1e3), ("flop", 1)))
 
 
-def _scaled(value, units):
+def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
     base = next(unit for unit in units if unit[1] == 1)
     name, size = next((unit for unit in units if abs(value) >= unit[1]), units[-1]) if value else base
     return f"{value / size:.3g} {name}"

@@ -1,9 +1,9 @@
 """Import what the user named from the current folder, and nothing else from there.
 
-A folder on `sys.path` lends its files to every import: a `statistics.py` or `keras.py` of the user's then takes the
-place of the module that TensorFlow wants, and a `jax.py` is found where Keras tries whether JAX is installed. So
-commands and their child processes have no such folder on the path. A finder behind all others looks there for the
-module that was named, and for what modules of that folder import in turn.
+A folder on `sys.path` offers its files to every import: a user's `statistics.py` or `keras.py` would then replace the
+module that TensorFlow imports, and a `jax.py` would be found where Keras checks whether JAX is installed. So commands
+and their child processes have no such folder on the path. A finder behind all others looks there for the module that
+was named, and for what the modules of that folder import in turn.
 """
 
 import importlib
@@ -11,18 +11,21 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 # Code between an import and this finder, and pickles that name a module.
 _BETWEEN = ("importlib", "_frozen_importlib", "_frozen_importlib_external", "pickle", "cloudpickle")
 
 
-def leave():
-    """Take off the path what `python -m` put in front of it."""
+def leave() -> None:
+    """Remove from the path what `python -m` put in front of it."""
     if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]
 
 
-def for_child():
+def for_child() -> tuple[str, list[str]]:
     """The path for a child process as `PYTHONPATH`, and the folders that Python itself put on the path of this one.
 
     These are the current folder and that of the script that runs, unless the user's `PYTHONPATH` names them.
@@ -35,7 +38,7 @@ def for_child():
     return os.pathsep.join(dict.fromkeys([*kept, home])), list(dict.fromkeys(folders))
 
 
-def install(folders, trusted=()):
+def install(folders: Sequence[str], trusted: Sequence[str] = ()) -> None:
     """Let what the user names be found in `folders`, in this process, from now on.
 
     Args:
@@ -45,7 +48,7 @@ def install(folders, trusted=()):
     sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, Finder)] + [Finder(folders, trusted)]
 
 
-def module(name):
+def module(name: str) -> ModuleType:
     """Import a module that the user named: from the folders that are installed, else as Python does.
 
     A file with the name of an installed module is not entered in `sys.modules`, where others look for that one.
@@ -56,7 +59,7 @@ def module(name):
     finder = next((one for one in sys.meta_path if isinstance(one, Finder)), None)
     first, _, inner = name.partition(".")
     spec = None if finder is None else finder.search(first)
-    if spec is None or finder.has(getattr(sys.modules.get(first), "__file__", None)):
+    if finder is None or spec is None or finder.has(getattr(sys.modules.get(first), "__file__", None)):
         return importlib.import_module(name)
     if first not in sys.modules and importlib.util.find_spec(first) is None:
         finder.named.add(first)
@@ -76,40 +79,50 @@ def module(name):
 class Finder:
     """Finds modules in folders for those that come from there."""
 
-    def __init__(self, folders, trusted):
-        self.named = set()
+    def __init__(self, folders: Sequence[str], trusted: Sequence[str]) -> None:
+        self.named: set[str] = set()
         self._folders, self._trusted = list(folders), set(trusted)
-        self._own, self._apart = set(), {}
+        self._own: set[str] = set()
+        self._apart: dict[str, ModuleType] = {}
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """What the import system asks: the spec of a module, None if it is not to come from here."""
         if path is None and (name in self.named or self._asked_from_inside()):
             return self.search(name, own=True)
         return None
 
-    def search(self, name, own=False):
+    def search(self, name: str, own: bool = False) -> ModuleSpec | None:
         """The spec of a module in one of the folders, None if there is none; `own` if it may import from there, too."""
         spec = importlib.machinery.PathFinder.find_spec(name, self._folders)
         if spec is not None and own:
-            self._own.update(spec.submodule_search_locations or [spec.origin])
+            self._own.update(_files_of(spec))
         return spec
 
-    def has(self, file):
+    def has(self, file: str | None) -> bool:
         """Whether a file is of a module that was found here."""
         return file is not None and any(file == own or file.startswith(own + os.sep) for own in self._own)
 
-    def apart(self, spec):
+    def apart(self, spec: ModuleSpec) -> ModuleType:
         """The module of a spec, not entered in `sys.modules`."""
-        if spec.origin not in self._apart:
-            self._own.update(spec.submodule_search_locations or [spec.origin])
+        origin = spec.origin or spec.name
+        if origin not in self._apart:
+            self._own.update(_files_of(spec))
             made = importlib.util.module_from_spec(spec)
+            assert spec.loader is not None
             spec.loader.exec_module(made)
-            self._apart[spec.origin] = made
-        return self._apart[spec.origin]
+            self._apart[origin] = made
+        return self._apart[origin]
 
-    def _asked_from_inside(self):
+    def _asked_from_inside(self) -> bool:
         frame = sys._getframe(2)
         while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
             frame = frame.f_back
         known = {} if frame is None else frame.f_globals
         return known.get("__name__") in self._trusted or self.has(known.get("__file__"))
+
+
+def _files_of(spec: ModuleSpec) -> list[str]:
+    """The folders of a package, or the file of a module."""
+    return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))

@@ -6,10 +6,14 @@ monitor, is sampled beside it from outside with memory_profiler. The counter is
 exact, the order in which branches run is not: each case counts several steps.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import os
 import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tfgc import strategies as known_strategies
 from tfgc._core.modes import check_mode
@@ -20,15 +24,31 @@ from tfgc._measure import process
 from tfgc._records.job import OUT_OF_MEMORY, Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 
+if TYPE_CHECKING:
+    import keras
+
+PlanLike = str | os.PathLike[str] | Plan
+StrategyLike = str | Callable[..., Plan]
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _MEASURED = ("eager", "compiled", "graph")
 _NOT_PREDICTED = CasePrediction()
 
 
 def compare(
-    build, batch_size, strategies=None, *, plans=(), budget=None, image_size=None, input_shapes=None, steps=5,
-    modes=("compiled", "graph"), memory_limit=None, on_start=None, on_result=None,
-):  # fmt: skip
+    build: Callable[..., keras.Model] | str,
+    batch_size: int,
+    strategies: StrategyLike | Sequence[StrategyLike] | None = None,
+    *,
+    plans: PlanLike | Iterable[PlanLike] = (),
+    budget: int | str | None = None,
+    image_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    steps: int = 5,
+    modes: str | Sequence[str] = ("compiled", "graph"),
+    memory_limit: int | None = None,
+    on_start: Callable[[str], object] | None = None,
+    on_result: Callable[[Measurement], object] | None = None,
+) -> list[Measurement]:
     """Measure training with and without recomputation, against a plain GradientTape.
 
     The plain baselines `plain-eager` and `plain-graph` are always among the cases. Every case
@@ -40,12 +60,12 @@ def compare(
         batch_size: Samples in a batch.
         strategies: Names of strategies, `name:n` for n segments, or functions. Default: none where
             plans are given, else `budget` where a budget is, else `sqrt`.
-        plans: Plans to measure besides: each a `tfgc.Plan` or the path of a saved one.
-        budget: Bytes that the whole step may use, for those strategies that honour a budget.
+        plans: Plans to measure, too: each a `tfgc.Plan` or the path of a saved one.
+        budget: Bytes that the whole step may use, for the strategies that honour a budget.
         image_size: Height and width of images, for networks that take it.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension open.
-        steps: Counted steps, from 1 on; five or more where peaks vary.
+        steps: Counted steps, at least 1; five or more where peaks vary.
         modes: Which of `eager` (op by op), `compiled` (a loop in Python that calls compiled segments) and `graph`
             (the whole step in `tf.function`) to run each strategy in. Memory is not predicted for `eager`.
         memory_limit: Bytes of data that a child process may allocate; a case that needs
@@ -54,12 +74,12 @@ def compare(
         on_result: Called with each `Measurement`.
 
     Returns:
-        A list of `Measurement`, one a case, in the order in which they ran. A case that
-        runs out of memory has the status `oom`, one that fails in another way `failed`.
+        A list of `Measurement`, one for each case, in the order in which they ran. A case that
+        runs out of memory has the status `oom`, one that fails otherwise `failed`.
 
     Raises:
-        OptionError: For arguments that cannot be.
-        PlanMismatchError: If one of `plans` is for another model; nothing is measured then.
+        OptionError: For invalid arguments.
+        PlanMismatchError: If one of `plans` is for another model; then nothing is measured.
         TfgcError: If the plain model cannot be built or trained at all.
     """
     cases = plan_cases(
@@ -69,7 +89,15 @@ def compare(
     return list(study(cases, on_start=on_start, on_result=on_result).records)
 
 
-def study(cases, *, measure=False, front=False, marks=(), on_start=None, on_result=None):
+def study(
+    cases: Sequence[Case],
+    *,
+    measure: bool = False,
+    front: bool = False,
+    marks: Sequence[str] = (),
+    on_start: Callable[[str], object] | None = None,
+    on_result: Callable[[Measurement], object] | None = None,
+) -> Study:
     """Predict and run the cases of one network, the plain ones first; return its `Study`.
 
     Args:
@@ -103,18 +131,27 @@ def predict(job: PredictionJob) -> CasePredictions:
 
 
 def plan_cases(
-    build, batch_size, wanted=None, image_size=None, steps=5, modes=("compiled", "graph"), memory_limit=None, *,
-    plans=(), budget=None, input_shapes=None,
-):  # fmt: skip
+    build: Callable[..., keras.Model] | str,
+    batch_size: int,
+    wanted: StrategyLike | Sequence[StrategyLike] | None = None,
+    image_size: int | None = None,
+    steps: int = 5,
+    modes: str | Sequence[str] = ("compiled", "graph"),
+    memory_limit: int | None = None,
+    *,
+    plans: PlanLike | Iterable[PlanLike] = (),
+    budget: int | str | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[Case]:
     """The cases that `compare` measures; raises before anything is run."""
     batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
-    plans = _read(plans)
+    given = _read(plans)
     if wanted is None:
-        wanted = () if plans and budget is None else ("budget" if budget is not None else "sqrt",)
-    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
-    if not wanted and not plans:
+        wanted = () if given and budget is None else ("budget" if budget is not None else "sqrt",)
+    wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+    if not wanted and not given:
         raise OptionError(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
@@ -127,23 +164,22 @@ def plan_cases(
         able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
         raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
     common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit, "input_shapes": input_shapes}
-    make = lambda mode, choice: Case(network, (build, image_size), mode=mode, **choice, **common)
-    return [
-        *(make(mode, {"case": case}) for case, mode in BASELINES),
-        *(make(mode, choice) for choice in [*chosen, *plans] for mode in modes),
-    ]
+    ways = [({"case": case}, mode) for case, mode in BASELINES]
+    ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
+    return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
 
 
-def name_of(build):
+def name_of(build: object) -> str:
     """The name of a network that is given by its name or by a function that builds it."""
     if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
         raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
     return build if isinstance(build, str) else getattr(build, "__name__", "model")
 
 
-def _chosen(item, budget):
-    """The fields of a case that tell of a strategy."""
-    strategy, options, label = item, {}, getattr(item, "__name__", str(item))
+def _chosen(item: StrategyLike, budget: int | str | None) -> dict[str, Any]:
+    """The fields of a case that are about a strategy."""
+    options: dict[str, Any] = {}
+    strategy, label = item, getattr(item, "__name__", str(item))
     if isinstance(item, str):
         strategy, options = known_strategies.named(item)
         label = f"{strategy}({options['segments']})" if options else strategy
@@ -154,9 +190,10 @@ def _chosen(item, budget):
     return {"case": label, "strategy": strategy, "options": options}
 
 
-def _read(plans):
-    """The fields of a case that tell of a plan, for each of `plans`; their names differ."""
-    choices, seen = [], {}
+def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
+    """The fields of a case that are about a plan, for each of `plans`; their names differ."""
+    choices: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
     for item in [plans] if isinstance(plans, (str, os.PathLike, Plan)) else plans:
         if isinstance(item, Plan):
             plan, label = item, f"plan {item.strategy}"
@@ -209,8 +246,8 @@ def _failure(ended: process.Ended, memory_limit: int | None) -> tuple[str, str]:
     return "failed", ended.why
 
 
-def _resident(samples, started, ended):
-    """Resident set before the first step and at its largest until the last one ended, from outside."""
+def _resident(samples: list[tuple[float, float]], started: float, ended: float) -> dict[str, int | None]:
+    """The resident set before the first step, and its largest until the last one ended."""
     mib = 2**20
     samples = [(count, when) for count, when in samples if when <= ended]
     before = [bytes_ for bytes_, when in samples if when <= started]

@@ -1,14 +1,22 @@
 """The largest batch that fits in a budget: predicted, then measured around the answer."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
 from tfgc._measure import compare, process
 from tfgc._records.batch_limit import MOST, MaxBatch, Reach, taken
-from tfgc._records.job import Case, MaxBatchJob, MaxBatchPrediction
+from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
+from tfgc._records.measurement import Measurement
 from tfgc._units import parse_bytes
+
+if TYPE_CHECKING:
+    import keras
 
 # Runs to confirm one way of training, at most; two or three are enough where predictions are good.
 RUNS = 8
@@ -19,9 +27,20 @@ FIRST = "prediction"
 
 
 def max_batch(
-    build, budget, *, strategy=None, image_size=None, input_shapes=None, optimizer=None, confirm=True, steps=3,
-    memory_limit=None, on_start=None, on_result=None, **options,
-):  # fmt: skip
+    build: Callable[..., keras.Model] | str,
+    budget: int | str,
+    *,
+    strategy: str | Callable[..., Plan] | None = None,
+    image_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    optimizer: keras.Optimizer | str | None = None,
+    confirm: bool = True,
+    steps: int = 3,
+    memory_limit: int | None = None,
+    on_start: Callable[[str], object] | None = None,
+    on_result: Callable[[Measurement], object] | None = None,
+    **options: Any,
+) -> MaxBatch:
     """Find the largest batch whose training step fits in a budget, with and without recomputation.
 
     Predicted first, in a child process. Then child processes run real steps (in `tf.function`, squared error, seeded
@@ -82,25 +101,27 @@ def max_batch(
     wanted = found.recomputed or found.plain
     if wanted.batch_size == 0:
         raise _infeasible(found.budget_bytes, wanted.needed_bytes, wanted.node, found.fixed_bytes)
-    make = lambda name, way: Case(
-        network, job.build, name, "graph", 0, plan=way.plan, input_shapes=input_shapes, steps=steps,
-        memory_limit=memory_limit, optimizer=found.optimizer,
-    )  # fmt: skip
 
-    def reached(name, way):
+    def reached(name: str, way: LargestBatch) -> Reach:
         if not confirm:
             return Reach(name, way.batch_size, way.needed_bytes, way.batch_size)
-        return _confirmed(way, found.budget_bytes, _runner(make(name, way), on_start, on_result), name)
+        case = Case(
+            network, job.build, name, "graph", 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
+            memory_limit=memory_limit, optimizer=found.optimizer,
+        )  # fmt: skip
+        return _confirmed(way, found.budget_bytes, _runner(case, on_start, on_result), name)
 
     plain = reached("plain", found.plain)
     best = plain if found.recomputed is None else reached(_label(strategy, options), found.recomputed)
     if best.batch_size == 0:
         raise _measured_infeasible(best, wanted, found)
-    plan = None if found.recomputed is None else Plan.from_json(found.recomputed.plan)
+    plan = None if found.recomputed is None else Plan.from_json(found.recomputed.plan or "")
     return MaxBatch(network, found.budget_bytes, found.fixed_bytes, best, plain, plan)
 
 
-def confirm(way, budget, measure, most=MOST, runs=RUNS):
+def confirm(
+    way: LargestBatch, budget: int, measure: Callable[[int], int | None], most: int = MOST, runs: int = RUNS
+) -> tuple[int, int | None, bool]:
     """Measure around a predicted batch until one fits and one just above it does not.
 
     Args:
@@ -114,7 +135,8 @@ def confirm(way, budget, measure, most=MOST, runs=RUNS):
         The largest batch that was measured to fit (0: none), the least one measured not to (None: none), and
         whether they are as close as they should be.
     """
-    fits, fails, known, short = 0, most + 1, {}, 0
+    fits, fails, short = 0, most + 1, 0
+    known: dict[int, int | None] = {}
     guess = max(1, way.batch_size)
     for _ in range(runs):
         known[guess] = count = measure(guess)
@@ -128,24 +150,24 @@ def confirm(way, budget, measure, most=MOST, runs=RUNS):
     return fits, None if fails > most else fails, fails - fits <= _step(fits)
 
 
-def _step(batch):
+def _step(batch: int) -> int:
     return max(1, int(batch * _CLOSE))
 
 
-def _next(way, budget, known, fits, fails, short):
+def _next(way: LargestBatch, budget: int, known: dict[int, int | None], fits: int, fails: int, short: int) -> int:
     """The batch to measure next, between one that fits and one that does not."""
-    told = sorted((batch, count) for batch, count in known.items() if count is not None)
+    points = sorted((batch, count) for batch, count in known.items() if count is not None)
     step = _step(fits)
-    if not told:
+    if not points:
         # It ran out of memory without a figure: down by a tenth, a fifth, ...
         guess = fails - max(1, int(fails * 0.1 * 2 ** (short - 1)))
     else:
         # From the batch that fits, else from the least that does not.
-        nearest, count = (fits, known[fits]) if fits in known else told[0]
+        nearest, count = next((point for point in points if point[0] == fits), points[0])
         # What a sample takes: as predicted, scaled by how wrong the prediction was, or as two runs say.
         slope = way.sample_bytes * count / max(1, way.needed_bytes + (nearest - way.batch_size) * way.sample_bytes)
-        if len(told) > 1 and told[-1][1] > told[0][1]:
-            slope = (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])
+        if len(points) > 1 and points[-1][1] > points[0][1]:
+            slope = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
         guess = nearest + int((budget - count) // max(slope, 1))
     if fits in known and guess <= fits:
         guess = fits + step
@@ -156,11 +178,11 @@ def _next(way, budget, known, fits, fails, short):
     return min(max(guess, fits + 1), fails - 1)
 
 
-def _confirmed(way, budget, run, name):
+def _confirmed(way: LargestBatch, budget: int, run: Callable[[int], Measurement], name: str) -> Reach:
     """The `Reach` of a way whose batches `run` measures."""
     records = []
 
-    def measure(batch):
+    def measure(batch: int) -> int | None:
         records.append(run(batch))
         return taken(records[-1])
 
@@ -168,10 +190,12 @@ def _confirmed(way, budget, run, name):
     return Reach(name, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))
 
 
-def _runner(case, on_start, on_result):
+def _runner(
+    case: Case, on_start: Callable[[str], object] | None, on_result: Callable[[Measurement], object] | None
+) -> Callable[[int], Measurement]:
     """Function from a batch to the `Measurement` of a case at that batch."""
 
-    def run(batch):
+    def run(batch: int) -> Measurement:
         if on_start is not None:
             on_start(f"{case.name} at batch {batch}")
         record = compare.run(dataclasses.replace(case, batch_size=batch))
@@ -184,19 +208,21 @@ def _runner(case, on_start, on_result):
     return run
 
 
-def _checked(budget):
-    """A budget as it is told to the child: bytes or `auto`."""
+def _checked(budget: object) -> int | str:
+    """A budget as the child process gets it: bytes or `auto`."""
     if budget == "auto":
         return budget
     if isinstance(budget, str) and budget.strip().endswith("%"):
         raise OptionError(
-            f"budget={budget!r}: a share of the plain step's peak says nothing here, since that peak is one of a "
-            "batch, and the batch is what is looked for; give bytes such as '8GB', or 'auto'"
+            f"budget={budget!r}: must be bytes such as '8GB', or 'auto': a share of the plain step's peak depends on "
+            "the batch, which is what is searched"
         )
     return parse_bytes(budget)
 
 
-def _chosen(strategy, options, budget):
+def _chosen(
+    strategy: str | Callable[..., Plan] | None, options: dict[str, Any], budget: object
+) -> tuple[Any, dict[str, Any]]:
     """A strategy and its options, checked."""
     if isinstance(strategy, str):
         strategy, more = known_strategies.named(strategy)
@@ -206,7 +232,7 @@ def _chosen(strategy, options, budget):
     return strategy, options
 
 
-def _label(strategy, options):
+def _label(strategy: str | Callable[..., Plan] | None, options: dict[str, Any]) -> str:
     """What the strategy is called, such as `sqrt(8)`."""
     if strategy is None:
         return "least"
@@ -217,7 +243,7 @@ def _label(strategy, options):
     return name if segments is None else f"{name}({segments})"
 
 
-def _serialized(optimizer):
+def _serialized(optimizer: object) -> dict[str, Any] | str | None:
     """An optimizer as plain data; a name as it is."""
     if optimizer is None or isinstance(optimizer, (str, dict)):
         return optimizer
@@ -228,18 +254,17 @@ def _serialized(optimizer):
     return keras.optimizers.serialize(optimizer)
 
 
-def _measured_infeasible(reach, way, found):
-    """The error of a way that was predicted to fit, with no batch of it measured to."""
-    last = reach.records[-1]
-    if reach.above == 1 and taken(last) is not None:
-        return _infeasible(found.budget_bytes, taken(last), way.node, found.fixed_bytes)
+def _measured_infeasible(reach: Reach, way: LargestBatch, found: MaxBatchPrediction) -> TfgcError:
+    """The error for a way that was predicted to fit, of which no batch was measured to."""
+    least = taken(reach.records[-1])
+    if reach.above == 1 and least is not None:
+        return _infeasible(found.budget_bytes, least, way.node, found.fixed_bytes)
     return TfgcError(
         f"no batch was measured to fit in {found.budget_bytes:,} bytes, though one of {way.batch_size} should: "
-        f"the least that was run, {reach.above}, "
-        + ("ran out of memory" if taken(last) is None else f"took {taken(last):,} bytes")
+        f"the least that was run, {reach.above}, " + ("ran out of memory" if least is None else f"took {least:,} bytes")
     )
 
 
-def _infeasible(budget, least, node, fixed):
+def _infeasible(budget: int, least: int, node: str, fixed: int) -> InfeasibleBudgetError:
     also = f" at a batch of one sample (weights and optimizer slots alone are {fixed:,})"
     return InfeasibleBudgetError(budget, least, node, also, instead="a smaller input or network")

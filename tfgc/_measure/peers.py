@@ -1,10 +1,13 @@
-"""Other ways to recompute, applied as their documentation says, to measure them beside tfgc's.
+"""Other ways to recompute, applied as their documentation says, to compare them with tfgc.
 
 `recompute_grad`: the model split by hand into eight parts, each but the last under `tf.recompute_grad`.
 `RematScope ...`: the model built under `keras.RematScope` in that mode. Nothing here is used by tfgc itself.
 """
 
 import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,11 +25,11 @@ REMAT = {
 }
 
 
-def building(peer, build):
-    """The scope to build a model under; where it wants layers named, those with weights of what `build()` gives."""
-    if peer not in REMAT:
+def build_scope(peer: str | None, build: Callable[[], keras.Model]) -> contextlib.AbstractContextManager[Any]:
+    """The scope to build a model under. One that takes names of layers gets those with weights in `build()`."""
+    if peer is None or peer not in REMAT:
         return contextlib.nullcontext()
-    settings = dict(REMAT[peer])
+    settings: dict[str, Any] = dict(REMAT[peer])
     if settings["mode"] == "list_of_layers":
         settings["layer_names"] = [layer.name for layer in build().layers if layer.weights]
         keras.utils.clear_session()
@@ -34,32 +37,36 @@ def building(peer, build):
     return keras.RematScope(**settings)
 
 
-def called(peer, model):
+def wrap_call(peer: str | None, model: keras.Model) -> Callable[..., Any]:
     """What a training step calls in place of `model`."""
     return _split_by_hand(model) if peer == "recompute_grad" else model
 
 
-def _split_by_hand(model):
+def _split_by_hand(model: keras.Model) -> Callable[..., Any]:
     parts = split.split(model, _PARTS)
 
-    def call(x, training=None):
+    def run(part: keras.Model, structure: Any, training: bool | None, *tensors: Any) -> Any:
+        return part(tf.nest.pack_sequence_as(structure, tensors), training=training)
+
+    def call(x: Any, training: bool | None = None) -> Any:
         for part in parts[:-1]:
             flat = tf.nest.flatten(x)
-            run = lambda *tensors, part=part, x=x: part(tf.nest.pack_sequence_as(x, tensors), training=training)
-            x = tf.recompute_grad(run)(*flat)
+            x = tf.recompute_grad(functools.partial(run, part, x, training))(*flat)
         return parts[-1](x, training=training)
 
     return call
 
 
-# A difference that is no rounding, where plain steps do not differ more among themselves.
+# Differences up to this one, or up to what plain steps differ by among themselves, are rounding.
 _ALLOWED = 1e-3
 
 
-def wrong(update, references, weights):
-    """What of the first step's update is as in none of the plain ones: `gradients`, `states`, or nothing.
+def differing_parts(
+    update: Mapping[str, Any], references: Sequence[Mapping[str, Any]], weights: Sequence[str]
+) -> tuple[str, ...]:
+    """Which parts of the first update differ from every plain run: `gradients`, `states`, or none.
 
-    Allowed is what rounding may do: 0.1 %, or twice what the plain steps differ by from the first of them.
+    Rounding is allowed for: 0.1 %, or twice the largest difference among the plain steps.
 
     Args:
         update: Mapping from a variable's path to what the step added to it.
@@ -76,8 +83,11 @@ def wrong(update, references, weights):
     return tuple(found)
 
 
-def _difference(expected, given, paths):
+def _difference(expected: Mapping[str, Any], given: Mapping[str, Any], paths: Sequence[str]) -> float:
     """The norm of the difference over the norm of what is expected."""
-    flat = lambda update: tf.concat([tf.reshape(tf.cast(update[path], "float64"), [-1]) for path in paths], 0)
+
+    def flat(update: Mapping[str, Any]) -> Any:
+        return tf.concat([tf.reshape(tf.cast(update[path], "float64"), [-1]) for path in paths], 0)
+
     scale = tf.norm(flat(expected))
     return float(tf.norm(flat(given) - flat(expected)) / scale) if scale else float(tf.norm(flat(given)) > 0)

@@ -1,18 +1,24 @@
 """Plan a network's cases and predict them, all from one reading of the model; nothing is trained."""
 
+from __future__ import annotations
+
+import keras
+
 from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError
 from tfgc._planning import annotated, planner, sweep
-from tfgc._records.job import CasePrediction, CasePredictions
+from tfgc._records.front import Front
+from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Predicted, SegmentSummary
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
 
 
-def predict_cases(model, job, optimizer="sgd", loss="mse"):
+def predict_cases(model: keras.Model, job: PredictionJob, optimizer: str = "sgd", loss: str = "mse") -> CasePredictions:
     """Return the `CasePredictions` of a `PredictionJob` for its model, which is left as it was.
 
     Args:
@@ -33,7 +39,7 @@ def predict_cases(model, job, optimizer="sgd", loss="mse"):
     return CasePredictions(cases, network.front_record(job) if job.front else None)
 
 
-def predict_case(case, network):
+def predict_case(case: Case, network: _Network) -> CasePrediction:
     """The `CasePrediction` of one case of a `_Network`."""
     try:
         plan = network.plan_of(case)
@@ -47,7 +53,7 @@ def predict_case(case, network):
     return CasePrediction(plan.to_json(), parts(plan), predicted)
 
 
-def _given(model, job):
+def _given(model: keras.Model, job: PredictionJob) -> dict[str, Plan]:
     """The plans that are given, by `Case.case`."""
     declared, given = keras_graph.read(model), {}
     for case in job.cases:
@@ -60,7 +66,7 @@ def _given(model, job):
     return given
 
 
-def parts(plan):
+def parts(plan: Plan) -> tuple[SegmentSummary, ...]:
     """The segments of a plan, as they are drawn."""
     return tuple(
         SegmentSummary(
@@ -76,28 +82,36 @@ def parts(plan):
     )
 
 
-def _is_planned(case):
+def _is_planned(case: Case) -> bool:
     return case.plan is not None or case.strategy is not None or case.share is not None
+
+
+def _allocated(step: simulator.Prediction) -> int:
+    """What the allocator should report for a step of `simulator.estimate`."""
+    assert step.allocated_bytes is not None
+    return step.allocated_bytes
 
 
 class _Network:
     """One annotated graph and what is planned for it, made when it is asked for."""
 
-    def __init__(self, graph, fixed, given):
+    def __init__(self, graph: Graph, fixed: int, given: dict[str, Plan]) -> None:
         self.graph, self.fixed = graph, fixed
         self.plain = Plan.from_cuts(graph, [], strategy="keep_all")
         self.plain_step = simulator.estimate(graph, self.plain, fixed)
         self.floor, self.floor_node = outlooks.floor(graph, Buffers(graph))
-        self._given, self._plans, self._fronts = given, {}, {}
+        self._given = given
+        self._plans: dict[str, Plan | None] = {}
+        self._fronts: dict[bool, list[tuple[int, Plan]]] = {}
 
-    def plan_of(self, case):
+    def plan_of(self, case: Case) -> Plan | None:
         """The plan of a case, the same in all modes; None for peers."""
         if case.case not in self._plans:
             plan = self._planned(case)
             self._plans[case.case] = None if plan is None else outlooks.with_outlook(self.graph, plan)
         return self._plans[case.case]
 
-    def _planned(self, case):
+    def _planned(self, case: Case) -> Plan | None:
         if case.share is not None:
             return self.at_ratio(case.share, **case.options)
         if case.strategy is not None:
@@ -107,35 +121,33 @@ class _Network:
             return self.plain
         return self._given.get(case.case)
 
-    def front(self, nested=True):
+    def front(self, nested: bool = True) -> list[tuple[int, Plan]]:
         """Pairs (peak, plan), from the least peak to the plain step."""
         if nested not in self._fronts:
             self._fronts[nested] = budget_strategy.front(self.graph, nested=nested)
         return self._fronts[nested]
 
-    def at_ratio(self, share, nested=True):
+    def at_ratio(self, share: float, nested: bool = True) -> Plan:
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
-        most = share * (self.plain_step.allocated_bytes - self.fixed)
+        most = share * (_allocated(self.plain_step) - self.fixed)
         optimal = planner.choose(self.graph, "optimal", None, self.fixed, {})
-        steps = [
-            (simulator.estimate(self.graph, plan, 0), plan) for plan in (*(p for _, p in self.front(nested)), optimal)
-        ]
-        fitting = [pair for pair in steps if pair[0].allocated_bytes <= most]
-        if fitting:
-            return min(fitting, key=lambda pair: pair[0].work)[1]
-        return min(steps, key=lambda pair: (pair[0].allocated_bytes, pair[0].work))[1]
+        plans = [*(plan for _, plan in self.front(nested)), optimal]
+        needs = [(_allocated(step), step.work) for step in (simulator.estimate(self.graph, p, 0) for p in plans)]
+        fitting = [i for i, (bytes_, _) in enumerate(needs) if bytes_ <= most]
+        best = min(fitting, key=lambda i: needs[i][1]) if fitting else needs.index(min(needs))
+        return plans[best]
 
-    def front_record(self, job):
+    def front_record(self, job: PredictionJob) -> Front:
         """The `Front`, with the plans of the job's cases beside it."""
         names = {case.case for case in job.cases if _is_planned(case)} - {"optimal"}
-        others = [(name, plan) for name, plan in self._plans.items() if name in names]
+        others = [(name, plan) for name, plan in self._plans.items() if plan is not None and name in names]
         return sweep.front_of(self.graph, self.fixed, job.network, budgets=job.marks, plans=others, front=self.front())
 
-    def predicted(self, plan, mode):
+    def predicted(self, plan: Plan, mode: str) -> Predicted:
         """The `Predicted` of a plan in a mode."""
         step = simulator.estimate(self.graph, plan, self.fixed, mode)
         return Predicted(
-            peak_bytes=step.allocated_bytes - self.fixed,
+            peak_bytes=_allocated(step) - self.fixed,
             overhead=step.overhead,
             unit=step.unit,
             floor_bytes=self.floor,

@@ -8,16 +8,22 @@ The plan of least peak hardly depends on the batch, and finding it costs most. S
 at one batch, and again at the first batch that fits none of its plans; else these are estimated anew for each batch.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import keras
 
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._planning import annotated, planner
 from tfgc._records.batch_limit import MOST
-from tfgc._records.job import LargestBatch, MaxBatchPrediction
+from tfgc._records.job import LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
@@ -28,7 +34,7 @@ _ABOVE = 16
 _NEAR_LEAST = 8
 
 
-def predict_max_batch(model, job, loss="mse"):
+def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -> MaxBatchPrediction:
     """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`.
 
     Raises:
@@ -45,7 +51,7 @@ def predict_max_batch(model, job, loss="mse"):
     budget = annotated.budget_bytes(job.budget, None, fixed)
     graphs = _Graphs(lambda batch: _graph(model, batch, job.input_shapes, loss))
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
-    recomputed = None
+    recomputed: _ByStrategy | _LeastMemory | None = None
     if job.strategy in (None, "budget"):
         recomputed = _LeastMemory(graphs, fixed, job.options)
     elif job.strategy != "keep_all":
@@ -60,7 +66,7 @@ def predict_max_batch(model, job, loss="mse"):
     )
 
 
-def largest_fitting(need, budget, most=MOST, above=_ABOVE):
+def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: int = MOST, above: int = _ABOVE) -> int:
     """The largest batch that fits, 0 if a single sample does not.
 
     Args:
@@ -69,7 +75,10 @@ def largest_fitting(need, budget, most=MOST, above=_ABOVE):
         most: The largest batch to look at.
         above: How many batches in a row must not fit above the one that is returned.
     """
-    fits = lambda batch: need(batch)[0] <= budget
+
+    def fits(batch: int) -> bool:
+        return need(batch)[0] <= budget
+
     if not fits(1):
         return 0
     low, high = _bracket(need, fits, budget, most)
@@ -90,7 +99,9 @@ def largest_fitting(need, budget, most=MOST, above=_ABOVE):
     return low
 
 
-def _bracket(need, fits, budget, most):
+def _bracket(
+    need: Callable[[int], tuple[int, int]], fits: Callable[[int], bool], budget: int, most: int
+) -> tuple[int, int]:
     """A batch that fits and a larger one that does not; the latter may be beyond `most`."""
     low, high = 1, min(_FIRST, most)
     before = low
@@ -103,33 +114,42 @@ def _bracket(need, fits, budget, most):
     return low, high
 
 
-def _on_line(need, first, second, budget):
+def _on_line(need: Callable[[int], tuple[int, int]], first: int, second: int, budget: int) -> int:
     """The batch whose need meets the budget, on a line through two others."""
     (a, _), (b, _) = need(first), need(second)
     return MOST if b <= a else int(first + (budget - a) * (second - first) / (b - a))
 
 
-def _graph(model, batch, input_shapes, loss):
+def _graph(model: keras.Model, batch: int, input_shapes: Mapping[str, tuple[int, ...]] | None, loss: str) -> Graph:
     return annotated.graph_of(model, batch, input_shapes, None, whole_step=True, loss=loss)
 
 
-class _Graphs(dict):
+class _Step(NamedTuple):
+    """What a step needs, what it asks for without the allocator's chunks, its plan, and the node at its peak."""
+
+    needed_bytes: int
+    asked_bytes: int
+    plan: Plan | None
+    node: str
+
+
+class _Graphs(dict[int, Graph]):
     """Annotated graphs by their batch, each made once."""
 
-    def __init__(self, make):
+    def __init__(self, make: Callable[[int], Graph]) -> None:
         self._make = make
 
-    def __missing__(self, batch):
+    def __missing__(self, batch: int) -> Graph:
         self[batch] = self._make(batch)
         return self[batch]
 
-    def data_bytes(self, batch):
+    def data_bytes(self, batch: int) -> int:
         """Bytes of a batch of inputs and targets, which are on the device as long as the step runs."""
         graph = self[batch]
         return sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
 
 
-def _largest(way, budget):
+def _largest(way: _ByStrategy | _LeastMemory, budget: int) -> LargestBatch:
     """The `LargestBatch` of a way: a `_ByStrategy` or a `_LeastMemory`."""
     batch = largest_fitting(way.need, budget)
     while batch < MOST and way.add_plans_for(batch + 1) and way.need(batch + 1)[0] <= budget:
@@ -151,30 +171,33 @@ def _largest(way, budget):
 class _ByStrategy:
     """Training by one strategy, which plans for each batch."""
 
-    def __init__(self, graphs, fixed, budget, strategy, options):
+    def __init__(
+        self, graphs: _Graphs, fixed: int, budget: int, strategy: str | Callable[..., Plan], options: dict[str, Any]
+    ) -> None:
         self.graphs, self._fixed, self._strategy, self._options = graphs, fixed, strategy, options
         self._limit = budget if strategies.honours_budget(strategy) else None
-        self._steps = {}
+        self._steps: dict[int, _Step] = {}
 
-    def need(self, batch):
+    def need(self, batch: int) -> tuple[int, int]:
         """What a step of this batch needs, and what it asks for without the allocator's chunks."""
-        return self._step(batch)[:2]
+        step = self._step(batch)
+        return step.needed_bytes, step.asked_bytes
 
-    def best(self, batch):
+    def best(self, batch: int) -> tuple[int, Plan | None, str]:
         """What a step of this batch needs, its plan, and the node at its peak."""
-        needed, _, plan, node = self._step(batch)
-        return needed, plan, node
+        step = self._step(batch)
+        return step.needed_bytes, step.plan, step.node
 
-    def add_plans_for(self, batch):
+    def add_plans_for(self, batch: int) -> bool:
         """Whether another look at this batch may find a better plan."""
         return False
 
-    def _step(self, batch):
+    def _step(self, batch: int) -> _Step:
         if batch not in self._steps:
             self._steps[batch] = self._planned(batch)
         return self._steps[batch]
 
-    def _planned(self, batch):
+    def _planned(self, batch: int) -> _Step:
         graph = self.graphs[batch]
         held = self._fixed + self.graphs.data_bytes(batch)
         try:
@@ -184,30 +207,32 @@ class _ByStrategy:
             else:
                 plan = planner.fitting(graph, self._strategy, self._limit, held, self._options)
         except InfeasibleBudgetError as error:
-            return error.least, outlooks.floor(graph, Buffers(graph))[0] + held, None, error.node
+            return _Step(error.least, outlooks.floor(graph, Buffers(graph))[0] + held, None, error.node)
         step = simulator.estimate(graph, plan, held)
-        return step.needed_bytes, step.peak_bytes, plan, step.node
+        return _Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
 
 class _LeastMemory:
     """Training by whichever plan needs least, nested replays among them."""
 
-    def __init__(self, graphs, fixed, options):
+    def __init__(self, graphs: _Graphs, fixed: int, options: dict[str, Any]) -> None:
         self.graphs, self._fixed, self._options = graphs, fixed, options
-        self._plans, self._looked, self._steps = [], set(), {}
+        self._plans: list[Plan] = []
+        self._looked: set[int] = set()
+        self._steps: dict[int, list[simulator.Prediction]] = {}
 
-    def need(self, batch):
+    def need(self, batch: int) -> tuple[int, int]:
         """What a step of this batch needs, and what it asks for without the allocator's chunks, each at least."""
         steps = self._all(batch)
         return min(step.needed_bytes for step in steps), min(step.peak_bytes for step in steps)
 
-    def best(self, batch):
+    def best(self, batch: int) -> tuple[int, Plan | None, str]:
         """What a step of this batch needs at least, the plan of that, and the node at its peak."""
         steps = self._all(batch)
         i = min(range(len(steps)), key=lambda i: steps[i].needed_bytes)
         return steps[i].needed_bytes, self._plans[i], steps[i].node
 
-    def add_plans_for(self, batch):
+    def add_plans_for(self, batch: int) -> bool:
         """Look for plans at this batch, too; False if that was done before."""
         if batch in self._looked:
             return False
@@ -217,7 +242,7 @@ class _LeastMemory:
                 self._plans.append(plan)
         return True
 
-    def _all(self, batch):
+    def _all(self, batch: int) -> list[simulator.Prediction]:
         if not self._plans:
             self.add_plans_for(_FIRST)
         steps = self._steps.setdefault(batch, [])

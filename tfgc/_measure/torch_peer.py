@@ -11,16 +11,19 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
 from tfgc import zoo
 from tfgc._errors import TfgcError
+from tfgc._records.job import Case
 
 _SEGMENTS = 8
 
 
-def measure(case):
+def measure(case: Case) -> dict[str, Any]:
     """Run a plain case, or one under `checkpoint_sequential`; return the measured fields of a `Measurement`."""
     try:
         import torch
@@ -33,7 +36,7 @@ def measure(case):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, y = torch.randn(case.batch_size, *shape), torch.randn(case.batch_size, 10)
 
-    def step():
+    def step() -> float:
         optimizer.zero_grad(set_to_none=True)
         if case.options.get("checkpoint"):
             predictions = checkpoint_sequential(model, _SEGMENTS, x, use_reentrant=False)
@@ -72,10 +75,10 @@ def measure(case):
     }
 
 
-def _converted(torch, name, image_size):
+def _converted(torch: Any, name: str, image_size: int | None) -> tuple[Any, tuple[int, ...]]:
     """The network as a `torch.nn.Sequential`, and the shape of its input without the batch."""
     model = zoo.build(name, image_size)
-    nn, layers, shape = torch.nn, [], None
+    nn, layers, shape = torch.nn, [], ()
     for layer in model.layers:
         if isinstance(layer, keras.layers.InputLayer):
             height, width, *_ = layer.output.shape[1:]
@@ -95,7 +98,7 @@ def _converted(torch, name, image_size):
     return nn.Sequential(*layers), shape
 
 
-def _peak(torch, step):
+def _peak(torch: Any, step: Callable[[], float]) -> int:
     """Largest count of allocated bytes in a step, above what is there before it."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()

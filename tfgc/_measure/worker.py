@@ -5,9 +5,12 @@ standard input; what that names may lie in the folders. The pickled `Reply` is w
 The job is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import pickle
@@ -19,28 +22,41 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from tfgc import _user_modules
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError, one_line
-from tfgc._records.job import OUT_OF_MEMORY, Case, MaxBatchJob, PredictionJob, Reply
+from tfgc._records.job import (
+    OUT_OF_MEMORY,
+    Case,
+    CasePredictions,
+    MaxBatchJob,
+    MaxBatchPrediction,
+    PredictionJob,
+    Reply,
+)
+
+if TYPE_CHECKING:
+    import keras
 
 _SEED = 0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
 _SAMPLE_SECONDS = 0.002
-# Of the line of bytes over time; a picture of it is 3.5 inches wide, and a results file holds a hundred of them.
+# Points of the line of bytes over time: a plot is 3.5 inches wide, and a results file holds a hundred lines.
 _POINTS = 120
 
 
-def main(answer, *folders):
+def main(answer: str, *folders: str) -> None:
     """Do the job on standard input, and pickle the reply into `answer`."""
     _user_modules.install(folders, trusted=("__main__",))
     # If the machine runs out of memory it is this process that should go.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
-    # Nor should it outlive the process that asked, however that one ended.
+    # It should not outlive its parent, however that ends.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     job = pickle.load(sys.stdin.buffer)
@@ -49,10 +65,12 @@ def main(answer, *folders):
         cloudpickle.dump(reply, file)
 
 
-def _reply(job):
+def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
     """What a job finds, or why it finds nothing."""
     try:
-        return Reply({Case: measure, PredictionJob: predict, MaxBatchJob: search}[type(job)](job))
+        if isinstance(job, Case):
+            return Reply(measure(job))
+        return Reply(predict(job) if isinstance(job, PredictionJob) else search(job))
     except TfgcError as error:
         return Reply(error=error)
     except Exception as error:
@@ -60,7 +78,7 @@ def _reply(job):
         return Reply(failure=one_line(error), out_of_memory=any(word in words for word in OUT_OF_MEMORY))
 
 
-def predict(job):
+def predict(job: PredictionJob) -> CasePredictions:
     """Plan and predict the cases of a `PredictionJob`: their `CasePredictions`."""
     import keras
 
@@ -70,7 +88,7 @@ def predict(job):
     return predict_cases.predict_cases(_build(*job.cases[0].build), job)
 
 
-def search(job):
+def search(job: MaxBatchJob) -> MaxBatchPrediction:
     """Predict the largest batches that a `MaxBatchJob` asks for: its `MaxBatchPrediction`."""
     import keras
 
@@ -80,7 +98,7 @@ def search(job):
     return predict_max_batch.predict_max_batch(_build(*job.build), job)
 
 
-def measure(case):
+def measure(case: Case) -> dict[str, Any]:
     """Run the case here and now; return the measured fields of a `Measurement`."""
     if case.peer == "torch":
         from tfgc._measure import torch_peer
@@ -98,9 +116,9 @@ def measure(case):
     step = _step(model, call, case)
     before = _snapshot(model) if case.checked else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-    memory = lambda: tf.config.experimental.get_memory_info(device)
+    memory = functools.partial(tf.config.experimental.get_memory_info, device)
     started = time.time()
-    seconds, peaks, losses = [], [], []
+    seconds, peaks, losses, update = [], [], [], {}
     for _ in range(case.steps + 1):
         tf.config.experimental.reset_memory_stats(device)
         resident = memory()["current"]
@@ -136,7 +154,7 @@ def measure(case):
     }
 
 
-def _build(build, image_size):
+def _build(build: Callable[..., keras.Model] | str, image_size: int | None) -> keras.Model:
     from tfgc import zoo
 
     if isinstance(build, str):
@@ -144,17 +162,17 @@ def _build(build, image_size):
     return build() if image_size is None else build(image_size=image_size)
 
 
-def _made(case):
-    """The case's model, what its step calls, and a word on its plan."""
+def _made(case: Case) -> tuple[keras.Model, Callable[..., Any], str]:
+    """The model of a case, what its step calls, and how many segments its plan has."""
     import keras
 
     from tfgc._measure import peers
 
     keras.utils.set_random_seed(_SEED)
-    with peers.building(case.peer, lambda: _build(*case.build)):
+    with peers.build_scope(case.peer, lambda: _build(*case.build)):
         model = _build(*case.build)
     if case.plan is None:
-        return model, peers.called(case.peer, model), ""
+        return model, peers.wrap_call(case.peer, model), ""
     from tfgc._training.enable import enable
 
     plan = Plan.from_json(case.plan)
@@ -162,7 +180,7 @@ def _made(case):
     return model, model, f"{len(plan.segments)} segments"
 
 
-def _step(model, call, case):
+def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[..., Any]:
     """One step of training, as a user without tfgc writes it; `call` runs the model."""
     import keras
     import tensorflow as tf
@@ -172,7 +190,7 @@ def _step(model, call, case):
     optimizer = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
-    def step(x, y):
+    def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             predictions = tf.nest.flatten(call(x, training=True))
             loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in zip(predictions, y)])
@@ -184,15 +202,15 @@ def _step(model, call, case):
     return tf.function(step) if case.mode == "graph" else step
 
 
-def _snapshot(model):
+def _snapshot(model: keras.Model) -> dict[str, Any]:
     """Every variable's value, seeds included, by its path."""
     return {v.path: v.numpy().astype("float64") for v in model.variables}
 
 
-def _wrong(case, update, x, y):
-    """What differs from a first plain step, in both modes and with weights that are one rounding off.
+def _wrong(case: Case, update: dict[str, Any], x: Any, y: Any) -> tuple[str, ...]:
+    """Which parts of the first update differ from plain steps: in both modes, and with weights one rounding off.
 
-    They run here, after all that was measured.
+    The plain steps run here, after everything that is measured.
     """
     import keras
     import numpy as np
@@ -211,15 +229,16 @@ def _wrong(case, update, x, y):
         before = _snapshot(model)
         _step(model, call, plain)(x, y)
         references.append({path: value - before[path] for path, value in _snapshot(model).items()})
-    return peers.wrong(update, references, [v.path for v in model.trainable_variables])
+    return peers.differing_parts(update, references, [v.path for v in model.trainable_variables])
 
 
-def _timeline(step, allocated):
+def _timeline(step: Callable[[], float], allocated: Callable[[], int]) -> tuple[tuple[float, int], ...]:
     """Allocated bytes over one more step, sampled from a thread; not a timed step."""
-    samples, done = [], threading.Event()
+    samples: list[tuple[float, int]] = []
+    done = threading.Event()
     begin = time.perf_counter()
 
-    def sample():
+    def sample() -> None:
         while not done.is_set():
             samples.append((time.perf_counter() - begin, allocated()))
             time.sleep(_SAMPLE_SECONDS)
@@ -233,8 +252,8 @@ def _timeline(step, allocated):
     return tuple((round(when, 4), count - base) for when, count in thinned(samples))
 
 
-def thinned(samples):
-    """At most `_POINTS` of the samples, pairs (when, bytes): the largest of each stretch, so that no peak is lost.
+def thinned(samples: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """At most `_POINTS` of the samples, pairs (when, bytes): the largest of each group, so that no peak is lost.
 
     >>> len(thinned([(0.1, 3), (0.2, 5), (0.3, 4)] * 100))
     100

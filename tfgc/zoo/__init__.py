@@ -5,19 +5,26 @@ of `keras.applications` (`resnet50`), as `module:function` that builds one,
 or as a saved `.keras` file. Weights are never downloaded.
 """
 
+from __future__ import annotations
+
 import importlib
 import inspect
 import os
 import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tfgc import _user_modules
-from tfgc._errors import OptionError, TfgcError, did_you_mean
+from tfgc._errors import OptionError, TfgcError, did_you_mean, one_line
 from tfgc.zoo._catalogue import catalogue, families
+
+if TYPE_CHECKING:
+    import keras
 
 __all__ = ["available", "build", "catalogue"]
 
 
-def available():
+def available() -> dict[str, Callable[..., keras.Model]]:
     """Mapping from the name of each network of this folder to its builder.
 
     >>> "unet" in available()
@@ -30,13 +37,12 @@ def available():
     return networks
 
 
-def build(name, image_size=None):
+def build(name: str, image_size: int | None = None) -> keras.Model:
     """Build the model that `name` names.
 
     Args:
-        name: See above.
-        image_size: Height and width of the input images, where the network takes
-            them.
+        name: As said at the top of `tfgc.zoo`: a network's name, `module:function`, or a `.keras` file.
+        image_size: Height and width of the input images, for networks that accept it.
 
     Raises:
         OptionError: For an unknown name, with near ones.
@@ -72,18 +78,17 @@ def build(name, image_size=None):
     return _attempt(name, lambda: _application(base, image_size, sorted(networks)))
 
 
-def _attempt(name, build):
-    """Build or load a model; what the user's or Keras's code raises is told in one line."""
+def _attempt(name: str, build: Callable[[], keras.Model]) -> keras.Model:
+    """Build or load a model; report in one line what the user's or Keras's code raises."""
     try:
         return build()
     except TfgcError:
         raise
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
-        raise TfgcError(f"{name!r} cannot be built: {type(error).__name__}: {said}") from error
+        raise TfgcError(f"{name!r} cannot be built: {one_line(error)}") from error
 
 
-def _application(name, image_size, others):
+def _application(name: str, image_size: int | None, others: list[str]) -> keras.Model:
     import keras
 
     builders = {key.lower(): f for key, f in vars(keras.applications).items() if inspect.isfunction(f)}
@@ -99,7 +104,9 @@ def _application(name, image_size, others):
     return builder(weights=None, input_shape=(image_size, image_size, 3))
 
 
-def _call(builder, arguments, image_size, name):
+def _call(
+    builder: Callable[..., keras.Model], arguments: Sequence[int], image_size: int | None, name: str
+) -> keras.Model:
     try:
         inspect.signature(builder).bind(*arguments)
     except TypeError as error:
@@ -111,6 +118,6 @@ def _call(builder, arguments, image_size, name):
     return builder(*arguments, image_size=image_size)
 
 
-def _refuse(image_size, name, why):
+def _refuse(image_size: int | None, name: str, why: str) -> None:
     if image_size is not None:
         raise OptionError(f"image_size={image_size} does not apply to {name!r}: {why}")

@@ -1,4 +1,4 @@
-"""What networks there are, told without importing TensorFlow, Keras or a family.
+"""The networks that can be built by name, listed without importing TensorFlow, Keras or a family.
 
 Listing and shell completion have to start at once: the families are read as text, and the names of
 `keras.applications` stand here. A newer Keras may have more of them, which `build` finds all the same.
@@ -6,8 +6,10 @@ Listing and shell completion have to start at once: the families are read as tex
 
 import ast
 import dataclasses
+import pathlib
 import pkgutil
-import sys
+from collections.abc import Iterator
+from typing import Any
 
 # fmt: off
 APPLICATIONS = [
@@ -38,11 +40,11 @@ class Network:
     name: str
     source: str
     family: str
-    arguments: dict
+    arguments: dict[str, Any]
     summary: str
 
 
-def catalogue():
+def catalogue() -> list[Network]:
     """Return a `Network` for each network that can be built by its name, sorted, tfgc's own first.
 
     Imports neither TensorFlow nor Keras, and takes milliseconds.
@@ -50,8 +52,8 @@ def catalogue():
     >>> [network.arguments for network in catalogue() if network.name == "resnet18"]
     [{'image_size': 224, 'classes': 1000}]
     """
-    package = __name__.rpartition(".")[0]
-    own = [network for module in families() for network in _read(module, pkgutil.get_data(package, f"{module}.py"))]
+    folder = pathlib.Path(__file__).parent
+    own = [network for module in families() for network in _read(module, (folder / f"{module}.py").read_bytes())]
     keras_own = [
         Network(name.lower(), "keras.applications", "", {"image_size": None}, f"keras.applications.{name}.")
         for name in APPLICATIONS
@@ -59,15 +61,19 @@ def catalogue():
     return sorted(own, key=lambda network: network.name) + sorted(keras_own, key=lambda network: network.name)
 
 
-def families():
+def families() -> list[str]:
     """Names of the modules of this folder that hold networks."""
-    path = sys.modules[__package__].__path__
-    return [module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_")]
+    path = pathlib.Path(__file__).parent
+    return [module.name for module in pkgutil.iter_modules([str(path)]) if not module.name.startswith("_")]
 
 
-def _read(family, source):
+def _read(family: str, source: bytes) -> Iterator[Network]:
     tree = ast.parse(source)
-    listed = next(ast.literal_eval(node.value) for node in tree.body if _assigned(node) == "__all__")
+    listed = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and _assigned(node) == "__all__"
+    )
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in listed:
             names = [argument.arg for argument in node.args.args]
@@ -76,5 +82,6 @@ def _read(family, source):
             yield Network(node.name, "tfgc.zoo", family, dict(zip(names, defaults, strict=True)), summary)
 
 
-def _assigned(node):
-    return node.targets[0].id if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else None
+def _assigned(node: ast.stmt) -> str | None:
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    return target.id if isinstance(target, ast.Name) else None

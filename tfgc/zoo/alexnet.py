@@ -9,7 +9,7 @@ import keras
 __all__ = ["alexnet"]
 
 
-def alexnet(image_size=224, classes=1000):
+def alexnet(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build AlexNet (Krizhevsky 2014, arXiv:1404.5997): five convolutions and three dense layers.
 
     torchvision publishes 61,100,840 parameters.

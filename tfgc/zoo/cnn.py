@@ -2,7 +2,7 @@
 
 They are the networks of a 2020 TF2 study of gradient checkpointing
 (repository tf2_gradient_checkpointing), whose figures are in
-`tfgc/bench/reference/tf2_eager_2020.csv`.
+`tfgc/_suites/reference/tf2_eager_2020.csv`.
 """
 
 import keras
@@ -10,7 +10,7 @@ import keras
 __all__ = ["big_cnn", "sample_cnn"]
 
 
-def sample_cnn(image_size=256):
+def sample_cnn(image_size: int = 256) -> keras.Model:
     """Eleven 5x5 convolutions of 10 to 60 filters at full resolution, and a dense head.
 
     Args:
@@ -24,7 +24,7 @@ def sample_cnn(image_size=256):
     return keras.Model(inputs, _head(x), name="sample_cnn")
 
 
-def big_cnn(partitions=3, blocks=3, image_size=256):
+def big_cnn(partitions: int = 3, blocks: int = 3, image_size: int = 256) -> keras.Model:
     """`partitions` times `blocks` blocks of three 5x5 convolutions (10, 40, 20 filters).
 
     Args:
@@ -40,12 +40,12 @@ def big_cnn(partitions=3, blocks=3, image_size=256):
     return keras.Model(inputs, _head(x), name="big_cnn")
 
 
-def _convolution(x, filters, pool):
+def _convolution(x: keras.KerasTensor, filters: int, pool: int) -> keras.KerasTensor:
     x = keras.layers.Conv2D(filters, 5, padding="same", activation="relu")(x)
     return keras.layers.MaxPooling2D(pool)(x)
 
 
-def _head(x):
+def _head(x: keras.KerasTensor) -> keras.KerasTensor:
     x = keras.layers.Flatten()(x)
     x = keras.layers.Dense(32, activation="relu")(x)
     return keras.layers.Dense(10)(x)

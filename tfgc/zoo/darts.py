@@ -21,8 +21,8 @@ class Cell(NamedTuple):
     output joins the states `joined`.
     """
 
-    steps: tuple
-    joined: tuple
+    steps: tuple[tuple[tuple[str, int], tuple[str, int]], ...]
+    joined: tuple[int, ...]
 
 
 NASNET = (
@@ -91,7 +91,7 @@ DARTS = (
 )
 
 
-def nasnet_cifar10(layers=20, width=36, image_size=32, classes=10):
+def nasnet_cifar10(layers: int = 20, width: int = 36, image_size: int = 32, classes: int = 10) -> keras.Model:
     """Build NASNet-A for CIFAR-10 (Zoph et al. 2017, arXiv:1707.07012) as the DARTS study trains it.
 
     Liu et al. 2018, arXiv:1806.09055, table 1, publish 3.1 million parameters for their run, which this
@@ -107,7 +107,7 @@ def nasnet_cifar10(layers=20, width=36, image_size=32, classes=10):
     return _network("nasnet_cifar10", NASNET, layers, width, image_size, classes)
 
 
-def amoebanet_cifar10(layers=20, width=36, image_size=32, classes=10):
+def amoebanet_cifar10(layers: int = 20, width: int = 36, image_size: int = 32, classes: int = 10) -> keras.Model:
     """Build AmoebaNet-A for CIFAR-10 (Real et al. 2018, arXiv:1802.01548) as the DARTS study trains it.
 
     Liu et al. 2018, arXiv:1806.09055, table 1, publish 3.1 million parameters for their run. Real et al.
@@ -122,7 +122,7 @@ def amoebanet_cifar10(layers=20, width=36, image_size=32, classes=10):
     return _network("amoebanet_cifar10", AMOEBANET, layers, width, image_size, classes)
 
 
-def darts_cifar10(layers=20, width=36, image_size=32, classes=10):
+def darts_cifar10(layers: int = 20, width: int = 36, image_size: int = 32, classes: int = 10) -> keras.Model:
     """Build the second-order DARTS network for CIFAR-10 (Liu et al. 2018, arXiv:1806.09055).
 
     The repository quark0/darts publishes 3.349342 million parameters, the paper 3.3 million.
@@ -136,7 +136,7 @@ def darts_cifar10(layers=20, width=36, image_size=32, classes=10):
     return _network("darts_cifar10", DARTS, layers, width, image_size, classes)
 
 
-def _network(name, cells, layers, width, image_size, classes):
+def _network(name: str, cells: tuple[Cell, ...], layers: int, width: int, image_size: int, classes: int) -> keras.Model:
     inputs = keras.Input((image_size, image_size, 3))
     before = x = _normalized(keras.layers.Conv2D(3 * width, 3, padding="same", use_bias=False)(inputs))
     for i in range(layers):
@@ -147,7 +147,7 @@ def _network(name, cells, layers, width, image_size, classes):
     return keras.Model(inputs, keras.layers.Dense(classes)(x), name=name)
 
 
-def _cell(before, x, cell, width, strides):
+def _cell(before: keras.KerasTensor, x: keras.KerasTensor, cell: Cell, width: int, strides: int) -> keras.KerasTensor:
     halved = before.shape[1] != x.shape[1]
     states = [_halve(before, width) if halved else _convolution(before, width), _convolution(x, width)]
     for step in cell.steps:
@@ -156,7 +156,7 @@ def _cell(before, x, cell, width, strides):
     return keras.layers.Concatenate()([states[i] for i in cell.joined])
 
 
-def _operation(kind, x, strides):
+def _operation(kind: str, x: keras.KerasTensor, strides: int) -> keras.KerasTensor:
     kind, _, size = kind.partition(" ")
     size = int(size or 1)
     width = x.shape[-1]
@@ -175,17 +175,17 @@ def _operation(kind, x, strides):
     return _normalized(keras.layers.Conv2D(width, (size, 1), (strides, 1), padding="same", use_bias=False)(x))
 
 
-def _separable(x, size, strides, dilation=1):
+def _separable(x: keras.KerasTensor, size: int, strides: int, dilation: int = 1) -> keras.KerasTensor:
     y = keras.layers.ReLU()(x)
     y = keras.layers.DepthwiseConv2D(size, strides, padding="same", dilation_rate=dilation, use_bias=False)(y)
     return _normalized(keras.layers.Conv2D(x.shape[-1], 1, use_bias=False)(y))
 
 
-def _convolution(x, width):
+def _convolution(x: keras.KerasTensor, width: int) -> keras.KerasTensor:
     return _normalized(keras.layers.Conv2D(width, 1, use_bias=False)(keras.layers.ReLU()(x)))
 
 
-def _halve(x, width):
+def _halve(x: keras.KerasTensor, width: int) -> keras.KerasTensor:
     """Two 1x1 convolutions with stride 2, the second a pixel further, so that all pixels are seen."""
     x = keras.layers.ReLU()(x)
     shifted = keras.layers.Cropping2D(((1, 0), (1, 0)))(x)
@@ -193,5 +193,5 @@ def _halve(x, width):
     return _normalized(keras.layers.Concatenate()(halves))
 
 
-def _normalized(x):
+def _normalized(x: keras.KerasTensor) -> keras.KerasTensor:
     return keras.layers.BatchNormalization()(x)

@@ -9,7 +9,7 @@ import keras
 __all__ = ["densenet161"]
 
 
-def densenet161(image_size=224, classes=1000):
+def densenet161(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build DenseNet161 (Huang et al. 2016, arXiv:1608.06993), which grows by 48 channels a layer.
 
     torchvision publishes 28,681,000 parameters.
@@ -33,6 +33,6 @@ def densenet161(image_size=224, classes=1000):
     return keras.Model(inputs, keras.layers.Dense(classes)(x), name="densenet161")
 
 
-def _convolution(x, filters, size):
+def _convolution(x: keras.KerasTensor, filters: int, size: int | tuple[int, int]) -> keras.KerasTensor:
     x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
     return keras.layers.Conv2D(filters, size, padding="same", use_bias=False)(x)

@@ -10,7 +10,9 @@ import keras
 __all__ = ["gpt"]
 
 
-def gpt(blocks=12, width=768, length=1024, vocabulary=50257, heads=None):
+def gpt(
+    blocks: int = 12, width: int = 768, length: int = 1024, vocabulary: int = 50257, heads: int | None = None
+) -> keras.Model:
     """Build a causal transformer, GPT-2 small by default (Radford et al. 2019; blocks: arXiv:1706.03762).
 
     The checkpoint `gpt2` of Hugging Face publishes 124,439,808 parameters.
@@ -40,11 +42,11 @@ def gpt(blocks=12, width=768, length=1024, vocabulary=50257, heads=None):
     return keras.Model(tokens, embedding(x, reverse=True), name="gpt")
 
 
-def _small():
+def _small() -> keras.initializers.Initializer:
     return keras.initializers.RandomNormal(stddev=0.02)
 
 
-def _tied(vocabulary, width):
+def _tied(vocabulary: int, width: int) -> keras.layers.Layer:
     layer = getattr(keras.layers, "ReversibleEmbedding", TiedEmbedding)
     return layer(vocabulary, width, embeddings_initializer=_small())
 
@@ -53,12 +55,12 @@ def _tied(vocabulary, width):
 class TiedEmbedding(keras.layers.Embedding):
     """What `keras.layers.ReversibleEmbedding` is, for versions of Keras that lack it."""
 
-    def call(self, inputs, reverse=False):
+    def call(self, inputs: keras.KerasTensor, reverse: bool = False) -> keras.KerasTensor:
         if not reverse:
             return super().call(inputs)
         inputs = keras.ops.cast(inputs, self.compute_dtype)
         return keras.ops.matmul(inputs, keras.ops.transpose(keras.ops.cast(self.embeddings, self.compute_dtype)))
 
-    def compute_output_spec(self, inputs, reverse=False):
+    def compute_output_spec(self, inputs: keras.KerasTensor, reverse: bool = False) -> keras.KerasTensor:
         last = (*inputs.shape[:-1], self.input_dim) if reverse else (*inputs.shape, self.output_dim)
         return keras.KerasTensor(last, dtype=self.compute_dtype)

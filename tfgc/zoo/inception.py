@@ -10,7 +10,7 @@ import keras
 __all__ = ["inception_v4"]
 
 
-def inception_v4(image_size=299, classes=1000):
+def inception_v4(image_size: int = 299, classes: int = 1000) -> keras.Model:
     """Build Inception v4 (Szegedy et al. 2016, arXiv:1602.07261).
 
     timm publishes 42,679,816 parameters.
@@ -34,7 +34,7 @@ def inception_v4(image_size=299, classes=1000):
     return keras.Model(inputs, keras.layers.Dense(classes)(x), name="inception_v4")
 
 
-def _stem(x):
+def _stem(x: keras.KerasTensor) -> keras.KerasTensor:
     x = _convolution(x, 32, 3, 2, "valid")
     x = _convolution(x, 32, 3, 1, "valid")
     x = _convolution(x, 64, 3)
@@ -45,7 +45,7 @@ def _stem(x):
     return _join(_convolution(x, 192, 3, 2, "valid"), _pool(x))
 
 
-def _inception_a(x):
+def _inception_a(x: keras.KerasTensor) -> keras.KerasTensor:
     return _join(
         _chain(x, (96, 1)),
         _chain(x, (64, 1), (96, 3)),
@@ -54,7 +54,7 @@ def _inception_a(x):
     )
 
 
-def _inception_b(x):
+def _inception_b(x: keras.KerasTensor) -> keras.KerasTensor:
     return _join(
         _chain(x, (384, 1)),
         _chain(x, (192, 1), (224, (1, 7)), (256, (7, 1))),
@@ -63,7 +63,7 @@ def _inception_b(x):
     )
 
 
-def _inception_c(x):
+def _inception_c(x: keras.KerasTensor) -> keras.KerasTensor:
     near = _chain(x, (384, 1))
     far = _chain(x, (384, 1), (448, (3, 1)), (512, (1, 3)))
     return _join(
@@ -73,7 +73,7 @@ def _inception_c(x):
     )
 
 
-def _reduction_a(x):
+def _reduction_a(x: keras.KerasTensor) -> keras.KerasTensor:
     return _join(
         _convolution(x, 384, 3, 2, "valid"),
         _convolution(_chain(x, (192, 1), (224, 3)), 256, 3, 2, "valid"),
@@ -81,7 +81,7 @@ def _reduction_a(x):
     )
 
 
-def _reduction_b(x):
+def _reduction_b(x: keras.KerasTensor) -> keras.KerasTensor:
     return _join(
         _convolution(_chain(x, (192, 1)), 192, 3, 2, "valid"),
         _convolution(_chain(x, (256, 1), (256, (1, 7)), (320, (7, 1))), 320, 3, 2, "valid"),
@@ -89,24 +89,26 @@ def _reduction_b(x):
     )
 
 
-def _chain(x, *convolutions):
+def _chain(x: keras.KerasTensor, *convolutions: tuple[int, int | tuple[int, int]]) -> keras.KerasTensor:
     for filters, size in convolutions:
         x = _convolution(x, filters, size)
     return x
 
 
-def _convolution(x, filters, size, strides=1, padding="same"):
+def _convolution(
+    x: keras.KerasTensor, filters: int, size: int | tuple[int, int], strides: int = 1, padding: str = "same"
+) -> keras.KerasTensor:
     x = keras.layers.Conv2D(filters, size, strides, padding, use_bias=False)(x)
     return keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
 
 
-def _pool(x):
+def _pool(x: keras.KerasTensor) -> keras.KerasTensor:
     return keras.layers.MaxPooling2D(3, 2)(x)
 
 
-def _average(x):
+def _average(x: keras.KerasTensor) -> keras.KerasTensor:
     return keras.layers.AveragePooling2D(3, 1, padding="same")(x)
 
 
-def _join(*branches):
+def _join(*branches: keras.KerasTensor) -> keras.KerasTensor:
     return keras.layers.Concatenate()(list(branches))

@@ -5,12 +5,14 @@ bias, and a bottleneck halves the image in its 3x3 convolution. Strided layers p
 does ("same"), which puts the border a pixel off from PyTorch's at even sizes.
 """
 
+from collections.abc import Callable
+
 import keras
 
 __all__ = ["resnet18", "resnet34", "resnet200"]
 
 
-def resnet18(image_size=224, classes=1000):
+def resnet18(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build ResNet18 (He et al. 2015, arXiv:1512.03385) of eight basic blocks.
 
     torchvision publishes 11,689,512 parameters.
@@ -22,7 +24,7 @@ def resnet18(image_size=224, classes=1000):
     return _resnet("resnet18", _basic, (2, 2, 2, 2), image_size, classes)
 
 
-def resnet34(image_size=224, classes=1000):
+def resnet34(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build ResNet34 (He et al. 2015, arXiv:1512.03385) of 16 basic blocks.
 
     torchvision publishes 21,797,672 parameters.
@@ -34,7 +36,7 @@ def resnet34(image_size=224, classes=1000):
     return _resnet("resnet34", _basic, (3, 4, 6, 3), image_size, classes)
 
 
-def resnet200(image_size=224, classes=1000):
+def resnet200(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build ResNet200 (He et al. 2016, arXiv:1603.05027, with activations after the sum) of 66 bottlenecks.
 
     timm publishes 64,673,832 parameters.
@@ -46,7 +48,9 @@ def resnet200(image_size=224, classes=1000):
     return _resnet("resnet200", _bottleneck, (3, 24, 36, 3), image_size, classes)
 
 
-def _resnet(name, block, blocks, image_size, classes):
+def _resnet(
+    name: str, block: Callable[..., keras.KerasTensor], blocks: tuple[int, ...], image_size: int, classes: int
+) -> keras.Model:
     inputs = keras.Input((image_size, image_size, 3))
     x = keras.layers.ReLU()(_convolution(inputs, 64, 7, strides=2))
     x = keras.layers.MaxPooling2D(3, 2, padding="same")(x)
@@ -57,23 +61,25 @@ def _resnet(name, block, blocks, image_size, classes):
     return keras.Model(inputs, keras.layers.Dense(classes)(x), name=name)
 
 
-def _basic(x, filters, strides):
+def _basic(x: keras.KerasTensor, filters: int, strides: int) -> keras.KerasTensor:
     y = keras.layers.ReLU()(_convolution(x, filters, 3, strides))
     return _add(x, _convolution(y, filters, 3), strides)
 
 
-def _bottleneck(x, filters, strides):
+def _bottleneck(x: keras.KerasTensor, filters: int, strides: int) -> keras.KerasTensor:
     y = keras.layers.ReLU()(_convolution(x, filters, 1))
     y = keras.layers.ReLU()(_convolution(y, filters, 3, strides))
     return _add(x, _convolution(y, 4 * filters, 1), strides)
 
 
-def _add(x, y, strides):
+def _add(x: keras.KerasTensor, y: keras.KerasTensor, strides: int) -> keras.KerasTensor:
     if x.shape[-1] != y.shape[-1] or strides > 1:
         x = _convolution(x, y.shape[-1], 1, strides)
     return keras.layers.ReLU()(keras.layers.Add()([y, x]))
 
 
-def _convolution(x, filters, size, strides=1):
+def _convolution(
+    x: keras.KerasTensor, filters: int, size: int | tuple[int, int], strides: int = 1
+) -> keras.KerasTensor:
     x = keras.layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
     return keras.layers.BatchNormalization()(x)

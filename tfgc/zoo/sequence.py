@@ -5,7 +5,9 @@ import keras
 __all__ = ["bidirectional_lstm", "transformer_encoder"]
 
 
-def transformer_encoder(blocks=6, width=256, length=256, vocabulary=8192, heads=8):
+def transformer_encoder(
+    blocks: int = 6, width: int = 256, length: int = 256, vocabulary: int = 8192, heads: int = 8
+) -> keras.Model:
     """Build a pre-norm transformer encoder (Vaswani et al. 2017, arXiv:1706.03762) that predicts tokens."""
     tokens = keras.Input((length,), dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)
@@ -20,7 +22,7 @@ def transformer_encoder(blocks=6, width=256, length=256, vocabulary=8192, heads=
     return keras.Model(tokens, keras.layers.Dense(vocabulary)(x), name="transformer_encoder")
 
 
-def bidirectional_lstm(layers=3, width=128, length=128, vocabulary=8192):
+def bidirectional_lstm(layers: int = 3, width: int = 128, length: int = 128, vocabulary: int = 8192) -> keras.Model:
     """Build stacked bidirectional LSTMs over token embeddings, with one score for each sequence."""
     tokens = keras.Input((length,), dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)

@@ -9,7 +9,7 @@ import keras
 __all__ = ["unet"]
 
 
-def unet(width=64, depth=4, image_size=128, classes=2):
+def unet(width: int = 64, depth: int = 4, image_size: int = 128, classes: int = 2) -> keras.Model:
     """Build a U-Net.
 
     Args:
@@ -32,7 +32,7 @@ def unet(width=64, depth=4, image_size=128, classes=2):
     return keras.Model(inputs, keras.layers.Conv2D(classes, 1, activation="softmax")(x), name="unet")
 
 
-def _block(x, filters):
+def _block(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
     for _ in range(2):
         x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
         x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))

@@ -9,7 +9,7 @@ import keras
 __all__ = ["vgg11", "vgg13"]
 
 
-def vgg11(image_size=224, classes=1000):
+def vgg11(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build VGG11 (Simonyan & Zisserman 2014, arXiv:1409.1556): eight 3x3 convolutions, three dense layers.
 
     torchvision publishes 132,863,336 parameters.
@@ -21,7 +21,7 @@ def vgg11(image_size=224, classes=1000):
     return _vgg("vgg11", (1, 1, 2, 2, 2), image_size, classes)
 
 
-def vgg13(image_size=224, classes=1000):
+def vgg13(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build VGG13 (Simonyan & Zisserman 2014, arXiv:1409.1556): ten 3x3 convolutions, three dense layers.
 
     torchvision publishes 133,047,848 parameters.
@@ -33,7 +33,7 @@ def vgg13(image_size=224, classes=1000):
     return _vgg("vgg13", (2, 2, 2, 2, 2), image_size, classes)
 
 
-def _vgg(name, convolutions, image_size, classes):
+def _vgg(name: str, convolutions: tuple[int, ...], image_size: int, classes: int) -> keras.Model:
     inputs = x = keras.Input((image_size, image_size, 3))
     for filters, count in zip((64, 128, 256, 512, 512), convolutions):
         for _ in range(count):
