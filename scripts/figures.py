@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "scripts" / "results" / "resnet50_b16.json"
 PAGE = ROOT / "docs" / "how-it-works.md"
-CASES = ("plain-eager", "plain-graph", "sqrt(6)-eager", "sqrt(8)-graph")
+CASES = ("plain-eager", "plain-graph", "sqrt(6)-compiled", "sqrt(8)-graph")
 PIXELS = 480  # at this width the text is as large as that of a page
 STYLE = """
 <style>
@@ -51,13 +51,13 @@ def measured():
     found = {record.name: record for record in study.records}
     records = [found[name] for name in CASES]
     peaks = [_units.format_bytes(max(count for _, count in record.timeline)) for record in records]
-    named = [r if r.case == "plain" else dataclasses.replace(r, case=f"tfgc, {r.case}") for r in records]
+    named = [r if r.case == "plain" else dataclasses.replace(r, case="tfgc") for r in records]
     words = (
         "Memory over one training step of ResNet50 at batch 16, in bytes above the weights. In an eager loop the plain "
         f"step peaks at {peaks[0]} and tfgc's at {peaks[2]}; in tf.function the plain step peaks at {peaks[1]} and "
         f"tfgc's at {peaks[3]}."
     )
-    return dataclasses.replace(plots.memory(dataclasses.replace(study, records=tuple(named))), told=words)
+    return dataclasses.replace(plots.memory(dataclasses.replace(study, records=tuple(named))), alt_text=words)
 
 
 def predicted():
@@ -93,7 +93,7 @@ def predicted():
         f"peaks at {_units.format_bytes(planned.peak_bytes)}, climbs once more for each segment that it recomputes, "
         f"and takes {planned.overhead:.0%} more work."
     )
-    return svg.Picture("", "Memory over one training step, plain and by the plan", words, draw, 2.7)
+    return svg.Plot("", "Memory over one training step, plain and by the plan", words, draw, 2.7)
 
 
 def example():

@@ -66,7 +66,7 @@ def test_figures_of_the_pages_are_what_the_script_draws():
         ]
         assert words[0] == words[1], "run python scripts/figures.py"
         assert len(drawn) < 200_000
-        assert sum(f"![{picture.told}](" in text and f"images/{name})" in text for text in PAGES.values()) == 1
+        assert sum(f"![{picture.alt_text}](" in text and f"images/{name})" in text for text in PAGES.values()) == 1
 
 
 def test_every_error_and_warning_is_on_the_page_of_troubles():
