@@ -346,7 +346,7 @@ def test_markdown_has_the_tables():
     text = html_page.render(ALL, ".md")
     assert "| optimal-graph | 446 MB | 88.5 % | 68.8 % | 1.35 GB | 2.18 s | -11 % | +29 % | ok |" in text
     assert "The least peak is that of optimal-graph" in text
-    assert "## Beside the other ways to recompute" in text
+    assert "## Compared with other ways to recompute" in text
     widths = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
     assert min(widths) >= 3
 

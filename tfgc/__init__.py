@@ -1,6 +1,6 @@
 """Training in less memory, for TensorFlow 2 and Keras 3: exact recomputation.
 
-What is public is imported when it is first asked for: planning and help need no TensorFlow. Only the standard library
+Public names are imported on first use: planning and help need no TensorFlow. Only the standard library
 is imported here, since `python -m tfgc` reads this file while the current folder is still on the path. Editors read
 `__init__.pyi`.
 """

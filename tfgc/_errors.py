@@ -41,7 +41,7 @@ class InfeasibleBudgetError(TfgcError):
     """No plan fits in the budget; the message names the least that works.
 
     Attributes:
-        budget: The bytes that were asked for.
+        budget: The requested bytes.
         least: The bytes of the least budget that works.
         node: The node that runs at the peak of that plan.
 

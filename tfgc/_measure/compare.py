@@ -2,7 +2,7 @@
 
 The peak is the device allocator's own, since a sampler misses what happens
 inside one call; the process's resident set, which people see in their
-monitor, is sampled beside it from outside with memory_profiler. The counter is
+monitor, is also sampled, from outside, with memory_profiler. The counter is
 exact, the order in which branches run is not: each case counts several steps.
 """
 
@@ -52,7 +52,7 @@ def compare(
     """Measure training with and without recomputation, against a plain GradientTape.
 
     The plain baselines `plain-eager` and `plain-graph` are always among the cases. Every case
-    starts from the same weights and data, in a process of its own, and runs a
+    starts from the same weights and data, in a separate process, and runs a
     warm-up step and `steps` counted ones of SGD on a squared error.
 
     Args:
@@ -208,7 +208,7 @@ def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
 
 
 def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:
-    """Measure one case in a process of its own, by its own plan or the predicted one."""
+    """Measure one case in a separate process, by its own plan or the predicted one."""
     record = unmeasured(case, prediction)
     if record.status == "failed":
         return record

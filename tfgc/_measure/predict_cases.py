@@ -19,7 +19,7 @@ from tfgc.strategies import budget as budget_strategy
 
 
 def predict_cases(model: keras.Model, job: PredictionJob, optimizer: str = "sgd", loss: str = "mse") -> CasePredictions:
-    """Return the `CasePredictions` of a `PredictionJob` for its model, which is left as it was.
+    """Return the `CasePredictions` of a `PredictionJob` for its model, which is not changed.
 
     Args:
         model: The model that `job` names.
@@ -93,7 +93,7 @@ def _allocated(step: simulator.Prediction) -> int:
 
 
 class _Network:
-    """One annotated graph and what is planned for it, made when it is asked for."""
+    """One annotated graph and its plans, each made when first needed."""
 
     def __init__(self, graph: Graph, fixed: int, given: dict[str, Plan]) -> None:
         self.graph, self.fixed = graph, fixed
@@ -138,7 +138,7 @@ class _Network:
         return plans[best]
 
     def front_record(self, job: PredictionJob) -> Front:
-        """The `Front`, with the plans of the job's cases beside it."""
+        """The `Front`, with the plans of the job's cases added."""
         names = {case.case for case in job.cases if _is_planned(case)} - {"optimal"}
         others = [(name, plan) for name, plan in self._plans.items() if plan is not None and name in names]
         return sweep.front_of(self.graph, self.fixed, job.network, budgets=job.marks, plans=others, front=self.front())

@@ -43,8 +43,8 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
     for tensor in keras_graph.functional_of(model).inputs:
         if tensor.shape[0] is not None:
             raise OptionError(
-                f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so there is no larger one to "
-                "look for: declare it without a batch, as keras.Input(shape) does"
+                f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so no larger one can "
+                "be searched: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
     fixed = annotated.fixed_bytes(model, optimizer)

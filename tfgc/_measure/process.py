@@ -1,6 +1,6 @@
 """Run a job in a child process, sample its memory, and read its reply.
 
-A model may fill the GPU, and an allocator remembers what ran before: so each job has a process of its own.
+A model may fill the GPU, and an allocator remembers what ran before, so each job has its own process.
 """
 
 import contextlib

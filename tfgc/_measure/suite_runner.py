@@ -91,7 +91,7 @@ def _cases(row: _suites.SuiteRow, file: ResultsFile, measure: bool, steps: int |
 
 
 def _search(row: _suites.SearchRow, file: ResultsFile, steps: int | None) -> Iterator[Event]:
-    """Search the largest batch of a row, unless it is there; each run is a case of its own batch."""
+    """Search the largest batch of a row, unless it is there; each run is a case with its batch in its name."""
     if file.has_search(row):
         yield Event("kept")
         return

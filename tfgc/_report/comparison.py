@@ -65,7 +65,7 @@ def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
 
 
 def print_table(table: Any, file: TextIO | None = None) -> None:
-    """Print a table, as wide as it must be where the output is no terminal."""
+    """Print a table; to anything but a terminal, 140 columns wide."""
     console = rich.console.Console(file=file)
     if not console.is_terminal:
         console = rich.console.Console(file=file, width=140)

@@ -40,6 +40,6 @@ def escape(text: str) -> str:
     text = re.sub(r"&(?=#?\w+;)", "&amp;", text)
     for sign, instead in (("\\", "\\\\"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*")):
         text = text.replace(sign, instead)
-    # Within a word an underscore is no markup.
+    # Underscores within a word are not markup.
     text = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
     return " ".join(text.split())

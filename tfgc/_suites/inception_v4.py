@@ -1,4 +1,4 @@
-"""Inception v4 at batch 32 beside a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both."""
+"""Inception v4 at batch 32 compared with a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both."""
 
 from collections.abc import Iterator
 

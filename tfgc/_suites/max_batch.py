@@ -50,7 +50,7 @@ def _ours(ours: dict[str, Any], label: str, key: str) -> tuple[str, ...]:
 
 
 def _summary(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """How many times the plain batch fits, beside the best of the study."""
+    """How many times the plain batch fits, compared with the best of the study."""
     best = max(theirs, key=lambda system: theirs[system])
     kind = "" if ours.get("batch_size") else "predicted_"
     batch, plain = ours[f"{kind}batch_size"], ours[f"plain_{kind}batch_size"]

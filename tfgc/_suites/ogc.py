@@ -35,9 +35,9 @@ _CUT_OFF_LEGEND = (
     "published' is the plan of least work of one replay whose predicted peak is 5 % below the published one, or that "
     "of least peak."
 )
-_OVERHEAD_LEGEND = "The time that comes on top of the same plain step's; predictions count work in {unit}."
+_OVERHEAD_LEGEND = "The extra time of a step against the same plain step; predictions count work in {unit}."
 _TARGET_LEGEND = (
-    "floor: the cut-off of what one layer needs by itself, without the allocator's chunks. one replay: the published "
+    "floor: the cut-off of what one layer alone needs, without the allocator's chunks. one replay: the published "
     "cut-off at no more than the published overhead; in shallow networks (to resnet34), the floor. nested: five points "
     "more than published, or half of the way to the floor; in shallow networks, the floor. compiled: ten points more "
     "than published in no more time than plain, for networks with BatchNormalization. Verdicts behind ~ are on "
@@ -71,16 +71,16 @@ def sheets(results: Results) -> list[TextTable]:
     """The targets with a verdict for each, then the cut-offs and the overheads."""
     figures = [OgcFigures(study) for study in results.studies]
     units = sorted({{"s": "seconds timed here", "flop": "flops"}[row.unit] for row in figures if row.unit})
-    beside = "beside Feng & Huang, CVPR 2021"
+    others = "compared with Feng & Huang, CVPR 2021"
     return [
         _suites.table(
-            f"Targets {beside}", _TARGET_HEADS, [row.targets() for row in figures], _TARGET_LEGEND, _outcomes(figures)
+            f"Targets {others}", _TARGET_HEADS, [row.targets() for row in figures], _TARGET_LEGEND, _outcomes(figures)
         ),
         _suites.table(
-            f"Cut-off {beside}", _HEADS, [row.cells(0) for row in figures], _CUT_OFF_LEGEND, _held(figures, 0)
+            f"Cut-off {others}", _HEADS, [row.cells(0) for row in figures], _CUT_OFF_LEGEND, _held(figures, 0)
         ),
         _suites.table(
-            f"Overhead {beside}", _HEADS, [row.cells(1) for row in figures],
+            f"Overhead {others}", _HEADS, [row.cells(1) for row in figures],
             _OVERHEAD_LEGEND.format(unit=" or ".join(units) or "flops"), _held(figures, 1),
         ),
     ]  # fmt: skip
@@ -101,16 +101,16 @@ def _outcomes(figures: list["OgcFigures"]) -> str:
 
 def _held(figures: list["OgcFigures"], which: int) -> str:
     """In how many networks each case does at least as well as published, by cut-off (0) or overhead (1)."""
-    told = []
+    counts = []
     for name, label in _CASES.items():
         pairs = [(row.figures(name)[which], row.published[which]) for row in figures]
         known = [(ours, theirs) for ours, theirs in pairs if ours is not None]
         held = sum(ours <= theirs if which else ours >= theirs for ours, theirs in known)
-        told += [f"{label}: {held} of {len(known)}"] if known else []
-    if not told:
+        counts += [f"{label}: {held} of {len(known)}"] if known else []
+    if not counts:
         return ""
     what = "At most the published overhead" if which else "At least the published cut-off"
-    return f"{what} in so many networks: {'; '.join(told)}."
+    return f"{what} in so many networks: {'; '.join(counts)}."
 
 
 class OgcFigures:
@@ -215,7 +215,7 @@ class OgcFigures:
         return record is not None and any(part.inner for part in record.parts)
 
     def _why_not(self, name: str) -> str:
-        """Why there is no figure: the case ended otherwise, or was not run yet."""
+        """Why there is no figure: how the case ended; empty if it was not run yet."""
         record = _suites.record(self.study, name)
         return "" if record is None or record.status in ("ok", "predicted") else f"missed: {record.status}"
 

@@ -54,7 +54,7 @@ def rows(scale: float) -> list[_suites.SuiteRow]:
 def sheets(results: Results) -> list[TextTable]:
     """A row for each case; failures and wrong results stand as such."""
     rows = [_row(study, record) for study in results.studies for record in study.records]
-    return [_suites.table("Beside the other ways to recompute", _HEADS, rows, _LEGEND, _summary(results))]
+    return [_suites.table("Compared with other ways to recompute", _HEADS, rows, _LEGEND, _summary(results))]
 
 
 def _summary(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""ResNets of 18 to 200 layers beside a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both.
+"""ResNets of 18 to 200 layers compared with a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both.
 
 Its memory is of a GPU at 224x224 and batch 32, and at a larger batch for recompute and the hybrid. `optimal` is the
 plan of least peak at one replay; at the study's share is the one of least work whose predicted peak is 5 % below.
@@ -42,7 +42,7 @@ _LARGE_LEGEND = (
 
 
 def rows(scale: float) -> list[_suites.SuiteRow]:
-    """Six depths at batch 32; then predictions at batch 128 whatever the scale: there bytes are compared."""
+    """Six depths at batch 32; then predictions at batch 128 at any scale, since bytes are compared there."""
     table = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth")}
     large = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth_b128")}
     made = []
@@ -55,7 +55,7 @@ def rows(scale: float) -> list[_suites.SuiteRow]:
                 published[f"{system}_times"] = row["step_s"] / plain["step_s"]
             else:
                 published[f"{system}_mb"] = row["activation_mb"]
-        # The study's plain step at 200 layers ran out of memory: there the share of 152 is asked for.
+        # The study's plain step at 200 layers ran out of memory; the goal there is the share at 152.
         share = published.get("recompute_share", made[-1].published["goal"] if made else None)
         published["goal"] = share
         cases = _suites.cases(
@@ -126,15 +126,15 @@ def _time_row(study: Study) -> list[str]:
 def _less(studies: list[Study], which: int) -> str:
     """In how many networks each case does at least as well as the study's recompute, by peak (0) or time (1)."""
     theirs = [study.published.get(("recompute_share", "recompute_times")[which]) for study in studies]
-    told = []
+    counts = []
     for name, label in _OURS.items():
         pairs = [(_suites.shares(study, name), goal) for study, goal in zip(studies, theirs)]
         known = [(ours[which], goal) for ours, goal in pairs if ours is not None and goal is not None]
-        told += [f"{label}: {sum(ours <= goal for ours, goal in known)} of {len(known)}"] if known else []
-    if not told:
+        counts += [f"{label}: {sum(ours <= goal for ours, goal in known)} of {len(known)}"] if known else []
+    if not counts:
         return ""
     return (
-        f"No larger {('share', 'multiple')[which]} than the study's recompute in so many networks: {'; '.join(told)}."
+        f"No larger {('share', 'multiple')[which]} than the study's recompute in so many networks: {'; '.join(counts)}."
     )
 
 

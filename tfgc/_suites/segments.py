@@ -14,7 +14,7 @@ _NETWORKS = (("sample_cnn", 16, None), ("vgg16", 16, 32))
 _HEADS = ("network, batch", "segments", "whole step", "of it weights and optimizer", "cut-off", "time of plain")
 _LEGEND = (
     "Equal numbers of nodes in each segment, in a Python loop as in the report, against plain-eager. whole step: the "
-    "allocator's peak, what is resident between steps included. cut-off: of what comes on top of that, weights' "
+    "allocator's peak, what is resident between steps included. cut-off: of what is above that, weights' "
     "gradients included. "
     "In the report (PyTorch) the peak was {reported}."
 )
@@ -69,8 +69,8 @@ def _answer(study: Study, plain: Measurement, planned: list[Measurement]) -> str
     if after > 0.95 * before:
         return (
             f"In {study.network} the whole step's peak stays at about {format_bytes(before)}, whatever the number of "
-            f"segments: weights and optimizer are {share} of it and the weights' gradients come on top, and of both "
-            "no segment saves anything."
+            f"segments: weights and optimizer are {share} of it, the weights' gradients add to that, and segments save "
+            "neither."
         )
     back = ""
     if most is not best and most.peak_bytes > 1.02 * best.peak_bytes:

@@ -1,4 +1,4 @@
-"""Three convolutional networks beside a TF2 eager implementation of 2020 on CPUs.
+"""Three convolutional networks compared with a TF2 eager implementation of 2020 on CPUs.
 
 Its peaks were sampled by memory_profiler at line ends, where what happens inside the backward pass does not show.
 """
@@ -40,7 +40,7 @@ def sheets(results: Results) -> list[TextTable]:
     """A table of peaks and one of times, a row for each network."""
     return [
         _suites.table(
-            f"{title} beside a TF2 eager implementation of 2020",
+            f"{title} compared with a TF2 eager implementation of 2020",
             _HEADS,
             [_row(study, which) for study in results.studies],
             legend,
@@ -70,7 +70,7 @@ def _row(study: Study, which: int) -> list[str]:
 
 
 def _summary(study: Study, which: int) -> str:
-    """The least peak or time of a network beside the published one."""
+    """The least peak or time of a network, and the published one."""
     found = {name: _suites.measured(study, name, "plain-eager") for name in _CASES[2:]}
     known = {name: figures for name, figures in found.items() if figures is not None}
     if not known:

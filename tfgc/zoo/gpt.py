@@ -2,7 +2,7 @@
 
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (no arXiv number), on
 the blocks of Vaswani et al. 2017, arXiv:1706.03762, normalized before each part. GELU is exact, where
-GPT-2 approximates it. Dropout is that of the first GPT, which GPT-2 does not tell.
+GPT-2 approximates it. Dropout is that of the first GPT; GPT-2's is not published.
 """
 
 import keras

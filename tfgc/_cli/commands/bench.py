@@ -1,4 +1,4 @@
-"""`tfgc bench`: benchmark suites beside published figures."""
+"""`tfgc bench`: benchmark suites next to published figures."""
 
 from typing import Any
 
