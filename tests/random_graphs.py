@@ -93,7 +93,7 @@ def nested(graph):
 
 def _joints(graph):
     """Where no strategy but the rules of thumb cuts: between a node and one that writes over its output."""
-    return {i for i, takes in enumerate(Buffers(graph).takes) if takes}
+    return {i for i, takes in enumerate(Buffers.of(graph).takes) if takes}
 
 
 def _possible(pieces, joints):
@@ -138,8 +138,8 @@ def _moved(pieces, by):
 
 def outcomes(graph, plans):
     """For each peak the least work of any of `plans`, given as pieces."""
-    buffers, least = Buffers(graph), {}
+    least = {}
     for pieces in plans:
-        found = simulator.predict(graph, Plan.from_pieces(graph, pieces, strategy="brute force"), buffers)
+        found = simulator.predict(graph, Plan.from_pieces(graph, pieces, strategy="brute force"))
         least[found.peak_bytes] = min(found.work, least.get(found.peak_bytes, float("inf")))
     return least

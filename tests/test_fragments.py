@@ -7,7 +7,6 @@ in MiB, so that nothing is rounded. `a|b` is a region cut into chunks. Nodes rea
 import pytest
 
 from tfgc import Graph
-from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._core.plan import Plan
 from tfgc._simulate import allocation
@@ -26,7 +25,7 @@ def node(name, reads, size, **cost):
 def allocated(*nodes, pieces=None, mode="graph", x=1):
     graph = Graph(nodes, {"x": Spec((int(x * MIB),), "float8_e5m2")}, (Ref(nodes[-1].name),), 1, whole_step=True)
     plan = Plan.from_pieces(graph, pieces or [(0, len(nodes), "keep")], strategy="by hand")
-    return allocation.allocated(StepEvents(graph, Buffers(graph), plan.segments, mode)) / MIB
+    return allocation.allocated(StepEvents(graph, plan.segments, mode)) / MIB
 
 
 def chain(size):

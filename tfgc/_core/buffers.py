@@ -25,6 +25,11 @@ class Buffers:
         internal: Bytes that each node keeps besides `keeps`.
     """
 
+    @classmethod
+    def of(cls, graph):
+        """The buffers of a graph, numbered once for each graph."""
+        return graph.once(cls)
+
     def __init__(self, graph):
         self.graph = graph
         self.size = [0] * len(graph.inputs)

@@ -12,9 +12,12 @@ import functools
 import itertools
 import math
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from tfgc._errors import OptionError, TfgcError
+
+_Derived = TypeVar("_Derived")
 
 
 class Ref(NamedTuple):
@@ -193,8 +196,30 @@ class Graph:
                     raise TfgcError(f"node {node.name!r} reads {ref.node!r}, which does not come before it")
             seen.add(node.name)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.nodes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is derived from the fields is not pickled: it can be derived again.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def _made(self) -> dict[Callable, Any]:
+        return {}
+
+    def once(self, make: Callable[["Graph"], _Derived]) -> _Derived:
+        """`make(self)`, which is called once for each graph."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
+
+    def counting(self, *, whole_step: bool) -> "Graph":
+        """This graph with `whole_step` as given; the other one of the two is made once."""
+        return self if whole_step == self.whole_step else self._other_scope
+
+    @functools.cached_property
+    def _other_scope(self) -> "Graph":
+        return dataclasses.replace(self, whole_step=not self.whole_step)
 
     @functools.cached_property
     def position(self):

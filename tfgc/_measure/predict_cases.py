@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keras
 
-from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
@@ -99,7 +98,7 @@ class _Network:
         self.graph, self.fixed = graph, fixed
         self.plain = Plan.from_cuts(graph, [], strategy="keep_all")
         self.plain_step = simulator.estimate(graph, self.plain, fixed)
-        self.floor, self.floor_node = outlooks.floor(graph, Buffers(graph))
+        self.floor, self.floor_node = outlooks.floor(graph)
         self._given = given
         self._plans: dict[str, Plan | None] = {}
         self._fronts: dict[bool, list[tuple[int, Plan]]] = {}

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import keras
 
 from tfgc import strategies
-from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
@@ -202,12 +201,12 @@ class _ByStrategy:
         held = self._fixed + self.graphs.data_bytes(batch)
         try:
             if self._limit is None:
-                graph_of_plan = dataclasses.replace(graph, whole_step=False)
+                graph_of_plan = graph.counting(whole_step=False)
                 plan = strategies.apply(self._strategy, graph_of_plan, **self._options)
             else:
                 plan = planner.fitting(graph, self._strategy, self._limit, held, self._options)
         except InfeasibleBudgetError as error:
-            return _Step(error.least, outlooks.floor(graph, Buffers(graph))[0] + held, None, error.node)
+            return _Step(error.least, outlooks.floor(graph)[0] + held, None, error.node)
         step = simulator.estimate(graph, plan, held)
         return _Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 

@@ -7,7 +7,6 @@ of the allocator, from the largest budget that may be met on, until one is. The 
 larger one never gives a slower plan if the strategy itself keeps to that.
 """
 
-from tfgc._core.buffers import Buffers
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate import outlooks, simulator
@@ -72,7 +71,7 @@ class _Series:
         self._graph, self._ask, self._fixed = graph, ask, fixed
         self.plans, self.steps = {}, {}
         plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
-        least, _ = outlooks.floor(graph, Buffers(graph))
+        least, _ = outlooks.floor(graph)
         try:
             ask(max(least - 1, 1))
         except InfeasibleBudgetError as error:

@@ -1,7 +1,5 @@
 """From a model to plans for it, and to what a step will need."""
 
-import dataclasses
-
 from tfgc import strategies
 from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
@@ -83,7 +81,7 @@ def plan(
 def choose(graph, strategy, budget, fixed, options):
     """Plan an annotated graph; with a budget, for the whole step, of which `fixed` bytes are there all the time."""
     if budget is None:
-        return strategies.apply(strategy, dataclasses.replace(graph, whole_step=False), **options)
+        return strategies.apply(strategy, graph.counting(whole_step=False), **options)
     total = annotated.budget_bytes(budget, graph, fixed)
     return outlooks.with_outlook(graph, fitting(graph, strategy, total, fixed, options))
 

@@ -1,9 +1,6 @@
 """The front of plans of one model, as records to render."""
 
-import dataclasses
-
 from tfgc import strategies
-from tfgc._core.buffers import Buffers
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, budget_fit
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
@@ -53,9 +50,9 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
         BudgetChoice(str(budget), limit, told.get(i), least)
         for budget, limit, i, (_, least) in zip(budgets, limits, bought, fits)
     )
-    optimal = strategies.apply("optimal", dataclasses.replace(graph, whole_step=False))
+    optimal = strategies.apply("optimal", graph.counting(whole_step=False))
     others = [("optimal", optimal), *plans]
-    floor_bytes, floor_node = outlooks.floor(graph, Buffers(graph))
+    floor_bytes, floor_node = outlooks.floor(graph)
     return Front(
         network=network,
         batch_size=graph.batch_size,

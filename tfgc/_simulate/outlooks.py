@@ -11,12 +11,11 @@ def with_outlook(graph, plan):
     """Return `plan` with its `Outlook`, and with what each segment stores and costs."""
     if not graph.sizes_known:
         return plan
-    buffers = Buffers(graph)
-    prediction = simulator.predict(graph, plan, buffers)
+    prediction = simulator.predict(graph, plan)
     plain = prediction
     if [segment.mode for segment in plan.segments] != ["keep"]:
-        plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all"), buffers)
-    floor_bytes, floor_node = floor(graph, buffers)
+        plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all"))
+    floor_bytes, floor_node = floor(graph)
     outlook = Outlook(
         peak_bytes=prediction.peak_bytes,
         node=prediction.node,
@@ -25,17 +24,17 @@ def with_outlook(graph, plan):
         floor_bytes=floor_bytes,
         floor_node=floor_node,
         overhead=prediction.overhead,
-        least_overhead=_least_again(graph, buffers, prediction.peak_bytes) / max(prediction.plain_work, 1e-300),
+        least_overhead=_least_again(graph, prediction.peak_bytes) / max(prediction.plain_work, 1e-300),
         unit=prediction.unit,
         whole_step=graph.whole_step,
     )
     works, _ = step_events.works(graph)
-    return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, buffers, works, plan.segments, set()))
+    return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, works, plan.segments, set()))
 
 
-def floor(graph, buffers):
+def floor(graph):
     """The least peak of any plan, and the node whose own forward or backward pass sets it."""
-    least = (0, graph.nodes[0].name)
+    buffers, least = Buffers.of(graph), (0, graph.nodes[0].name)
     for i, node in enumerate(graph.nodes):
         made = sum(buffers.size[m] for m in buffers.makes[i]) if buffers.takes[i] else 0
         crest = min(buffers.forward[i], buffers.keeping[i])
@@ -48,14 +47,14 @@ def floor(graph, buffers):
     return max(least, (loss, graph.nodes[-1].name), key=lambda x: x[0])
 
 
-def _least_again(graph, buffers, peak):
+def _least_again(graph, peak):
     """Work that any plan of this peak repeats at least.
 
     When the loss is there, all that a backward pass reads is in memory or is to
     be made again. At most `peak` bytes are in memory; giving up the buffers that cost least
     work a byte first, and parts of them, is a bound from below.
     """
-    works, _ = step_events.works(graph)
+    buffers, (works, _) = Buffers.of(graph), step_events.works(graph)
     kept, again = sum(buffers.internal), []
     for i in range(len(graph)):
         own = [m for m in buffers.makes[i] if buffers.keepers[m]]
@@ -72,9 +71,9 @@ def _least_again(graph, buffers, peak):
     return least
 
 
-def _costed(graph, buffers, works, segments, held):
+def _costed(graph, works, segments, held):
     """The segments with what they store on top of `held` buffers, would keep inside, and cost to run again."""
-    costed = []
+    buffers, costed = Buffers.of(graph), []
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
         runs = buffers.needed(positions)
@@ -86,7 +85,7 @@ def _costed(graph, buffers, works, segments, held):
         stored, new = (outside, inputs) if segment.mode == "recompute" else (inside, kept)
         inner = segment.inner
         if inner is not None:
-            inner = dataclasses.replace(inner, segments=_costed(graph, buffers, works, inner.segments, held))
+            inner = dataclasses.replace(inner, segments=_costed(graph, works, inner.segments, held))
         held = held | new
         work = sum(works[i][0] for i in runs)
         costed.append(

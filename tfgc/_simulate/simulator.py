@@ -7,7 +7,6 @@ makes it to the last event that reads it. Gradients on their way do not depend o
 
 import dataclasses
 
-from tfgc._core.buffers import Buffers
 from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
 
@@ -54,32 +53,30 @@ class Prediction:
         return max(self.peak_bytes, self.allocated_bytes or 0)
 
 
-def predict(graph, plan, buffers=None, mode="graph"):
+def predict(graph, plan, mode="graph"):
     """Predict one training step of `graph` by `plan`, weights left out.
 
     Args:
         graph: A `Graph`; nodes without a cost keep all that they touch.
         plan: A `Plan` for it.
-        buffers: The graph's `Buffers`, if they are there already.
         mode: `graph`, or `compiled` for compiled segments called from Python.
 
     Returns:
         A `Prediction`.
     """
     plan.check(graph)
-    return _summed(StepEvents(graph, buffers or Buffers(graph), plan.segments, mode))
+    return _summed(StepEvents(graph, plan.segments, mode))
 
 
 def estimate(graph, plan, fixed, mode="graph"):
     """Predict the whole step: `fixed` bytes of weights and slots, gradients of weights, activations."""
     plan.check(graph)
-    whole = dataclasses.replace(graph, whole_step=True)
-    walk = StepEvents(whole, Buffers(whole), plan.segments, mode)
+    walk = StepEvents(graph.counting(whole_step=True), plan.segments, mode)
     step = _summed(walk)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
-        activation_bytes=predict(dataclasses.replace(graph, whole_step=False), plan, mode=mode).peak_bytes,
+        activation_bytes=predict(graph.counting(whole_step=False), plan, mode).peak_bytes,
         fixed_bytes=fixed,
         allocated_bytes=allocation.allocated(walk) + fixed,
     )

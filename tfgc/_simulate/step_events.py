@@ -12,6 +12,8 @@ gradients of weights until the end of the step.
 
 import dataclasses
 
+from tfgc._core.buffers import Buffers
+
 
 @dataclasses.dataclass(slots=True)
 class Event:
@@ -52,8 +54,8 @@ class StepEvents:
         compiled: Whether segments are compiled one by one and called from Python.
     """
 
-    def __init__(self, graph, buffers, segments, mode="graph"):
-        self.graph, self.buffers = graph, buffers
+    def __init__(self, graph, segments, mode="graph"):
+        self.graph, self.buffers = graph, Buffers.of(graph)
         self.events, self.sizes = [], []
         self.work, self.unit = works(graph)
         self.compiled = mode == "compiled"

@@ -24,7 +24,7 @@ class Paths:
 
     def __init__(self, graph, limit):
         self.graph = graph
-        self._buffers = b = Buffers(graph)
+        self._buffers = b = Buffers.of(graph)
         self._work, _ = step_events.works(graph)
         self._sweeper = SegmentCosts(b, [forward for forward, _ in self._work])
         self._positions = [p for p in range(len(graph)) if not b.takes[p]]

@@ -33,7 +33,7 @@ class Passes:
     """
 
     def __init__(self, graph, positions, most, slots=512, replays_again=True):
-        self._b = b = Buffers(graph)
+        self._b = b = Buffers.of(graph)
         self._n = n = len(graph)
         self._replays_again = replays_again
         self._works, _ = step_events.works(graph)

@@ -47,11 +47,11 @@ def plan(graph, *, budget, positions=100, nested=True):
 def front(graph, *, positions=100, nested=True):
     """Pairs (peak, plan), from the least peak to the plain step: each next one does less work."""
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
-    buffers = Buffers(graph)
+    buffers = Buffers.of(graph)
     plain = Plan.from_cuts(graph, [], strategy="budget")
     plans = [plain]
     chosen = _merged(graph, buffers, positions)
-    most = simulator.predict(graph, plain, buffers).peak_bytes
+    most = simulator.predict(graph, plain).peak_bytes
     passes = _nested_plans.Passes(graph, chosen, most, replays_again=nested)
     options = {} if nested else {"nested": False}
     if len(chosen) < len(_places(graph, buffers)):
@@ -61,7 +61,7 @@ def front(graph, *, positions=100, nested=True):
     if len(graph) <= _SMALL:
         best = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(best, strategy="budget", options=options))
-    with_outlook = [(p.peak_bytes, p.work, plan) for plan in plans for p in [simulator.predict(graph, plan, buffers)]]
+    with_outlook = [(p.peak_bytes, p.work, plan) for plan in plans for p in [simulator.predict(graph, plan)]]
     best, least = [], float("inf")
     for peak, work, plan in sorted(with_outlook, key=lambda x: x[:2]):
         if work < least:

@@ -33,7 +33,7 @@ def plan(graph):
         >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
         True
     """
-    joints = Buffers(graph).takes
+    joints = Buffers.of(graph).takes
     simple = []
     for n in _counts(len(graph)):
         ends = itertools.accumulate(len(s.nodes) for s in strategies.apply("sqrt", graph, segments=n).segments[:-1])

@@ -25,7 +25,7 @@ def plan(graph):
         >>> [(segment.nodes, segment.mode) for segment in tfgc.plan(model, strategy="speed").segments]
         [(('matrix',), 'recompute'), (('cheap', 'next'), 'keep')]
     """
-    buffers = Buffers(graph)
+    buffers = Buffers.of(graph)
     pieces, start = [], 0
     for i, node in enumerate(graph.nodes):
         elements = sum(math.prod(d or graph.batch_size or 1 for d in spec.shape) for spec in node.outputs)
