@@ -8,6 +8,7 @@ count as no bytes. A node that merely renames its input makes none.
 import functools
 import itertools
 
+from tfgc._core.cotangents import CotangentFlow
 from tfgc._core.graph import Ref
 
 
@@ -23,6 +24,10 @@ class Buffers:
         takes: For each node whether it writes over what the node just before made for it alone.
         forward, keeping, backward: For each node the most bytes that the course of its cost comes to.
         internal: Bytes that each node keeps besides `keeps`.
+        gradients: For each node, bytes of the cotangents alive when its backward pass starts; None if it has none.
+        waiting: Bytes of the cotangents alive before the backward pass of what comes before each position.
+        cotangents: For each node its `CotangentChanges`; the entry after the nodes is the loss.
+        cotangent_bytes: Bytes of each cotangent.
     """
 
     @classmethod
@@ -53,8 +58,12 @@ class Buffers:
         self.keeping = [_peak_of(cost.keeping) for cost in graph.costs]
         self.backward = [_peak_of(cost.backward) for cost in graph.costs]
         self.internal = [sum(cost.internal) for cost in graph.costs]
-        for i, gradients in enumerate(self.gradients):
-            if gradients is None:
+        flow = CotangentFlow(graph, self.number, self.size, self.makes)
+        self.waiting, self.cotangents, self.cotangent_bytes = flow.pending, flow.changes, flow.bytes
+        self.gradients = []
+        for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
+            self.gradients.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
+            if alive is None:
                 self.keeps[i], self.internal[i] = (), 0
         self.takes = [self._takes(i) for i in range(len(graph))]
 
@@ -144,104 +153,10 @@ class Buffers:
                 crossing[position].append(number)
         return crossing
 
-    @functools.cached_property
-    def gradients(self):
-        """For each node, bytes of the cotangents alive when its backward pass starts; None if it has none.
-
-        Each reader of a tensor gives a cotangent of its own. They are summed
-        when the turn of the tensor's maker comes, as TensorFlow's tape does.
-        """
-        return self._walked[0]
-
-    @functools.cached_property
-    def waiting(self):
-        """Bytes of the cotangents alive before the backward pass of what comes before each position."""
-        return self._walked[1]
-
-    @property
-    def cotangents(self):
-        """For each node the cotangents that its backward pass sums up, makes and ends.
-
-        Triples: sums as (number, numbers of the parts), new ones as (number, bytes), and
-        numbers; the entry after the nodes is the loss.
-        """
-        return self._walked[2]
-
-    @functools.cached_property
-    def cotangent_bytes(self):
-        """Bytes of each cotangent."""
-        sizes = {}
-        for sums, new, _ in reversed(self.cotangents):
-            sizes.update((number, sizes[parts[0]]) for number, parts in sums)
-            sizes.update(new)
-        return sizes
-
     @property
     def loss(self):
         """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
         return max(self.waiting[-1], _peak_of(self.graph.loss))
-
-    @functools.cached_property
-    def _walked(self):
-        graph, n = self.graph, len(self.graph)
-        parts = {}  # the cotangents of each buffer
-        owners, sizes, ids = {}, {}, itertools.count()
-
-        def give(number, which):
-            parts.setdefault(number, []).append(which)
-            owners[which] = owners.get(which, 0) + 1
-
-        def drop(which):
-            owners[which] -= 1
-            if not owners[which]:
-                del owners[which], sizes[which]
-                ended.append(which)
-
-        def fresh(number):
-            which = next(ids)
-            sizes[which] = self.size[number]
-            made_here.append((which, sizes[which]))
-            return which
-
-        made_here, ended = [], []
-        flow = [((), (), ()) for _ in range(n + 1)]
-        for number in dict.fromkeys(self.number[ref] for ref in graph.outputs if graph.floating(ref)):
-            give(number, fresh(number))
-        flow[n] = ((), tuple(made_here), ())
-        at, waiting = [None] * n, [0] * (n + 1)
-        waiting[n] = sum(sizes.values())
-        for i in range(n - 1, -1, -1):
-            cost, node = graph.costs[i], graph.nodes[i]
-            made_here, ended, sums = [], [], ()
-            made = [m for m in self.makes[i] if m in parts]
-            views = {self.number[Ref(node.name, k)] for k, v in enumerate(cost.views) if v is not None}
-            if cost.differentiable and (made or views.intersection(parts)):
-                for number in made:
-                    if len(parts[number]) > 1:
-                        summed = parts.pop(number)
-                        for which in summed:
-                            drop(which)
-                        give(number, fresh(number))
-                        sums += ((made_here.pop()[0], tuple(summed)),)
-                at[i] = sum(sizes.values())
-                ended = [which for which in ended if not any(which in summed for _, summed in sums)]
-                wants = dict.fromkeys(self.number[ref] for ref in cost.wants)
-                passed = {self.number[ref] for ref in cost.passes}
-                for number in wants:
-                    if number in views:
-                        continue
-                    if number in passed and made:
-                        give(number, parts[made[0]][0])
-                    else:
-                        give(number, fresh(number))
-            for number in made:
-                for which in parts.pop(number):
-                    drop(which)
-            waiting[i] = sum(sizes.values())
-            flow[i] = (sums, tuple(made_here), tuple(ended))
-        if graph.whole_step:
-            at = [None if a is None else a + cost.gradient_bytes for a, cost in zip(at, graph.costs)]
-        return at, waiting, flow
 
 
 def _peak_of(course):
