@@ -93,7 +93,7 @@ def nested(graph):
 
 def _joints(graph):
     """Where no strategy but the rules of thumb cuts: between a node and one that writes over its output."""
-    return {i for i, takes in enumerate(Buffers.of(graph).takes) if takes}
+    return {i for i, takes in enumerate(Buffers.of(graph).in_place) if takes}
 
 
 def _possible(pieces, joints):

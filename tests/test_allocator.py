@@ -23,7 +23,7 @@ def free(allocator):
 
 
 def take(allocator, *counts):
-    return [allocator.take(int(count * K)) for count in counts]
+    return [allocator.allocate(int(count * K)) for count in counts]
 
 
 def used(allocator):
@@ -32,18 +32,18 @@ def used(allocator):
 
 def test_sizes_are_rounded_up_to_256_bytes():
     a = Allocator()
-    a.take(300 * K + 1)
+    a.allocate(300 * K + 1)
     assert a.in_use == 300 * K + 256
-    a.take(300 * K + 256)
+    a.allocate(300 * K + 256)
     assert a.in_use == 2 * (300 * K + 256)
 
 
 def test_what_is_small_comes_from_another_pool():
     a = Allocator()
-    assert a.take(SMALL - 1) is None
-    a.give(None)
+    assert a.allocate(SMALL - 1) is None
+    a.free(None)
     assert a.in_use == 0
-    assert a.take(SMALL) == 0
+    assert a.allocate(SMALL) == 0
     assert used(a) == 256
 
 
@@ -59,7 +59,7 @@ def test_a_chunk_of_up_to_twice_the_size_is_handed_out_whole():
     a = Allocator()
     (address,) = take(a, 1025)
     assert used(a) == 2048
-    a.give(address)
+    a.free(address)
     assert (used(a), free(a)) == (0, [2048])
 
 
@@ -68,7 +68,7 @@ def test_no_more_than_128_mib_are_wasted():
     # 200 MiB need a region of 256 MiB: 56 MiB above, less than twice and less than 128 MiB more: whole.
     (first,) = take(a, 200 * K)
     assert used(a) == 256 * K
-    a.give(first)
+    a.free(first)
     b = Allocator()
     # 300 MiB need 512 MiB: less than twice, but 212 MiB more: split.
     take(b, 300 * K)
@@ -102,7 +102,7 @@ def test_the_best_fit_is_the_smallest_chunk_that_is_large_enough():
     pieces = take(a, 700, 300, 600, 300, 500, 300)
     assert free(a) == [4096 - 2700]
     for piece in pieces[::2]:
-        a.give(piece)
+        a.free(piece)
     assert free(a) == [500, 600, 700, 1396]
     (found,) = take(a, 550)  # 600 is the least that is large enough, and less than twice
     assert found == pieces[2]
@@ -113,8 +113,8 @@ def test_equal_chunks_are_taken_from_the_lowest_address():
     a = Allocator()
     take(a, 2048)
     pieces = take(a, 400, 300, 400, 300)
-    a.give(pieces[2])
-    a.give(pieces[0])
+    a.free(pieces[2])
+    a.free(pieces[0])
     assert take(a, 400, 400) == [pieces[0], pieces[2]]
 
 
@@ -124,11 +124,11 @@ def test_neighbours_that_are_free_become_one_chunk(order):
     take(a, 2048)
     pieces = take(a, 300, 400, 500, 256)  # 2640 of the region of 4096 are left
     for i in order:
-        a.give(pieces[i])
+        a.free(pieces[i])
     assert free(a) == [1200, 2640]
     assert take(a, 1200) == [pieces[0]]
-    a.give(pieces[0])
-    a.give(pieces[3])  # and with the rest behind it
+    a.free(pieces[0])
+    a.free(pieces[3])  # and with the rest behind it
     assert free(a) == [4096]
     assert used(a) == 2048
 
@@ -136,8 +136,8 @@ def test_neighbours_that_are_free_become_one_chunk(order):
 def test_chunks_of_two_regions_never_become_one():
     a = Allocator()
     first, second = take(a, 2048, 4096)
-    a.give(first)
-    a.give(second)
+    a.free(first)
+    a.free(second)
     assert free(a) == [2048, 4096]
     take(a, 5000)  # so that a third region of 8 MiB is needed
     assert used(a) == 8192
@@ -146,7 +146,7 @@ def test_chunks_of_two_regions_never_become_one():
 def test_the_first_chunk_of_a_split_keeps_its_address():
     a = Allocator()
     assert take(a, 256, 256, 256) == [0, 256 * K, 512 * K]
-    a.give(256 * K)
+    a.free(256 * K)
     assert take(a, 1000) == [768 * K]  # of the 1280 behind: less than twice, all of them
     assert used(a) == 512 + 1280
 

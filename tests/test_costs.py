@@ -80,7 +80,7 @@ def test_a_convolution_is_not_run_again_for_its_sizes():
     layers = [L.Conv2D(3, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(3, 3), L.Dense(2)]
     graph = graph_of(keras.Sequential([keras.Input((8, 8, 3)), *layers]))
     # Up to and with itself nobody reads what the second convolution makes.
-    assert Buffers.of(graph).wakes[3] > 4
+    assert Buffers.of(graph).first_replay_end[3] > 4
 
 
 def test_max_pooling_keeps_both_sides():

@@ -9,9 +9,9 @@ import pytest
 from tfgc import Graph, InfeasibleBudgetError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._core.plan import Plan
-from tfgc._planning import budget_fit, planner
+from tfgc._planning import planner
 from tfgc._simulate import simulator
-from tfgc.strategies import budget as budget_strategy
+from tfgc.strategies._frontier import Frontier
 
 MB = 10**6
 # Such that chunks are larger than buffers, by other amounts for other plans
@@ -103,9 +103,8 @@ def test_the_least_budget_that_is_named_works_and_none_below(strategy):
 @pytest.mark.parametrize("strategy", ["budget", ilp, own])
 def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
     """What the strategy gives if the budget is told it in buffers needs more, for some budgets."""
-    rooms = [peak for peak, _ in budget_strategy.front(chain())]
     exceeded = 0
-    for room in rooms:
+    for room in strategies.frontier(chain()).peaks:
         with contextlib.suppress(InfeasibleBudgetError):
             told = strategies.apply(strategy, chain(), budget=room)
             exceeded += simulator.estimate(chain(), told, FIXED).needed_bytes > room + FIXED
@@ -115,7 +114,7 @@ def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
 
 def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
     """The allocator may serve the twelfth plan of a front with less than the first."""
-    front = [(100 + i, f"plan {i}") for i in range(20)]
+    plans, peaks = [f"plan {i}" for i in range(20)], range(100, 120)
     needs = {f"plan {i}": 150 - 2 * i if i < 12 else 200 for i in range(20)}
     asked = []
 
@@ -124,14 +123,14 @@ def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
         return type("Step", (), {"needed_bytes": needs[plan] + fixed, "node": plan})
 
     monkeypatch.setattr(simulator, "estimate", estimate)
+    front = Frontier(None, plans, peaks)
     with pytest.raises(InfeasibleBudgetError) as error:
-        budget_fit.from_front(None, front, 10, 5)
+        front.fitting(10, 5)
     assert (error.value.least, error.value.node) == (5 + 128, "plan 11")
-    assert len(asked) == 20
-    asked.clear()
-    assert budget_fit.from_front(None, front, 5 + 128, 5) == "plan 11"
+    assert front.fitting(5 + 128, 5) == "plan 11"
+    assert len(asked) == 20  # each once
     needs.update(dict.fromkeys(needs, 100))
     asked.clear()
     with pytest.raises(InfeasibleBudgetError):
-        budget_fit.from_front(None, front, 10, 5)
+        Frontier(None, plans, peaks).fitting(10, 5)
     assert asked == ["plan 0"]  # no other can need less

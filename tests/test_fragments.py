@@ -25,7 +25,7 @@ def node(name, reads, size, **cost):
 def allocated(*nodes, pieces=None, mode="graph", x=1):
     graph = Graph(nodes, {"x": Spec((int(x * MIB),), "float8_e5m2")}, (Ref(nodes[-1].name),), 1, whole_step=True)
     plan = Plan.from_pieces(graph, pieces or [(0, len(nodes), "keep")], strategy="by hand")
-    return allocation.allocated(StepEvents(graph, plan.segments, mode)) / MIB
+    return allocation.peak_allocated(StepEvents(graph, plan.segments, mode)) / MIB
 
 
 def chain(size):

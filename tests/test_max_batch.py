@@ -16,7 +16,6 @@ from tfgc._records import batch_limit
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob
 from tfgc._simulate import simulator
 from tfgc._units import format_bytes
-from tfgc.strategies import budget as budget_strategy
 
 
 def wide(units=4096):
@@ -115,7 +114,7 @@ def brute(build, budget, strategy, most=64):
         if strategy == "keep_all":
             plans = [Plan.from_cuts(graph, [], strategy="keep_all")]
         elif strategy is None:
-            plans = [plan for _, plan in budget_strategy.front(graph)[:8]]
+            plans = strategies.frontier(graph).plans[:8]
         else:
             plans = [tfgc.plan(model, batch, strategy=strategy)]
         if min(simulator.estimate(graph, plan, fixed + data).needed_bytes for plan in plans) <= budget:

@@ -511,7 +511,7 @@ def test_a_node_from_before_the_segment_is_not_in_it():
 def test_segments_whose_inner_plan_cannot_be():
     with pytest.raises(OptionError, match="mode 'keep'"):
         Segment(("n0",), "keep", inner=Plan((again("n0"),), "by hand", ()))
-    with pytest.raises(OptionError, match="inner='sqrt' is no Plan"):
+    with pytest.raises(OptionError, match="inner='sqrt' is not a Plan"):
         Segment(("n0",), inner="sqrt")
     with pytest.raises(OptionError, match=r"model=\(\)"):
         Segment(("n0",), inner=Plan((again("n0"),), "by hand", ("n0",)))

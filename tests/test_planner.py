@@ -249,7 +249,7 @@ def test_plan_files_that_are_damaged(tmp_path):
         (good[1:], "not a plan file"),
         (newer, "version 2, this tfgc reads up to 1: upgrade tfgc"),
         (forged, "not a plan file, or a damaged one"),
-        (good.replace("conv2d_1", "conv2d_9"), "do not fit its fingerprint"),
+        (good.replace("conv2d_1", "conv2d_9"), "do not match its fingerprint"),
     ]:
         with pytest.raises(TfgcError, match=message):
             Plan.from_json(text)

@@ -259,7 +259,7 @@ def test_a_plan_for_another_graph_is_refused():
 def test_the_sums_of_a_prediction_fit_together(graph, data):
     plan = strategies.apply("uniform", graph, segments=data.draw(st.integers(1, len(graph))))
     found = simulator.predict(graph, plan)
-    works, _ = step_events.works(graph)
+    works, _ = step_events.node_work(graph)
     forward = {n.name: work for n, (work, _) in zip(graph.nodes, works)}
     assert found.peak_bytes == max(line(found))
     assert found.runs.keys() == forward.keys()

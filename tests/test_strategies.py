@@ -14,7 +14,6 @@ from test_plan import chain, random_graph
 from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._simulate import outlooks, simulator
-from tfgc.strategies import budget as budget_strategy
 
 
 class Claims(NamedTuple):
@@ -201,9 +200,9 @@ def unequal_chain(n):
 @pytest.mark.gate
 def test_a_coarsened_front_still_honours_every_budget():
     graph = unequal_chain(20)
-    coarse = budget_strategy.front(graph, positions=5)
-    assert len(coarse) > 3
-    for budget, _ in coarse:
+    coarse = strategies.frontier(graph, positions=5)
+    assert len(coarse.plans) > 3
+    for budget in coarse.peaks:
         plan = strategies.apply("budget", graph, budget=budget, positions=5)
         fine = strategies.apply("budget", graph, budget=budget, positions=20)
         assert plan.outlook.peak_bytes <= budget
@@ -268,8 +267,8 @@ def budget_has_the_whole_front_without_nesting(graph):
 
 
 def front_of(graph, **options):
-    plans = budget_strategy.front(graph, **options)
-    return [(peak, simulator.predict(graph, plan).work) for peak, plan in plans]
+    front = strategies.frontier(graph, **options)
+    return [(peak, simulator.predict(graph, plan).work) for peak, plan in zip(front.peaks, front.plans)]
 
 
 def least_work(outcomes):

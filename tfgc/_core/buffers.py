@@ -1,46 +1,53 @@
-"""Which tensors share a buffer, who reads and keeps each, and what gradients weigh on their way.
+"""Which tensors share a buffer, who reads and saves each, and how many bytes gradients take on their way.
 
-Nothing here depends on a plan. Buffers are numbered in the order in which they
-are made, those of the graph's inputs first; the inputs belong to the caller and
-count as no bytes. A node that merely renames its input makes none.
+Nothing here depends on a plan. Buffers are numbered in the order in which they are made, those of the graph's inputs
+first; the inputs belong to the caller and count as zero bytes. A node that merely renames its input makes no buffer.
 """
 
 import functools
 import itertools
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 from tfgc._core.cotangents import CotangentFlow
-from tfgc._core.graph import Ref
+from tfgc._core.graph import Graph, Ref
 
 
 class Buffers:
     """The buffers of a graph, and what each node does with them.
 
     Attributes:
+        graph: The `Graph`.
+        number: The buffer of each tensor.
         size: Bytes of each buffer.
-        maker: Position of the node that makes each, -1 for the graph's inputs.
-        reads, keeps, makes: For each node the buffers that it reads, that its
-            backward pass reads, and that it makes.
-        outputs: Those of the graph's outputs.
-        takes: For each node whether it writes over what the node just before made for it alone.
-        forward, keeping, backward: For each node the most bytes that the course of its cost comes to.
-        internal: Bytes that each node keeps besides `keeps`.
-        gradients: For each node, bytes of the cotangents alive when its backward pass starts; None if it has none.
-        waiting: Bytes of the cotangents alive before the backward pass of what comes before each position.
-        cotangents: For each node its `CotangentChanges`; the entry after the nodes is the loss.
+        producer: Position of the node that makes each buffer, -1 for the graph's inputs.
+        inputs, saved, outputs: For each node the buffers that it reads, that its backward pass reads, and that it
+            makes.
+        graph_outputs: Buffers of the graph's outputs.
+        in_place: For each node whether it overwrites what the node just before made for it alone.
+        forward_peak, saving_peak, backward_peak: For each node the most bytes that the byte traces of its `Cost` reach.
+        internal_bytes: Bytes that each node saves besides `saved`.
+        gradient_bytes_at: For each node, bytes of the cotangents alive when its backward pass starts, and of the
+            gradients of its weights if the graph counts the whole step; None if it has no backward pass.
+        pending_gradient_bytes: Bytes of the cotangents alive before the backward pass of what comes before each
+            position.
+        cotangent_changes: For each node its `CotangentChanges`; the entry after the nodes is the loss.
         cotangent_bytes: Bytes of each cotangent.
     """
 
     @classmethod
-    def of(cls, graph):
+    def of(cls, graph: Graph) -> Self:
         """The buffers of a graph, numbered once for each graph."""
         return graph.once(cls)
 
-    def __init__(self, graph):
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.size = [0] * len(graph.inputs)
-        self.maker = [-1] * len(graph.inputs)
+        self.producer = [-1] * len(graph.inputs)
         self.number = {Ref(name): i for i, name in enumerate(graph.inputs)}
-        self.reads, self.keeps, self.makes = [], [], []
+        self.inputs: list[tuple[int, ...]] = []
+        self.saved: list[tuple[int, ...]] = []
+        self.outputs: list[tuple[int, ...]] = []
         for position, (node, cost) in enumerate(zip(graph.nodes, graph.costs)):
             first = len(self.size)
             for i, view in enumerate(cost.views or (None,) * len(node.outputs)):
@@ -48,117 +55,127 @@ class Buffers:
                 self.number[ref] = len(self.size) if view is None else self.number[view]
                 if view is None:
                     self.size.append(graph.bytes(ref))
-                    self.maker.append(position)
-            self.makes.append(tuple(range(first, len(self.size))))
+                    self.producer.append(position)
+            self.outputs.append(tuple(range(first, len(self.size))))
             renamed = [ref for ref in cost.views if ref is not None]
-            self.reads.append(self._numbers(renamed if len(renamed) == len(node.outputs) else node.inputs))
-            self.keeps.append(self._numbers(cost.keeps))
-        self.outputs = self._numbers(graph.outputs)
-        self.forward = [_peak_of(cost.forward) for cost in graph.costs]
-        self.keeping = [_peak_of(cost.keeping) for cost in graph.costs]
-        self.backward = [_peak_of(cost.backward) for cost in graph.costs]
-        self.internal = [sum(cost.internal) for cost in graph.costs]
-        flow = CotangentFlow(graph, self.number, self.size, self.makes)
-        self.waiting, self.cotangents, self.cotangent_bytes = flow.pending, flow.changes, flow.bytes
-        self.gradients = []
+            self.inputs.append(self._numbers(renamed if len(renamed) == len(node.outputs) else node.inputs))
+            self.saved.append(self._numbers(cost.keeps))
+        self.graph_outputs = self._numbers(graph.outputs)
+        self.forward_peak = [peak_of(cost.forward) for cost in graph.costs]
+        self.saving_peak = [peak_of(cost.keeping) for cost in graph.costs]
+        self.backward_peak = [peak_of(cost.backward) for cost in graph.costs]
+        self.internal_bytes = [sum(cost.internal) for cost in graph.costs]
+        flow = CotangentFlow(graph, self.number, self.size, self.outputs)
+        self.pending_gradient_bytes, self.cotangent_changes, self.cotangent_bytes = (
+            flow.pending,
+            flow.changes,
+            flow.bytes,
+        )
+        self.gradient_bytes_at: list[int | None] = []
         for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
-            self.gradients.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
+            self.gradient_bytes_at.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
             if alive is None:
-                self.keeps[i], self.internal[i] = (), 0
-        self.takes = [self._takes(i) for i in range(len(graph))]
+                self.saved[i], self.internal_bytes[i] = (), 0
+        self.in_place = [self._is_in_place(i) for i in range(len(graph))]
 
-    def _numbers(self, refs):
+    def _numbers(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.number[ref] for ref in refs))
 
-    @functools.cached_property
-    def readers(self):
-        """Positions that read each buffer, ascending."""
-        readers = [[] for _ in self.size]
-        for position, numbers in enumerate(self.reads):
-            for number in numbers:
-                readers[number].append(position)
-        return readers
-
-    @functools.cached_property
-    def keepers(self):
-        """Positions whose backward pass reads each buffer, ascending."""
-        keepers = [[] for _ in self.size]
-        for position, numbers in enumerate(self.keeps):
-            for number in numbers:
-                keepers[number].append(position)
-        return keepers
-
-    def _takes(self, position):
-        taken = self.graph.costs[position].takes
-        number = None if taken is None else self.number[taken]
-        if number is None or position == 0 or number not in self.makes[position - 1] or number in self.outputs:
+    def _is_in_place(self, position: int) -> bool:
+        overwritten = self.graph.costs[position].takes
+        number = None if overwritten is None else self.number[overwritten]
+        if number is None or position == 0:
             return False
-        return self.readers[number] == [position] and not self.keepers[number]
+        if number not in self.outputs[position - 1] or number in self.graph_outputs:
+            return False
+        return self.readers[number] == [position] and not self.savers[number]
 
-    def needed(self, positions):
-        """The nodes among `positions` that a replay of them runs: those whose result some backward pass reads."""
-        wanted, runs = set(), set()
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """Positions that read each buffer, ascending."""
+        return self._positions(self.inputs)
+
+    @functools.cached_property
+    def savers(self) -> list[list[int]]:
+        """Positions whose backward pass reads each buffer, ascending."""
+        return self._positions(self.saved)
+
+    def _positions(self, buffers_of_nodes: Sequence[Sequence[int]]) -> list[list[int]]:
+        positions: list[list[int]] = [[] for _ in self.size]
+        for position, numbers in enumerate(buffers_of_nodes):
+            for number in numbers:
+                positions[number].append(position)
+        return positions
+
+    def replayed(self, positions: Sequence[int]) -> set[int]:
+        """The nodes among `positions` that their replay runs: those whose results some backward pass reads."""
+        wanted: set[int] = set()
+        runs: set[int] = set()
         for position in reversed(positions):
-            wanted.update(self.keeps[position])
-            if self.internal[position] or wanted.intersection(self.makes[position]):
+            wanted.update(self.saved[position])
+            if self.internal_bytes[position] or wanted.intersection(self.outputs[position]):
                 runs.add(position)
-                wanted.update(self.reads[position])
+                wanted.update(self.inputs[position])
         return runs
 
     @functools.cached_property
-    def wakes(self):
-        """For each node the end of the shortest stretch, from it on, whose replay runs it.
+    def first_replay_end(self) -> list[int]:
+        """For each node the least end of a segment, containing the node, whose replay runs it.
 
-        A replay of the nodes up to `end` runs node i if `wakes[i] <= end`: some
-        backward pass in it reads what i makes, or what a node that runs makes of it.
+        The replay of a segment up to `end` runs node i if `first_replay_end[i] <= end`: some backward pass in it reads
+        what i makes, or what a node that runs makes of it.
         """
         n = len(self.graph)
-        wakes = [n + 1] * n
+        ends = [n + 1] * n
         for i in range(n - 1, -1, -1):
-            if self.internal[i]:
-                wakes[i] = i + 1
-            for number in self.makes[i]:
-                later = [wakes[j] for j in self.readers[number]] + [j + 1 for j in self.keepers[number]]
-                wakes[i] = min([wakes[i], *later])
-        return wakes
+            if self.internal_bytes[i]:
+                ends[i] = i + 1
+            for number in self.outputs[i]:
+                later = [ends[j] for j in self.readers[number]] + [j + 1 for j in self.savers[number]]
+                ends[i] = min([ends[i], *later])
+        return ends
 
     @functools.cached_property
-    def uses(self):
+    def replay_uses(self) -> list[list[tuple[int, int]]]:
         """For each buffer pairs (position, end): a replay up to `end` or beyond reads it at `position`."""
-        uses = [{} for _ in self.size]
-        for i, numbers in enumerate(self.reads):
+        uses: list[dict[int, int]] = [{} for _ in self.size]
+        for i, numbers in enumerate(self.inputs):
             for number in numbers:
-                uses[number][i] = self.wakes[i]
-        for i, numbers in enumerate(self.keeps):
+                uses[number][i] = self.first_replay_end[i]
+        for i, numbers in enumerate(self.saved):
             for number in numbers:
-                if self.maker[number] != i:
+                if self.producer[number] != i:
                     uses[number][i] = i + 1
         return [sorted(found.items()) for found in uses]
 
     @functools.cached_property
-    def last(self):
+    def last_read(self) -> list[int]:
         """Position of the last reader of each buffer in a plain forward pass; the number of nodes for outputs."""
-        last = [max(readers, default=maker) for readers, maker in zip(self.readers, self.maker)]
-        for number in self.outputs:
+        last = [max(readers, default=producer) for readers, producer in zip(self.readers, self.producer)]
+        for number in self.graph_outputs:
             last[number] = len(self.graph)
         return last
 
     @functools.cached_property
-    def crossing(self):
-        """For each position the buffers that are made before and read, or kept, at or after it."""
-        crossing = [[] for _ in range(len(self.graph) + 1)]
-        for number, uses in enumerate(self.uses):
-            end = max([self.last[number], *(position for position, _ in uses)])
-            for position in range(self.maker[number] + 1, min(end, len(self.graph)) + 1):
-                crossing[position].append(number)
-        return crossing
+    def live_across(self) -> list[list[int]]:
+        """For each position the buffers that are made before it and read, or saved, at or after it."""
+        live: list[list[int]] = [[] for _ in range(len(self.graph) + 1)]
+        for number, uses in enumerate(self.replay_uses):
+            end = max([self.last_read[number], *(position for position, _ in uses)])
+            for position in range(self.producer[number] + 1, min(end, len(self.graph)) + 1):
+                live[position].append(number)
+        return live
 
     @property
-    def loss(self):
+    def loss_bytes(self) -> int:
         """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
-        return max(self.waiting[-1], _peak_of(self.graph.loss))
+        return max(self.pending_gradient_bytes[-1], peak_of(self.graph.loss))
 
 
-def _peak_of(course):
-    """The most bytes that a course of signed counts comes to, at least 0."""
-    return max(0, max(itertools.accumulate(course), default=0))
+def peak_of(byte_trace: Iterable[int]) -> int:
+    """The most bytes that a trace of signed counts reaches, at least 0.
+
+    >>> peak_of([4, 8, -8, 2])
+    12
+    """
+    return max(0, max(itertools.accumulate(byte_trace), default=0))

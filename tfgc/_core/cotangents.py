@@ -1,7 +1,7 @@
 """How cotangents flow from the loss to the inputs: which are made, summed up and freed, and how many bytes are alive.
 
-Each reader of a tensor makes a separate cotangent. They are summed when the node that produced the tensor runs backward,
-as TensorFlow's tape does. None of this depends on a plan.
+Each reader of a tensor makes a separate cotangent. They are summed when the node that made the tensor runs backward, as
+TensorFlow's tape does. None of this depends on a plan.
 """
 
 import itertools
@@ -23,6 +23,9 @@ class CotangentChanges(NamedTuple):
     sums: tuple[tuple[int, tuple[int, ...]], ...] = ()
     new: tuple[tuple[int, int], ...] = ()
     ended: tuple[int, ...] = ()
+
+
+NO_CHANGES = CotangentChanges()
 
 
 class CotangentFlow:
@@ -51,7 +54,7 @@ class CotangentFlow:
         self._ids = itertools.count()
         n = len(graph)
         self.bytes: dict[int, int] = {}
-        self.changes = [CotangentChanges()] * (n + 1)
+        self.changes = [NO_CHANGES] * (n + 1)
         self.alive_at: list[int | None] = [None] * n
         self.pending = [0] * (n + 1)
         returned = dict.fromkeys(number[ref] for ref in graph.outputs if graph.floating(ref))

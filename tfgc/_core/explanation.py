@@ -1,85 +1,85 @@
 """A plan in words: segment by segment what is stored, what is run again, and why."""
 
 import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
+from tfgc._core.segments import Outlook, Segment, Segmentation
 from tfgc._units import format_bytes, format_seconds, format_work
 
 _WIDTH = 100
 _PHASES = {
     "forward": "runs forward",
-    "loss": "meets the loss",
+    "loss": "computes the loss",
     "replay": "runs again",
     "backward": "runs backward",
     "return": "returns its gradients",
 }
 _COLUMNS = ("", "mode", "stores", "in place of", "run again", "nodes (how many)")
-# What must stay on one line is held together by a space that is no place to break.
+# Text that must stay on one line is joined by a space at which lines are not broken.
 _HARD = "\N{NO-BREAK SPACE}"
 _UNKNOWN = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
-_KEPT = " All is kept until then, which never needs more than plain training."
+_KEPT = " Until then everything is kept, which never needs more than plain training."
 _PEAK = f"<-{_HARD}the{_HARD}peak{_HARD}is{_HARD}here"
 
 
-def explain(plan):
+def explain(plan: Segmentation) -> str:
     """Return the text of `Plan.explain`."""
     per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
     again = sum(s.mode == "recompute" for s in plan.segments)
     settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items())
     made = f"{plan.strategy!r} ({settings})" if settings else repr(plan.strategy)
     count = len(plan.segments)
-    said = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
+    lines = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
     if plan.outlook is None:
-        said.append(_UNKNOWN + ("" if again else _KEPT))
-        return _filled([*said, ""]) + "\n" + _table(_rows(plan, None), (0, 1, 5))
-    said += [*_outlook(plan), ""]
+        lines.append(_UNKNOWN + ("" if again else _KEPT))
+        return _filled([*lines, ""]) + "\n" + _table(_rows(plan, None), (0, 1, 5))
+    lines += [*_outlook(plan, plan.outlook), ""]
     rows = _rows(plan, plan.outlook)
-    said.append(
-        "'stores' is what a segment adds to memory from its forward to its backward pass, beyond what those before it "
-        "store: its inputs where it is recomputed, in place of all that its backward pass reads. 0 B: it is there "
-        "already."
+    lines.append(
+        "'stores' is what a segment adds to memory from its forward to its backward pass, beyond what earlier segments "
+        "store: its inputs where it is recomputed, in place of everything that its backward pass reads. 0 B: all of it "
+        "is stored already."
     )
     if plan.is_nested:
-        said.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
-    return _filled(said) + "\n" + _table(rows, range(6))
+        lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
+    return _filled(lines) + "\n" + _table(rows, range(6))
 
 
-def _outlook(plan):
-    outlook = plan.outlook
+def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
     counted = "seconds" if outlook.unit == "s" else "floating-point operations"
     left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
     yield (
         f"Peak {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)} (cut-off "
         f"{outlook.cut_off:.1%}; {left_out} left out), while {outlook.node!r} {_PHASES[outlook.phase]}."
     )
-    yield from _peak_of(plan)
+    yield from _peak_of(plan.segments, outlook)
     yield (
         f"Overhead {outlook.overhead:.1%} of the plain step's work, counted in {counted}; no plan of this peak has "
         f"less than {outlook.least_overhead:.1%}."
     )
     yield (
-        f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} needs by itself; no plan at this "
+        f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} alone needs; no plan at this "
         f"granularity goes below. This one is {outlook.gap:.1%} above."
     )
 
 
-def _peak_of(plan):
-    """How much of the peak is stored, and how much is what the running segment needs."""
-    outlook, segments = plan.outlook, plan.segments
+def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
+    """How much of the peak is stored, and how much the running segment needs."""
     index = next(i for i, segment in enumerate(segments) if outlook.node in segment.nodes)
     end = index if outlook.phase == "forward" else index + 1
-    stored = sum(segment.stored_bytes for segment in segments[:end])
+    stored = sum(segment.stored_bytes or 0 for segment in segments[:end])
     if not end:
         return
     where = f"segments 0 to {end - 1} store" if end > 1 else "segment 0 stores"
     yield (
-        f"Of it {format_bytes(stored)} is what {where}; {format_bytes(outlook.peak_bytes - stored)} is what segment "
-        f"{index} needs while it {_PHASES[outlook.phase]}."
+        f"Of this, {where} {format_bytes(stored)}; segment {index} needs {format_bytes(outlook.peak_bytes - stored)} "
+        f"while it {_PHASES[outlook.phase]}."
     )
 
 
-def _rows(plan, outlook, label="", peak=True):
-    """A row of cells for each segment, and for those inside of it."""
-    rows = []
+def _rows(plan: Segmentation, outlook: Outlook | None, label: str = "", peak: bool = True) -> list[list[str]]:
+    """A row of cells for each segment, and for those of its replay."""
+    rows: list[list[str]] = []
     for i, segment in enumerate(plan.segments):
         name = f"{label}{i}"
         margin = "  " * name.count(".")
@@ -94,36 +94,40 @@ def _rows(plan, outlook, label="", peak=True):
     return rows
 
 
-def _figures(segment, outlook):
-    if segment.stored_bytes is None:
+def _figures(segment: Segment, outlook: Outlook | None) -> tuple[str, str, str]:
+    if outlook is None or segment.stored_bytes is None or segment.inside_bytes is None:
         return "", "", ""
     if segment.mode == "keep":
         return format_bytes(segment.stored_bytes), "", ""
-    again = format_seconds(segment.work) if outlook.unit == "s" else format_work(segment.work)
-    return format_bytes(segment.stored_bytes), format_bytes(segment.inside_bytes), again
+    return format_bytes(segment.stored_bytes), format_bytes(segment.inside_bytes), _work(segment, outlook)
 
 
-def _note(segment, outlook, last):
-    """Why a segment is kept, or why running it again does not help; empty where the figures say it."""
+def _work(segment: Segment, outlook: Outlook) -> str:
+    assert segment.work is not None  # It is known where there is an outlook.
+    return format_seconds(segment.work) if outlook.unit == "s" else format_work(segment.work)
+
+
+def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
+    """Why a segment is kept, or why running it again does not help; empty where the figures show it."""
     if segment.obstacle:
         fact, _, _advice = segment.obstacle.partition(". ")
         return f"cannot be run twice ({fact})"
-    if segment.stored_bytes is None:
+    if outlook is None or segment.inside_bytes is None or segment.input_bytes is None:
         return ""
     if segment.inside_bytes == 0:
         return "nothing to free"
     inputs = f"its inputs ({format_bytes(segment.input_bytes)}) are no smaller than its inside"
     if segment.mode == "keep" and last:
-        return "its backward pass comes at once"
+        return "its backward pass comes next"
     if segment.input_bytes >= segment.inside_bytes:
         return inputs if segment.mode == "keep" else f"no help, {inputs}"
     if segment.mode == "recompute":
         return ""
-    again = format_seconds(segment.work) if outlook.unit == "s" else format_work(segment.work)
-    return f"a replay would free {format_bytes(segment.inside_bytes - segment.input_bytes)} for {again}"
+    freed = format_bytes(segment.inside_bytes - segment.input_bytes)
+    return f"a replay would free {freed} for {_work(segment, outlook)}"
 
 
-def _table(rows, shown):
+def _table(rows: Iterable[Sequence[str]], shown: Sequence[int]) -> str:
     """The columns `shown` of the rows, the last one wrapped."""
     table = [[row[i] for i in shown] for row in (_COLUMNS, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(shown) - 1)]
@@ -138,5 +142,5 @@ def _table(rows, shown):
     return "\n".join(lines).replace(_HARD, " ")
 
 
-def _filled(paragraphs):
+def _filled(paragraphs: Iterable[str]) -> str:
     return "\n".join(textwrap.fill(words, _WIDTH, subsequent_indent="  ") for words in paragraphs)

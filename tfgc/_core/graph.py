@@ -1,10 +1,9 @@
-"""The graph that plans are made of: nodes in one fixed order, as plain data.
+"""The graph that plans are made for: nodes in one fixed order, as plain data.
 
-Invariants, checked when a Graph is made: names are unique, and every node
-comes after the nodes whose outputs it reads. A tensor is named by a `Ref`: the
-name of its node (or graph input) and the output's index. A *position* p is the
-place before node p; the *cut* there is the set of tensors that exist by then
-and are still to be read (or are outputs of the graph).
+Invariants, checked when a Graph is made: names are unique, and every node comes after the nodes whose outputs it reads.
+A tensor is named by a `Ref`: the name of its node (or graph input) and the output's index. A *position* p is the place
+before node p; the *cut* there is the set of tensors that exist by then and are still to be read (or are outputs of the
+graph).
 """
 
 import dataclasses
@@ -34,11 +33,11 @@ class Spec:
     `varies` means that each None, the first one included, depends on the values in the batch.
     """
 
-    shape: tuple
+    shape: tuple[int | None, ...]
     dtype: str = "float32"
     varies: bool = False
 
-    def bytes(self, batch_size=None):
+    def bytes(self, batch_size: int | None = None) -> int:
         """Bytes of the tensor, or of one sample of it without `batch_size`.
 
         Raises:
@@ -47,32 +46,32 @@ class Spec:
         if self.varies:
             raise OptionError(
                 f"it makes a tensor of shape {self.shape}, whose unknown sizes depend on the values in the batch, so "
-                "its bytes cannot be known ahead. Give it a fixed size, or apply it to the data before the model; "
+                "its bytes cannot be known in advance. Give it a fixed size, or apply it to the data before the model; "
                 "strategy='uniform' and 'manual' need no sizes"
             )
         if self.open:
             raise OptionError(
                 f"a tensor has the shape {self.shape}, of which more than the batch is unknown, and tfgc "
-                "does not guess sizes; name them with tfgc.plan(model, input_shapes={input name: shape without batch}) "
+                "does not guess sizes; give them with tfgc.plan(model, input_shapes={input name: shape without batch}) "
                 "or example=batch"
             )
         batch = 1 if batch_size is None else batch_size
         return math.prod(batch if d is None else d for d in self.shape) * itemsize(self.dtype)
 
     @property
-    def open(self):
-        """Whether its bytes cannot be told, even of one sample."""
+    def open(self) -> bool:
+        """Whether its bytes are unknown even for one sample."""
         return self.varies or None in self.shape[1:]
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
-def itemsize(dtype):
+def itemsize(dtype: str) -> int:
     """Bytes of one element of a dtype, given by name.
 
     A string counts as its 24-byte handle, TensorFlow's `tstring` (tsl/platform/ctstring_internal.h): that is all that
-    the allocator is asked for. Text of more than 22 bytes lies on the heap besides, where the allocator sees nothing.
+    the allocator hands out. Text of more than 22 bytes lies on the heap, which the allocator does not count.
     """
     if dtype == "bool":
         return 1
@@ -86,21 +85,21 @@ def itemsize(dtype):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one node keeps, needs and takes. Bytes are those of `Graph.batch_size` samples.
+    """What one node saves, allocates and computes. Bytes are those of `Graph.batch_size` samples.
 
-    The three courses are signed byte counts of buffers that come (+) and go (-)
-    while the node runs, its inputs and what is kept not among them.
+    `forward`, `keeping` and `backward` are byte traces: the signed bytes of each buffer that is allocated (+) or freed
+    (-) while the node runs, without its inputs and without what was saved before.
 
     Attributes:
-        keeps: Inputs and own outputs that its backward pass reads.
+        keeps: The saved tensors: inputs and outputs of the node that its backward pass reads.
         internal: Bytes of each other buffer that its backward pass reads.
-        forward: Course of a forward pass that keeps nothing; its outputs stay.
-        keeping: Course of one that keeps what the backward pass reads.
-        backward: Course of the backward pass; upstream gradients and internal buffers may go.
-        wants: Inputs that get a gradient.
+        forward: Byte trace of a forward pass that saves nothing; its outputs stay.
+        keeping: Byte trace of a forward pass that saves what the backward pass reads.
+        backward: Byte trace of the backward pass; it may free upstream gradients and internal buffers.
+        wants: Differentiable inputs, which get a gradient.
         passes: Those of them whose gradient is the upstream gradient itself, not a new buffer.
-        views: For each output the earlier tensor that it merely renames, or None.
-        takes: An input whose buffer the output takes over where nobody else reads it, or None.
+        views: Aliases: for each output the earlier tensor that it merely renames, or None.
+        takes: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
         differentiable: Whether it has a backward pass at all.
         flops, backward_flops: Floating-point operations of the two passes.
@@ -109,14 +108,14 @@ class Cost:
         coupled: Whether a sample's result depends on other samples of the batch.
     """
 
-    keeps: tuple
-    internal: tuple = ()
-    forward: tuple = ()
-    keeping: tuple = ()
-    backward: tuple = ()
-    wants: tuple = ()
-    passes: tuple = ()
-    views: tuple = ()
+    keeps: tuple[Ref, ...]
+    internal: tuple[int, ...] = ()
+    forward: tuple[int, ...] = ()
+    keeping: tuple[int, ...] = ()
+    backward: tuple[int, ...] = ()
+    wants: tuple[Ref, ...] = ()
+    passes: tuple[Ref, ...] = ()
+    views: tuple[Ref | None, ...] = ()
     takes: Ref | None = None
     gradient_bytes: int = 0
     differentiable: bool = True
@@ -133,24 +132,24 @@ class Node:
     """One call of a layer or op.
 
     Attributes:
-        name: The layer's name, or for an op such as `x + y` its kind (`ops.add`);
-            later calls are `name:1`, `name:2`; inside a nested model `model/name`.
+        name: The layer's name, or for an op such as `x + y` its kind (`ops.add`); later calls are `name:1`, `name:2`;
+            inside a nested model `model/name`.
         kind: Its class, for people to read.
-        inputs: The tensors it reads: a tuple of `Ref`.
-        outputs: A `Spec` for each tensor it makes.
-        declared: The same as the model declares them, where `outputs` are for
-            one batch and input size; by default `outputs`.
-        cost: Its `Cost`, or None; then `Graph.cost` keeps all that it touches.
+        inputs: The tensors that it reads: a tuple of `Ref`.
+        outputs: A `Spec` for each tensor that it makes.
+        declared: The same as the model declares them, where `outputs` are for one batch and input size; by default
+            `outputs`.
+        cost: Its `Cost`, or None; then `Graph.cost` assumes that it saves all that it touches.
     """
 
     name: str
-    inputs: tuple
-    outputs: tuple
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Spec, ...]
     kind: str = "node"
-    declared: tuple = ()
+    declared: tuple[Spec, ...] = ()
     cost: Cost | None = None
 
-    def describe(self):
+    def describe(self) -> str:
         """One line that is the same for this node at any batch, in any process."""
         return f"{self.name} ({self.kind}) -> {', '.join(map(str, self.declared or self.outputs))}"
 
@@ -163,11 +162,9 @@ class Graph:
         nodes: Tuple of `Node`.
         inputs: Mapping from the name of each graph input to its `Spec`.
         outputs: The `Ref` of each tensor that the graph returns.
-        batch_size: Samples in a batch, where bytes are compared; or None, and
-            bytes are those of one sample.
-        whole_step: Whether the gradient of a node's weights counts while its backward
-            pass runs, or activations alone.
-        loss: Course of the loss and its gradient (see `Cost`), the outputs not among them.
+        batch_size: Samples in a batch, where bytes are compared; None: bytes are those of one sample.
+        whole_step: Whether the gradient of a node's weights counts while its backward pass runs, or only activations.
+        loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
 
     Example:
         >>> a = Node("a", (Ref("x"),), (Spec((None, 8)),))
@@ -179,14 +176,14 @@ class Graph:
         40
     """
 
-    nodes: tuple
-    inputs: dict
-    outputs: tuple
+    nodes: tuple[Node, ...]
+    inputs: dict[str, Spec]
+    outputs: tuple[Ref, ...]
     batch_size: int | None = None
     whole_step: bool = False
-    loss: tuple = ()
+    loss: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         seen = set(self.inputs)
         for node in self.nodes:
             if node.name in seen:
@@ -222,31 +219,31 @@ class Graph:
         return dataclasses.replace(self, whole_step=not self.whole_step)
 
     @functools.cached_property
-    def position(self):
+    def position(self) -> dict[str, int]:
         """Position of each node by name."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     @functools.cached_property
-    def specs(self):
-        """`Spec` of every tensor by its `Ref`, in the order they are made."""
+    def specs(self) -> dict[Ref, Spec]:
+        """`Spec` of every tensor by its `Ref`, in the order in which they are made."""
         specs = {Ref(name): spec for name, spec in self.inputs.items()}
         for node in self.nodes:
             specs.update((Ref(node.name, i), spec) for i, spec in enumerate(node.outputs))
         return specs
 
     @functools.cached_property
-    def last_use(self):
+    def last_use(self) -> dict[Ref, int]:
         """Position after which each tensor that is read is no longer needed."""
         last = {ref: i for i, node in enumerate(self.nodes) for ref in node.inputs}
         last.update((ref, len(self.nodes)) for ref in self.outputs)
         return last
 
     @functools.cached_property
-    def sizes_known(self):
+    def sizes_known(self) -> bool:
         """Whether no tensor has an unknown dimension besides the batch."""
         return not any(spec.open for spec in self.specs.values())
 
-    def bytes(self, ref):
+    def bytes(self, ref: Ref) -> int:
         """Bytes of one tensor."""
         try:
             return self.specs[ref].bytes(self.batch_size)
@@ -254,12 +251,12 @@ class Graph:
             raise OptionError(f"{ref.node!r}: {error}") from None
 
     @functools.cached_property
-    def costs(self):
-        """The `Cost` of each node; one without keeps its inputs and outputs and computes one flop an element."""
+    def costs(self) -> tuple[Cost, ...]:
+        """The `Cost` of each node, as `cost` returns it."""
         return tuple(self.cost(node) for node in self.nodes)
 
-    def cost(self, node):
-        """The `Cost` of one node, or what stands for it."""
+    def cost(self, node: Node) -> Cost:
+        """The `Cost` of one node. A node without one saves its inputs and outputs and computes one flop per element."""
         if node.cost is not None:
             return node.cost
         outputs = tuple(Ref(node.name, i) for i in range(len(node.outputs)))
@@ -276,17 +273,17 @@ class Graph:
             backward_flops=2 * elements,
         )
 
-    def floating(self, ref):
+    def floating(self, ref: Ref) -> bool:
         """Whether a tensor can have a gradient."""
         return self.specs[ref].dtype.startswith(("float", "bfloat", "complex"))
 
-    def cut(self, position):
+    def cut(self, position: int) -> tuple[Ref, ...]:
         """The tensors alive before node `position` runs, oldest first."""
-        made = lambda ref: self.position.get(ref.node, -1)
-        return tuple(ref for ref in self.specs if made(ref) < position <= self.last_use.get(ref, -1))
+        alive = (ref for ref in self.specs if position <= self.last_use.get(ref, -1))
+        return tuple(ref for ref in alive if self.position.get(ref.node, -1) < position)
 
     @functools.cached_property
-    def cut_bytes(self):
+    def cut_bytes(self) -> tuple[int, ...]:
         """Bytes of the cut at each position, from 0 to the number of nodes."""
         change = [0] * (len(self.nodes) + 2)
         for ref in self.specs:
@@ -297,6 +294,6 @@ class Graph:
         return tuple(itertools.accumulate(change[:-1]))
 
     @functools.cached_property
-    def node_bytes(self):
-        """Bytes that each node puts out: the simple cost of keeping it."""
+    def node_bytes(self) -> tuple[int, ...]:
+        """Bytes of the outputs of each node: a simple measure of what it costs to keep it."""
         return tuple(sum(self.bytes(Ref(n.name, i)) for i in range(len(n.outputs))) for n in self.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 
+from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
@@ -14,7 +15,7 @@ from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJ
 from tfgc._records.measurement import Predicted, SegmentSummary
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
-from tfgc.strategies import budget as budget_strategy
+from tfgc.strategies._frontier import Frontier
 
 
 def predict_cases(model: keras.Model, job: PredictionJob, optimizer: str = "sgd", loss: str = "mse") -> CasePredictions:
@@ -101,7 +102,7 @@ class _Network:
         self.floor, self.floor_node = outlooks.floor(graph)
         self._given = given
         self._plans: dict[str, Plan | None] = {}
-        self._fronts: dict[bool, list[tuple[int, Plan]]] = {}
+        self._frontiers: dict[bool, Frontier] = {}
 
     def plan_of(self, case: Case) -> Plan | None:
         """The plan of a case, the same in all modes; None for peers."""
@@ -120,27 +121,24 @@ class _Network:
             return self.plain
         return self._given.get(case.case)
 
-    def front(self, nested: bool = True) -> list[tuple[int, Plan]]:
-        """Pairs (peak, plan), from the least peak to the plain step."""
-        if nested not in self._fronts:
-            self._fronts[nested] = budget_strategy.front(self.graph, nested=nested)
-        return self._fronts[nested]
+    def frontier(self, nested: bool = True) -> Frontier:
+        """The plans from the least peak to the plain step."""
+        if nested not in self._frontiers:
+            self._frontiers[nested] = strategies.frontier(self.graph, nested=nested)
+        return self._frontiers[nested]
 
     def at_ratio(self, share: float, nested: bool = True) -> Plan:
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
-        most = share * (_allocated(self.plain_step) - self.fixed)
         optimal = planner.choose(self.graph, "optimal", None, self.fixed, {})
-        plans = [*(plan for _, plan in self.front(nested)), optimal]
-        needs = [(_allocated(step), step.work) for step in (simulator.estimate(self.graph, p, 0) for p in plans)]
-        fitting = [i for i, (bytes_, _) in enumerate(needs) if bytes_ <= most]
-        best = min(fitting, key=lambda i: needs[i][1]) if fitting else needs.index(min(needs))
-        return plans[best]
+        return self.frontier(nested).at_ratio(share, optimal)
 
     def front_record(self, job: PredictionJob) -> Front:
         """The `Front`, with the plans of the job's cases added."""
         names = {case.case for case in job.cases if _is_planned(case)} - {"optimal"}
         others = [(name, plan) for name, plan in self._plans.items() if plan is not None and name in names]
-        return sweep.front_of(self.graph, self.fixed, job.network, budgets=job.marks, plans=others, front=self.front())
+        return sweep.front_of(
+            self.graph, self.fixed, job.network, budgets=job.marks, plans=others, frontier=self.frontier()
+        )
 
     def predicted(self, plan: Plan, mode: str) -> Predicted:
         """The `Predicted` of a plan in a mode."""

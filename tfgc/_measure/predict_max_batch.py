@@ -25,7 +25,6 @@ from tfgc._records.batch_limit import MOST
 from tfgc._records.job import LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
-from tfgc.strategies import budget as budget_strategy
 
 _FIRST = 16
 _ABOVE = 16
@@ -236,7 +235,7 @@ class _LeastMemory:
         if batch in self._looked:
             return False
         self._looked.add(batch)
-        for _, plan in budget_strategy.front(self.graphs[batch], **self._options)[:_NEAR_LEAST]:
+        for plan in strategies.frontier(self.graphs[batch], **self._options).plans[:_NEAR_LEAST]:
             if not any(plan.segments == known.segments for known in self._plans):
                 self._plans.append(plan)
         return True

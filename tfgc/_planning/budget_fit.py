@@ -16,35 +16,13 @@ from tfgc._simulate import outlooks, simulator
 _STEP = 2 ** (-1 / 16)
 
 
-def from_front(graph, front, total, fixed):
-    """The plan of a front that does the least work in `total` bytes.
-
-    Args:
-        graph: A `Graph` of the whole step.
-        front: Pairs (peak, plan) by rising peak, each next one with less work.
-        total: The budget.
-        fixed: Bytes of weights and optimizer slots.
-
-    Raises:
-        InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
-    """
-    told = lambda plan: simulator.estimate(graph, plan, fixed)
-    for peak, plan in reversed(front):
-        if peak + fixed <= total and told(plan).needed_bytes <= total:
-            return plan
-    least = None
-    for peak, plan in front:
-        if least is not None and peak + fixed >= least.needed_bytes:
-            break
-        least = min(filter(None, (least, told(plan))), key=lambda step: step.needed_bytes)
-    raise InfeasibleBudgetError(total, least.needed_bytes, least.node)
-
-
 def from_strategy(graph, ask, total, fixed):
     """The plan that a strategy makes at the largest budget of the series at which it fits in `total` bytes.
 
     Args:
-        graph, total, fixed: As for `from_front`.
+        graph: A `Graph` of the whole step.
+        total: The budget.
+        fixed: Bytes of weights and optimizer slots.
         ask: Function from a budget in buffers, weights and slots left out, to a plan. It raises
             `InfeasibleBudgetError` where that is too little.
 

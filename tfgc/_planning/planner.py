@@ -5,7 +5,6 @@ from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
 from tfgc._planning import annotated, budget_fit
 from tfgc._simulate import outlooks, simulator
-from tfgc.strategies import budget as budget_strategy
 
 
 def plan(
@@ -88,8 +87,8 @@ def choose(graph, strategy, budget, fixed, options):
 
 def fitting(graph, strategy, total, fixed, options):
     """The plan of a strategy whose step fits in `total` bytes as TensorFlow's allocator serves it."""
-    if strategy == "budget":
-        return budget_fit.from_front(graph, budget_strategy.front(graph, **options), total, fixed)
+    if strategies.has_frontier(strategy):
+        return strategies.frontier(graph, strategy, **options).fitting(total, fixed)
     strategies.check_options(strategy, options, total)
     ask = lambda budget: strategies.get(strategy)(graph, budget=budget, **options)
     return budget_fit.from_strategy(graph, ask, total, fixed)
@@ -115,7 +114,7 @@ def pareto(
         (True, 0.0)
     """
     graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
-    return [outlooks.with_outlook(graph, plan) for _, plan in budget_strategy.front(graph, **options)]
+    return [outlooks.with_outlook(graph, plan) for plan in strategies.frontier(graph, **options).plans]
 
 
 def estimate(

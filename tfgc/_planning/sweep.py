@@ -2,11 +2,10 @@
 
 from tfgc import strategies
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
-from tfgc._planning import annotated, budget_fit
+from tfgc._planning import annotated
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
-from tfgc.strategies import budget as budget_strategy
 
 
 def sweep(
@@ -32,20 +31,23 @@ def sweep(
     return front_of(graph, annotated.fixed_bytes(model, optimizer), network, points, budgets, plans)
 
 
-def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None):
+def front_of(graph, fixed, network, points=12, budgets=(), plans=(), frontier=None):
     """The `Front` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
 
-    `front` is that of the strategy `budget`, where it is known already.
+    `frontier` is that of the strategy `budget`, where it is known already.
     """
     limits = [annotated.budget_bytes(budget, graph, fixed) for budget in budgets]
-    front = budget_strategy.front(graph) if front is None else front
-    fits = [_bought(graph, front, limit, fixed) for limit in limits]
-    bought = [next((i for i, (_, plan) in enumerate(front) if plan is found), None) for found, _ in fits]
-    shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(bought) - {None}
+    frontier = strategies.frontier(graph) if frontier is None else frontier
+    last = len(frontier.plans) - 1
+    fits = [_bought(frontier, limit, fixed) for limit in limits]
+    bought = [next((i for i, plan in enumerate(frontier.plans) if plan is found), None) for found, _ in fits]
+    shown = {round(i * last / (points - 1)) for i in range(points)}.union(i for i in bought if i is not None)
     predicted = lambda plan: simulator.estimate(graph, plan, fixed)
-    plain = predicted(front[-1][1])
-    names = {0: "least", len(front) - 1: "plain"}
-    told = {i: _point(names.get(i, ""), plan, predicted(plan), plain) for i in sorted(shown) for plan in [front[i][1]]}
+    plain = predicted(frontier.plans[last])
+    names = {0: "least", last: "plain"}
+    told = {
+        i: _point(names.get(i, ""), plan, predicted(plan), plain) for i in sorted(shown) for plan in [frontier.plans[i]]
+    }
     choices = tuple(
         BudgetChoice(str(budget), limit, told.get(i), least)
         for budget, limit, i, (_, least) in zip(budgets, limits, bought, fits)
@@ -80,9 +82,9 @@ def _point(name, plan, step, plain):
     )
 
 
-def _bought(graph, front, limit, fixed):
+def _bought(frontier, limit, fixed):
     """The plan that a budget buys and None, or None and the least budget that buys one."""
     try:
-        return budget_fit.from_front(graph, front, limit, fixed), None
+        return frontier.fitting(limit, fixed), None
     except InfeasibleBudgetError as error:
         return None, error.least

@@ -1,137 +1,133 @@
 """What the allocator will report for a step: its bytes in use, chunks counted whole.
 
-The events of a step are played to a model of TensorFlow's allocator, several steps in a
-row, since what one step leaves behind decides where the next one's buffers go. An update
-of a weight writes a new buffer, as TensorFlow does where a replay may still read the old one.
+The events of a step are replayed on a model of TensorFlow's allocator, several steps in a row, since what one step
+leaves behind decides where the next one's buffers go. An update of a weight writes a new buffer, as TensorFlow does
+where a replay may still read the old one.
 """
 
 import statistics
+from collections.abc import Iterable
 
-from tfgc._simulate.bfc_allocator import Allocator
+from tfgc._simulate.bfc_allocator import Address, Allocator
+from tfgc._simulate.step_events import Event, StepEvents
 
 _STEPS = 5
 
 
-def allocated(walk):
-    """Median over steps of the most bytes in use, above what is in use between them."""
-    return int(statistics.median(_Player(walk).peaks()[1:]))
+def peak_allocated(step: StepEvents) -> int:
+    """The allocator's peak in bytes above what is in use between steps: the median over several steps."""
+    return int(statistics.median(_AllocatorReplay(step).peaks()[1:]))
 
 
-class _Player:
-    def __init__(self, walk):
-        self._walk, self._graph, self._b = walk, walk.graph, walk.buffers
+class _AllocatorReplay:
+    """Steps replayed on one allocator."""
+
+    def __init__(self, step: StepEvents) -> None:
+        self._events, self._graph, self._buffers = step, step.graph, step.buffers
         self._allocator = Allocator()
-        self._ends = {}
-        last = {}
-        for when, event in enumerate(walk.events):
-            last.update(dict.fromkeys([*event.makes, *event.reads], when))
-        for buffer, when in last.items():
-            self._ends.setdefault(when, []).append(buffer)
-        self._weights = {i: self._allocator.take(c.gradient_bytes) for i, c in enumerate(self._graph.costs)}
-        for ref in self._graph.inputs:
-            self._allocator.take(self._graph.specs[(ref, 0)].bytes(self._graph.batch_size))
+        self._peak = 0
+        self._chunks: dict[int, list[Address]] = {}  # of each buffer
+        self._cotangents: dict[int, Address] = {}
+        self._weight_gradients: dict[int, Address] = {}  # by position
+        self._weights = {i: self._allocator.allocate(c.gradient_bytes) for i, c in enumerate(self._graph.costs)}
+        for spec in self._graph.inputs.values():
+            self._allocator.allocate(spec.bytes(self._graph.batch_size))
 
-    def peaks(self):
+    def peaks(self) -> list[int]:
         return [self._step() for _ in range(_STEPS)]
 
-    def _step(self):
+    def _step(self) -> int:
         base = self._peak = self._allocator.in_use
-        self._at, self._cotangents, self._gradients = {}, {}, []
-        for when, event in enumerate(self._walk.events):
+        self._chunks, self._cotangents, self._weight_gradients = {}, {}, {}
+        for event, freed in zip(self._events.events, self._events.freed):
             if event.phase in ("forward", "replay"):
                 self._forward(event)
             else:
                 self._backward(event)
-            for buffer in self._ends.get(when, ()):
-                for address in self._at.pop(buffer, ()):
-                    self._allocator.give(address)
-        for address in self._cotangents.values():
-            self._allocator.give(address)
-        while self._gradients:
-            self._update(self._gradients[0][0])
+            for buffer in freed:
+                self._free(self._chunks.pop(buffer, ()))
+        self._free(self._cotangents.values())
+        for position in list(self._weight_gradients):
+            self._update(position)
         return self._peak - base
 
-    def _update(self, position):
-        """Write a new buffer for the weights of a node, and end their gradient."""
-        gradient = next(pair for pair in self._gradients if pair[0] == position)
-        fresh = self._allocator.take(self._graph.costs[position].gradient_bytes)
-        self._allocator.give(self._weights[position])
-        self._weights[position] = fresh
-        self._gradients.remove(gradient)
-        self._allocator.give(gradient[1])
+    def _update(self, position: int) -> None:
+        """Write a new buffer for the weights of a node, and free their gradient."""
+        new = self._allocator.allocate(self._graph.costs[position].gradient_bytes)
+        self._allocator.free(self._weights[position])
+        self._weights[position] = new
+        self._allocator.free(self._weight_gradients.pop(position))
 
-    def _take(self, count):
-        address = self._allocator.take(count)
+    def _allocate(self, size: int) -> Address:
+        address = self._allocator.allocate(size)
         self._peak = max(self._peak, self._allocator.in_use)
         return address
 
-    def _course(self, event, freed):
-        """Play the course of an event; return what is left as pairs (bytes, address)."""
-        here, taken = [], event.taken
-        for count in event.course:
-            if count > 0 and taken is not None and self._walk.sizes[taken] == count:
-                here.append((count, *self._at.pop(taken, [None])))
-                taken = None
-            elif count > 0:
-                here.append((count, self._take(count)))
-            elif not _drop(here, -count, self._allocator):
-                freed(-count)
-        return here
+    def _place(self, size: int, *free: "_Chunks") -> Address:
+        """A chunk of that size, from the first of `free` that has one, else a new one."""
+        for chunks in free:
+            address = chunks.take(size)
+            if address is not None:
+                return address
+        return self._allocate(size)
 
-    def _forward(self, event):
-        here = self._course(event, lambda count: None)
-        n = len(self._b.makes[event.position])
-        for buffer in event.makes[:n]:
-            size = self._walk.sizes[buffer]
-            self._at[buffer] = [_pick(here, size) if _has(here, size) else self._take(size)]
-        for buffer in event.makes[n:]:
-            self._at[buffer] = [address for _, address in here]
-            here = []
-        for _, address in here:
-            self._allocator.give(address)
+    def _free(self, addresses: Iterable[Address]) -> None:
+        for address in addresses:
+            self._allocator.free(address)
 
-    def _backward(self, event):
+    def _trace(self, event: Event, upstream: "_Chunks") -> "_Chunks":
+        """Replay the byte trace of an event, which may free `upstream` gradients; return the chunks that are left."""
+        chunks, overwritten = _Chunks(), event.overwritten
+        for size in event.byte_trace:
+            if size > 0 and overwritten is not None and self._events.sizes[overwritten] == size:
+                chunks.append((size, self._chunks.pop(overwritten)[0]))
+                overwritten = None
+            elif size > 0:
+                chunks.append((size, self._allocate(size)))
+            else:
+                address = chunks.take(-size, newest=True)
+                self._allocator.free(upstream.take(-size) if address is None else address)
+        return chunks
+
+    def _forward(self, event: Event) -> None:
+        chunks = self._trace(event, _Chunks())
+        outputs = len(self._buffers.outputs[event.position])
+        for buffer in event.makes[:outputs]:
+            self._chunks[buffer] = [self._place(self._events.sizes[buffer], chunks)]
+        for internal in event.makes[outputs:]:
+            self._chunks[internal] = chunks.addresses()
+            chunks.clear()
+        self._free(chunks.addresses())
+
+    def _backward(self, event: Event) -> None:
         sums, new, ended = event.cotangents
-        for number, parts in sums:
-            self._cotangents[number] = self._cotangents.pop(parts[0], None)
-            for part in parts[1:]:
-                self._allocator.give(self._cotangents.pop(part, None))
-        if event.gradient:
-            self._gradients.append((event.position, self._take(event.gradient)))
-        upstream = [number for number in ended if number in self._cotangents]
-
-        def end(count):
-            for number in upstream:
-                if self._b.cotangent_bytes[number] == count:
-                    upstream.remove(number)
-                    return self._cotangents.pop(number)
-            return None
-
-        held = []
-        if event.phase == "loss" and self._walk.compiled and event.course:
-            held = [(0, self._take(size)) for _, size in new]
-        here = held + self._course(event, lambda count: self._allocator.give(end(count)))
-        for number, size in new:
-            address = _pick(here, size) if _has(here, size) else end(size)
-            self._cotangents[number] = self._take(size) if address is None else address
-        for address in [*(self._cotangents.pop(number) for number in upstream), *(a for _, a in here)]:
-            self._allocator.give(address)
-        if event.gradient and not self._walk.compiled:
+        for total, parts in sums:
+            self._cotangents[total] = self._cotangents.pop(parts[0], None)
+            self._free(self._cotangents.pop(part, None) for part in parts[1:])
+        if event.gradient_bytes:
+            self._weight_gradients[event.position] = self._allocate(event.gradient_bytes)
+        sizes = self._buffers.cotangent_bytes
+        upstream = _Chunks((sizes[c], self._cotangents.pop(c)) for c in ended if c in self._cotangents)
+        kept = []
+        if event.phase == "loss" and self._events.compiled and event.byte_trace:
+            kept = [self._allocate(size) for _, size in new]
+        chunks = self._trace(event, upstream)
+        for cotangent, size in new:
+            self._cotangents[cotangent] = self._place(size, chunks, upstream)
+        self._free([*upstream.addresses(), *kept, *chunks.addresses()])
+        if event.gradient_bytes and not self._events.compiled:
             self._update(event.position)
 
 
-def _has(here, size):
-    return any(count == size for count, _ in here)
+class _Chunks(list[tuple[int, Address]]):
+    """Chunks in use, as pairs (size, address), oldest first."""
 
+    def take(self, size: int, newest: bool = False) -> Address:
+        """Remove a chunk of that size and return its address; None if there is none, or if another pool serves it."""
+        for i in reversed(range(len(self))) if newest else range(len(self)):
+            if self[i][0] == size:
+                return self.pop(i)[1]
+        return None
 
-def _pick(here, size):
-    return here.pop(next(i for i, (count, _) in enumerate(here) if count == size))[1]
-
-
-def _drop(here, size, allocator):
-    """Give back the newest buffer of a size; False if there is none."""
-    for i in range(len(here) - 1, -1, -1):
-        if here[i][0] == size:
-            allocator.give(here.pop(i)[1])
-            return True
-    return False
+    def addresses(self) -> list[Address]:
+        return [address for _, address in self]

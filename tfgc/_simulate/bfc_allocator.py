@@ -1,33 +1,41 @@
-"""TensorFlow's best-fit allocator with coalescing, as far as bytes in use go.
+"""TensorFlow's best-fit allocator with coalescing (BFC), as far as bytes in use go.
 
-What the allocator reports is more than what was asked for: a free chunk of up to twice the
-size, or 128 MiB more, is handed out whole. Regions of the device grow by doubling. Read in
-TensorFlow's `bfc_allocator.cc` (release 2.21).
+The allocator reports more than was requested: a free chunk of less than twice the size, and less than 128 MiB larger,
+is handed out whole. Regions of the device grow by doubling. After TensorFlow's `bfc_allocator.cc` (release 2.21).
 
 On a CPU buffers below 256 KiB come from another pool, which the reported peak leaves out.
 """
 
 import bisect
+from typing import TypeAlias
 
 _ROUND = 256
 _FIRST_REGION = 2 << 20
 _MOST_WASTE = 128 << 20
 SMALL = 256 << 10
+# Of a chunk; None for what another pool serves.
+Address: TypeAlias = int | None
 
 
 class Allocator:
-    """Chunks of regions, in use or free."""
+    """Chunks of regions, in use or free.
 
-    def __init__(self):
+    Attributes:
+        in_use: Bytes of the chunks in use, as the allocator reports them.
+    """
+
+    def __init__(self) -> None:
         self.in_use = 0
         self._region = _FIRST_REGION
-        self._free = []  # (size, address)
-        self._size = {}  # of each chunk, by address
-        self._before, self._after = {}, {}  # neighbours in the same region
+        self._free: list[tuple[int, int]] = []  # (size, address)
+        self._size: dict[int, int] = {}  # of each chunk, by address
+        # Neighbours in the same region
+        self._before: dict[int, int] = {}
+        self._after: dict[int, int] = {}
         self._top = 0
 
-    def take(self, count):
-        """Hand out a chunk; return its address, or None for what another pool serves."""
+    def allocate(self, count: int) -> Address:
+        """Hand out a chunk for `count` bytes and return its address."""
         if count < SMALL:
             return None
         count = -(-count // _ROUND) * _ROUND
@@ -41,8 +49,8 @@ class Allocator:
         self.in_use += self._size[address]
         return address
 
-    def give(self, address):
-        """Take a chunk back."""
+    def free(self, address: Address) -> None:
+        """Take a chunk back and merge it with free neighbours."""
         if address is None:
             return
         self.in_use -= self._size[address]
@@ -52,11 +60,11 @@ class Allocator:
                 address = self._merge(*sorted((address, neighbour)))
         bisect.insort(self._free, (self._size[address], address))
 
-    def _is_free(self, address):
+    def _is_free(self, address: int) -> bool:
         at = bisect.bisect_left(self._free, (self._size[address], address))
         return at < len(self._free) and self._free[at] == (self._size[address], address)
 
-    def _extend(self, count):
+    def _extend(self, count: int) -> None:
         grown = count > self._region
         while count > self._region:
             self._region *= 2
@@ -67,7 +75,7 @@ class Allocator:
         if not grown:
             self._region *= 2
 
-    def _split(self, address, count):
+    def _split(self, address: int, count: int) -> None:
         rest = address + count
         self._size[rest], self._size[address] = self._size[address] - count, count
         following = self._after.get(address)
@@ -76,7 +84,7 @@ class Allocator:
             self._after[rest], self._before[following] = following, rest
         bisect.insort(self._free, (self._size[rest], rest))
 
-    def _merge(self, first, second):
+    def _merge(self, first: int, second: int) -> int:
         self._size[first] += self._size.pop(second)
         following = self._after.pop(second, None)
         self._before.pop(second, None)

@@ -1,13 +1,17 @@
-"""What a plan is worth: its predicted peak and work beside what no plan can better."""
+"""What a plan is worth: its predicted peak and work beside what no plan can beat."""
 
 import dataclasses
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from tfgc._core.buffers import Buffers
-from tfgc._core.plan import Outlook, Plan
-from tfgc._simulate import simulator, step_events
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Outlook, Plan, Segment
+from tfgc._simulate import simulator
+from tfgc._simulate.step_events import node_work
 
 
-def with_outlook(graph, plan):
+def with_outlook(graph: Graph, plan: Plan) -> Plan:
     """Return `plan` with its `Outlook`, and with what each segment stores and costs."""
     if not graph.sizes_known:
         return plan
@@ -24,68 +28,71 @@ def with_outlook(graph, plan):
         floor_bytes=floor_bytes,
         floor_node=floor_node,
         overhead=prediction.overhead,
-        least_overhead=_least_again(graph, prediction.peak_bytes) / max(prediction.plain_work, 1e-300),
+        least_overhead=_least_replay_work(graph, prediction.peak_bytes) / max(prediction.plain_work, 1e-300),
         unit=prediction.unit,
         whole_step=graph.whole_step,
     )
-    works, _ = step_events.works(graph)
-    return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, works, plan.segments, set()))
+    return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, plan.segments, set()))
 
 
-def floor(graph):
-    """The least peak of any plan, and the node whose own forward or backward pass sets it."""
-    buffers, least = Buffers.of(graph), (0, graph.nodes[0].name)
+def floor(graph: Graph) -> tuple[int, str]:
+    """The least peak in bytes of any plan, and the node whose own forward or backward pass sets it.
+
+    Weights and optimizer slots are left out; gradients of weights count where `graph.whole_step` says so.
+    """
+    b, least, floor_node = Buffers.of(graph), 0, graph.nodes[0].name
     for i, node in enumerate(graph.nodes):
-        made = sum(buffers.size[m] for m in buffers.makes[i]) if buffers.takes[i] else 0
-        crest = min(buffers.forward[i], buffers.keeping[i])
-        need = sum(buffers.size[x] for x in buffers.reads[i]) + crest - min(made, crest)
-        if buffers.gradients[i] is not None:
-            kept = sum(buffers.size[x] for x in buffers.keeps[i]) + buffers.internal[i]
-            need = max(need, kept + buffers.gradients[i] + buffers.backward[i])
-        least = max(least, (need, node.name), key=lambda x: x[0])
-    loss = sum(buffers.size[x] for x in buffers.outputs) + buffers.loss
-    return max(least, (loss, graph.nodes[-1].name), key=lambda x: x[0])
+        overwritten = sum(b.size[x] for x in b.outputs[i]) if b.in_place[i] else 0
+        need = sum(b.size[x] for x in b.inputs[i]) + max(0, min(b.forward_peak[i], b.saving_peak[i]) - overwritten)
+        gradient_bytes = b.gradient_bytes_at[i]
+        if gradient_bytes is not None:
+            saved = sum(b.size[x] for x in b.saved[i]) + b.internal_bytes[i]
+            need = max(need, saved + gradient_bytes + b.backward_peak[i])
+        if need > least:
+            least, floor_node = need, node.name
+    loss = sum(b.size[x] for x in b.graph_outputs) + b.loss_bytes
+    return (loss, graph.nodes[-1].name) if loss > least else (least, floor_node)
 
 
-def _least_again(graph, peak):
+def _least_replay_work(graph: Graph, peak: int) -> float:
     """Work that any plan of this peak repeats at least.
 
-    When the loss is there, all that a backward pass reads is in memory or is to
-    be made again. At most `peak` bytes are in memory; giving up the buffers that cost least
-    work a byte first, and parts of them, is a bound from below.
+    When the loss is there, everything that a backward pass reads is in memory or has to be computed again. At most
+    `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and parts of them, is a
+    lower bound.
     """
-    buffers, (works, _) = Buffers.of(graph), step_events.works(graph)
-    kept, again = sum(buffers.internal), []
+    b, (works, _) = Buffers.of(graph), node_work(graph)
+    saved, replayable = sum(b.internal_bytes), []
     for i in range(len(graph)):
-        own = [m for m in buffers.makes[i] if buffers.keepers[m]]
-        size = sum(buffers.size[m] for m in own) + buffers.internal[i]
-        kept += sum(buffers.size[m] for m in own)
+        made = sum(b.size[x] for x in b.outputs[i] if b.savers[x])
+        saved += made
+        size = made + b.internal_bytes[i]
         if size:
-            again.append((works[i][0] / size, size))
-    excess, least = kept - peak, 0.0
-    for price, size in sorted(again):
+            replayable.append((works[i][0] / size, size))
+    excess, least = saved - peak, 0.0
+    for work_per_byte, size in sorted(replayable):
         if excess <= 0:
             break
-        least += price * min(size, excess)
+        least += work_per_byte * min(size, excess)
         excess -= size
     return least
 
 
-def _costed(graph, works, segments, held):
-    """The segments with what they store on top of `held` buffers, would keep inside, and cost to run again."""
-    buffers, costed = Buffers.of(graph), []
+def _costed(graph: Graph, segments: Sequence[Segment], held: AbstractSet[int]) -> tuple[Segment, ...]:
+    """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
+    b, (works, _), costed = Buffers.of(graph), node_work(graph), []
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
-        runs = buffers.needed(positions)
-        made = {m for i in positions for m in buffers.makes[i]}
-        kept = {x for i in positions for x in buffers.keeps[i]}
-        inputs = ({x for i in runs for x in buffers.reads[i]} | kept) - made
-        inside = sum(buffers.size[x] for x in kept - held) + sum(buffers.internal[i] for i in positions)
-        outside = sum(buffers.size[x] for x in inputs - held)
-        stored, new = (outside, inputs) if segment.mode == "recompute" else (inside, kept)
+        runs = b.replayed(positions)
+        made = {x for i in positions for x in b.outputs[i]}
+        saved = {x for i in positions for x in b.saved[i]}
+        inputs = ({x for i in runs for x in b.inputs[i]} | saved) - made
+        inside = sum(b.size[x] for x in saved - held) + sum(b.internal_bytes[i] for i in positions)
+        outside = sum(b.size[x] for x in inputs - held)
+        stored, new = (outside, inputs) if segment.mode == "recompute" else (inside, saved)
         inner = segment.inner
         if inner is not None:
-            inner = dataclasses.replace(inner, segments=_costed(graph, works, inner.segments, held))
+            inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held))
         held = held | new
         work = sum(works[i][0] for i in runs)
         costed.append(

@@ -1,12 +1,13 @@
 """Predict memory and work of one training step: the one judge of every plan.
 
-The events of the step (`step_events`) are gone through in order. A buffer is alive from the node that
-makes it to the last event that reads it. Gradients on their way do not depend on the plan;
-`Buffers` has walked them.
+The events of the step (`step_events`) are gone through in order. A buffer is alive from the node that makes it to the
+last event that reads it. How cotangents flow does not depend on the plan; `Buffers` holds it.
 """
 
 import dataclasses
 
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
 from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
 
@@ -16,11 +17,13 @@ class Prediction:
     """What a step will need.
 
     Attributes:
-        peak_bytes: Most bytes at once, in the whole step.
-        activation_bytes: The same without weights, their gradients and optimizer slots: what a plan can change.
-        fixed_bytes: Weights and optimizer slots, there all the time.
-        allocated_bytes: What TensorFlow's allocator should report as the peak: it hands out chunks
-            that are larger than what is asked for. From `estimate` alone, else None.
+        peak_bytes: Most bytes at once, counted in buffers. From `tfgc.estimate` those of the whole step: weights, their
+            gradients, optimizer slots and activations.
+        activation_bytes: The part of it that a plan can change: the peak without weights, their gradients and optimizer
+            slots.
+        fixed_bytes: Bytes of weights and optimizer slots, which are there all the time.
+        allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
+            are larger than requested. From `tfgc.estimate` alone, else None.
         node: The node that runs at the peak.
         phase: What it does there: `forward`, `replay`, `loss`, `backward`, or `return` (of a compiled segment).
         work: Cost of the step in `unit`, replays included.
@@ -37,27 +40,28 @@ class Prediction:
     work: float
     plain_work: float
     unit: str
-    runs: dict
-    timeline: tuple
+    runs: dict[str, int]
+    timeline: tuple[tuple[float, int, str], ...]
     fixed_bytes: int = 0
     allocated_bytes: int | None = None
 
     @property
-    def overhead(self):
-        """Part of the plain step's work that comes on top."""
+    def overhead(self) -> float:
+        """Work on top of the plain step's, as a fraction of it."""
         return self.work / self.plain_work - 1 if self.plain_work else 0.0
 
     @property
-    def needed_bytes(self):
-        """What a budget is compared with: both what is asked for and what the allocator makes of it fit."""
+    def needed_bytes(self) -> int:
+        """What a budget is compared with: the larger of `peak_bytes` and `allocated_bytes`."""
         return max(self.peak_bytes, self.allocated_bytes or 0)
 
 
-def predict(graph, plan, mode="graph"):
-    """Predict one training step of `graph` by `plan`, weights left out.
+def predict(graph: Graph, plan: Plan, mode: str = "graph") -> Prediction:
+    """Predict one training step of `graph` by `plan`, weights and optimizer slots left out.
 
     Args:
-        graph: A `Graph`; nodes without a cost keep all that they touch.
+        graph: A `Graph`; nodes without a cost keep all that they touch. Its `whole_step` says whether gradients of
+            weights count.
         plan: A `Plan` for it.
         mode: `graph`, or `compiled` for compiled segments called from Python.
 
@@ -68,47 +72,45 @@ def predict(graph, plan, mode="graph"):
     return _summed(StepEvents(graph, plan.segments, mode))
 
 
-def estimate(graph, plan, fixed, mode="graph"):
+def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Prediction:
     """Predict the whole step: `fixed` bytes of weights and slots, gradients of weights, activations."""
     plan.check(graph)
-    walk = StepEvents(graph.counting(whole_step=True), plan.segments, mode)
-    step = _summed(walk)
+    events = StepEvents(graph.counting(whole_step=True), plan.segments, mode)
+    step = _summed(events)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
         activation_bytes=predict(graph.counting(whole_step=False), plan, mode).peak_bytes,
         fixed_bytes=fixed,
-        allocated_bytes=allocation.allocated(walk) + fixed,
+        allocated_bytes=allocation.peak_allocated(events) + fixed,
     )
 
 
-def _summed(walk):
-    """Go through the events with what is alive at each, and sum up."""
-    last = {}
-    for when, event in enumerate(walk.events):
-        last.update(dict.fromkeys([*event.makes, *event.reads], when))
-    ends = {}
-    for buffer, when in last.items():
-        ends.setdefault(when, []).append(buffer)
-    alive, work, peak, timeline, runs = 0, 0, (-1, None), [], {}
-    for when, event in enumerate(walk.events):
-        total, name = alive + event.need, walk.graph.nodes[event.position].name
-        peak = max(peak, (total, when), key=lambda x: x[0])
+def _summed(step: StepEvents) -> Prediction:
+    """Go through the events with the bytes alive at each, and sum up."""
+    nodes, sizes = step.graph.nodes, step.sizes
+    alive, peak, at_peak = 0, -1, step.events[0]
+    work: float = 0
+    timeline: list[tuple[float, int, str]] = []
+    runs: dict[str, int] = {}
+    for event, freed in zip(step.events, step.freed):
+        total, name = alive + event.extra_bytes, nodes[event.position].name
+        if total > peak:
+            peak, at_peak = total, event
         timeline.append((work, total, name))
         work += event.work
         if event.phase in ("forward", "replay"):
             runs[name] = runs.get(name, 0) + 1
-        alive += sum(walk.sizes[m] for m in event.makes) - sum(walk.sizes[m] for m in ends.get(when, ()))
-    at = walk.events[peak[1]]
-    differentiable = [gradients is not None for gradients in walk.buffers.gradients]
+        alive += sum(sizes[buffer] for buffer in event.makes) - sum(sizes[buffer] for buffer in freed)
+    differentiable = [gradient_bytes is not None for gradient_bytes in step.buffers.gradient_bytes_at]
     return Prediction(
-        peak_bytes=peak[0],
-        activation_bytes=peak[0],
-        node=walk.graph.nodes[at.position].name,
-        phase=at.phase,
+        peak_bytes=peak,
+        activation_bytes=peak,
+        node=nodes[at_peak.position].name,
+        phase=at_peak.phase,
         work=work,
-        plain_work=sum(forward + back * has for (forward, back), has in zip(walk.work, differentiable)),
-        unit=walk.unit,
+        plain_work=sum(forward + has * back for (forward, back), has in zip(step.work, differentiable)),
+        unit=step.unit,
         runs=runs,
         timeline=tuple(timeline),
     )

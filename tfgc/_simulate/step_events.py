@@ -1,18 +1,22 @@
-"""A training step as a list of events, in the order in which it runs by a plan.
+"""A training step as a list of events, in the order in which a plan runs them.
 
-Each segment runs forward; then comes the loss; then, last segment first, each runs its backward
-pass, after running again where it is recomputed, by its inner plan where it has one. Every
-run of a node makes buffers of its own. What a replay makes and nobody reads is not run.
+Each segment runs forward; then comes the loss; then, last segment first, each segment runs its backward pass, after
+running again where it is recomputed, by its inner plan where it has one. Every run of a node makes new buffers. What a
+replay makes and nobody reads is not run.
 
-In mode `graph` a buffer goes when nobody reads it any more. In mode `compiled` each segment
-is a compiled function of its own, called from Python: what it is given (inputs, what a kept one
-stored, upstream gradients) and what it returned in the first pass stay until its backward pass returns, and
-gradients of weights until the end of the step.
+In mode `graph` a buffer is freed when nobody reads it any more. In mode `compiled` each segment is a compiled function
+called from Python: what it receives (inputs, what a kept segment saved, upstream gradients) and what it returned in the
+first pass stay until its backward pass returns, and gradients of weights until the end of the step.
 """
 
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
 
 from tfgc._core.buffers import Buffers
+from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Segment
 
 
 @dataclasses.dataclass(slots=True)
@@ -22,31 +26,37 @@ class Event:
     Attributes:
         position: The node.
         phase: `forward`, `replay`, `loss`, `backward` or `return` (of a compiled segment).
-        reads, makes: Buffers, numbered as in `StepEvents.sizes`. One that keeps makes its internal buffer last.
-        need: Bytes besides these buffers: what the node needs meanwhile, cotangents and gradients of weights.
-        course: Signed bytes of what comes and goes meanwhile.
+        reads, makes: Buffers, numbered as in `StepEvents.sizes`. A node that saves makes its internal buffer last.
+        extra_bytes: Bytes besides these buffers: the node's workspace, cotangents and gradients of weights.
+        byte_trace: Signed bytes of the buffers allocated (+) and freed (-) meanwhile.
         work: In `StepEvents.unit`.
-        taken: A buffer that is written over, or None.
-        cotangents: What becomes of cotangents, as in `Buffers.cotangents`.
-        gradient: Bytes of the gradients of weights that it makes.
+        overwritten: A buffer that is overwritten in place, or None.
+        cotangents: The `CotangentChanges`.
+        gradient_bytes: Bytes of the gradients of weights that it makes.
     """
 
     position: int
     phase: str
-    reads: list
-    makes: list
-    need: int
-    course: tuple = ()
+    reads: list[int]
+    makes: list[int]
+    extra_bytes: int
+    byte_trace: tuple[int, ...] = ()
     work: float = 0
-    taken: int | None = None
-    cotangents: tuple = ((), (), ())
-    gradient: int = 0
+    overwritten: int | None = None
+    cotangents: CotangentChanges = NO_CHANGES
+    gradient_bytes: int = 0
 
 
 class StepEvents:
     """The events of one step.
 
+    Args:
+        graph: A `Graph`; its `whole_step` says whether gradients of weights count.
+        segments: The segments of a `Plan` for it.
+        mode: `graph`, or `compiled` for compiled segments called from Python.
+
     Attributes:
+        graph, buffers: The graph and its `Buffers`.
         events: List of `Event`.
         sizes: Bytes of each buffer that they make.
         work: Forward and backward work of each node.
@@ -54,126 +64,172 @@ class StepEvents:
         compiled: Whether segments are compiled one by one and called from Python.
     """
 
-    def __init__(self, graph, segments, mode="graph"):
+    def __init__(self, graph: Graph, segments: Sequence[Segment], mode: str = "graph") -> None:
         self.graph, self.buffers = graph, Buffers.of(graph)
-        self.events, self.sizes = [], []
-        self.work, self.unit = works(graph)
+        self.events: list[Event] = []
+        self.sizes: list[int] = []
+        self.work, self.unit = node_work(graph)
         self.compiled = mode == "compiled"
         self._pending = 0  # gradients of weights that wait for the end of a compiled step
-        given = {number: self._new(0) for number in range(len(graph.inputs))}
-        self._run(segments, given, replay=False)
+        inputs = {number: self._new(0) for number in range(len(graph.inputs))}
+        self._run(segments, inputs, replay=False)
 
-    def _new(self, size):
+    @functools.cached_property
+    def freed(self) -> list[list[int]]:
+        """For each event the buffers that no later event makes or reads."""
+        last: dict[int, int] = {}
+        for when, event in enumerate(self.events):
+            last.update(dict.fromkeys([*event.makes, *event.reads], when))
+        freed: list[list[int]] = [[] for _ in self.events]
+        for buffer, when in last.items():
+            freed[when].append(buffer)
+        return freed
+
+    def _new(self, size: int) -> int:
         self.sizes.append(size)
         return len(self.sizes) - 1
 
-    def _run(self, segments, held, replay):
-        """Run segments forward and backward; `held` maps buffers of outside to the copies to read."""
+    def _run(self, segments: Sequence[Segment], held: Mapping[int, int], replay: bool) -> None:
+        """Run segments forward and backward; `held` maps buffers made outside of them to the copies to read."""
         b, position = self.buffers, self.graph.position
         parts = [[position[name] for name in segment.nodes] for segment in segments]
         inside = [i for part in parts for i in part]
-        runs = b.needed(inside) if replay else inside
-        ahead = b.waiting[max(inside) + 1] + self._pending if replay else 0
-        held, internal = dict(held), {}
+        runs = b.replayed(inside) if replay else inside
+        pending = b.pending_gradient_bytes[max(inside) + 1] + self._pending if replay else 0
+        run = _Run({**held}, {}, "replay" if replay else "forward", pending)
         for segment, part in zip(segments, parts):
             for i in part:
                 if i in runs:
-                    self._forward(i, held, internal, segment.mode == "keep", replay, part, ahead)
+                    self._forward(i, run, part, segment.mode == "keep")
         if not replay:
-            made = [held[number] for number in b.outputs]
-            last = len(self.graph) - 1
-            # In eager mode the tape holds the outputs, so that nothing is written over them.
-            need = b.loss + (b.waiting[-1] if self.compiled and self.graph.loss else 0)
-            self.events.append(Event(last, "loss", made, [], need, self.graph.loss, cotangents=b.cotangents[last + 1]))
+            self._loss(run)
         for segment, part in zip(reversed(segments), reversed(parts)):
             first = len(self.events)
-            outside = self._outside(part, held)
+            outside = self._outside(part, run)
             if segment.mode == "keep":
                 for i in reversed(part):
-                    self._backward(i, held, internal)
+                    self._backward(i, run)
             else:
                 inner = segment.inner.segments if segment.inner else (dataclasses.replace(segment, mode="keep"),)
                 self._run(inner, outside, replay=True)
             if self.compiled and not replay:
-                self._return(segment, part, held, internal, outside, first)
+                given = outside.values() if segment.mode == "recompute" else self._saved(part, run)
+                self._return(part, run, [*given], first)
 
-    def _outside(self, part, held):
-        """The copies of the buffers that a segment reads from outside of it."""
+    def _outside(self, part: Sequence[int], run: "_Run") -> dict[int, int]:
+        """The copies of the buffers that a segment reads from outside."""
         b = self.buffers
-        own = {number for i in part for number in b.makes[i]}
-        return {n: held[n] for i in part for n in (*b.reads[i], *b.keeps[i]) if n in held and n not in own}
+        inside = {number for i in part for number in b.outputs[i]}
+        read = [number for i in part for number in (*b.inputs[i], *b.saved[i])]
+        return {number: run.held[number] for number in read if number in run.held and number not in inside}
 
-    def _forward(self, i, held, internal, keep, replay, part, ahead):
+    def _saved(self, part: Sequence[int], run: "_Run") -> list[int]:
+        """The copies of the buffers that a kept segment saved for its backward pass."""
+        saved = [run.held[number] for i in part for number in self.buffers.saved[i]]
+        return saved + [run.internal[i] for i in part if i in run.internal]
+
+    def _forward(self, i: int, run: "_Run", part: Sequence[int], keep: bool) -> None:
         b, cost = self.buffers, self.graph.costs[i]
-        need, taken = (b.keeping[i] if keep else b.forward[i]), None
-        if b.takes[i] and i - 1 in part:
-            need -= min(need, sum(b.size[m] for m in b.makes[i]))
-            taken = held[next(n for n in b.reads[i] if n in b.makes[i - 1])]
-        reads = [held[number] for number in b.reads[i]]
-        makes = [self._new(b.size[m]) for m in b.makes[i]]
-        held.update(zip(b.makes[i], makes))
+        peak, overwritten = (b.saving_peak[i] if keep else b.forward_peak[i]), None
+        if b.in_place[i] and i - 1 in part:
+            peak -= min(peak, sum(b.size[number] for number in b.outputs[i]))
+            overwritten = run.held[next(number for number in b.inputs[i] if number in b.outputs[i - 1])]
+        reads = [run.held[number] for number in b.inputs[i]]
+        makes = [self._new(b.size[number]) for number in b.outputs[i]]
+        run.held.update(zip(b.outputs[i], makes))
         if keep:
-            internal[i] = self._new(b.internal[i])
-            makes.append(internal[i])
+            run.internal[i] = self._new(b.internal_bytes[i])
+            makes.append(run.internal[i])
         self.events.append(
             Event(
                 position=i,
-                phase="replay" if replay else "forward",
+                phase=run.phase,
                 reads=reads,
                 makes=makes,
-                need=need + ahead,
-                course=cost.keeping if keep else cost.forward,
+                extra_bytes=peak + run.pending,
+                byte_trace=cost.keeping if keep else cost.forward,
                 work=self.work[i][0],
-                taken=taken,
+                overwritten=overwritten,
             )
         )
 
-    def _backward(self, i, held, internal):
+    def _loss(self, run: "_Run") -> None:
+        b, graph = self.buffers, self.graph
+        extra = b.loss_bytes
+        if self.compiled and graph.loss:
+            # The tape holds the outputs, so that nothing overwrites them.
+            extra += b.pending_gradient_bytes[-1]
+        outputs = [run.held[number] for number in b.graph_outputs]
+        changes = b.cotangent_changes[len(graph)]
+        self.events.append(Event(len(graph) - 1, "loss", outputs, [], extra, graph.loss, cotangents=changes))
+
+    def _backward(self, i: int, run: "_Run") -> None:
         b, cost = self.buffers, self.graph.costs[i]
-        if b.gradients[i] is None:
+        gradient_bytes = b.gradient_bytes_at[i]
+        if gradient_bytes is None:
             return
-        reads = [held[number] for number in b.keeps[i]]
-        reads += [internal[i]] if i in internal else []
+        reads = [run.held[number] for number in b.saved[i]]
+        reads += [run.internal[i]] if i in run.internal else []
+        weight_gradients = cost.gradient_bytes if self.graph.whole_step else 0
         self.events.append(
             Event(
                 position=i,
                 phase="backward",
                 reads=reads,
                 makes=[],
-                need=b.gradients[i] + b.backward[i] + self._pending,
-                course=cost.backward,
+                extra_bytes=gradient_bytes + b.backward_peak[i] + self._pending,
+                byte_trace=cost.backward,
                 work=self.work[i][1],
-                cotangents=b.cotangents[i],
-                gradient=cost.gradient_bytes if self.graph.whole_step else 0,
+                cotangents=b.cotangent_changes[i],
+                gradient_bytes=weight_gradients,
             )
         )
-        if self.compiled and self.graph.whole_step:
-            self._pending += cost.gradient_bytes
+        if self.compiled:
+            self._pending += weight_gradients
 
-    def _return(self, segment, part, held, internal, outside, first):
-        """Let what a compiled segment was given stay until the end of its backward pass."""
+    def _return(self, part: Sequence[int], run: "_Run", given: list[int], first: int) -> None:
+        """Keep what a compiled segment was `given` until its backward pass, from event `first` on, returns."""
         b = self.buffers
-        given = [held[n] for i in part for n in b.keeps[i]] + [internal[i] for i in part if i in internal]
-        if segment.mode == "recompute":
-            given = list(outside.values())
         # The tape holds what it returned, too.
-        given += [held[n] for i in part for n in b.makes[i] if n in b.outputs or set(b.readers[n]).difference(part)]
-        born, gone = set(), 0
-        upstream = []
+        for i in part:
+            for number in b.outputs[i]:
+                if number in b.graph_outputs or set(b.readers[number]).difference(part):
+                    given.append(run.held[number])
+        made: set[int] = set()
+        upstream: list[int] = []
+        upstream_bytes = 0
         for event in self.events[first:]:
-            event.need += gone
+            event.extra_bytes += upstream_bytes
             sums, new, ended = event.cotangents
-            born.update(number for number, _ in (*sums, *new))
-            stay = [number for number in ended if number not in born]
-            gone += sum(b.cotangent_bytes[number] for number in stay)
-            upstream += stay
-            event.cotangents = (sums, new, tuple(number for number in ended if number in born))
-        need = b.waiting[part[0]] + gone + self._pending
-        self.events.append(Event(part[0], "return", given, [], need, cotangents=((), (), tuple(upstream))))
+            made.update(number for number, _ in (*sums, *new))
+            staying = [number for number in ended if number not in made]
+            upstream_bytes += sum(b.cotangent_bytes[number] for number in staying)
+            upstream += staying
+            event.cotangents = CotangentChanges(sums, new, tuple(number for number in ended if number in made))
+        extra = b.pending_gradient_bytes[part[0]] + upstream_bytes + self._pending
+        changes = CotangentChanges(ended=tuple(upstream))
+        self.events.append(Event(part[0], "return", given, [], extra, cotangents=changes))
 
 
-def works(graph):
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """A forward pass of some segments, or their replay.
+
+    Attributes:
+        held: The copy of each buffer to read, by its number in `Buffers`.
+        internal: The copy of each node's internal buffer, by position.
+        phase: `forward` or `replay`.
+        pending: Bytes of gradients that wait meanwhile.
+    """
+
+    held: dict[int, int]
+    internal: dict[int, int]
+    phase: str
+    pending: int
+
+
+def node_work(graph: Graph) -> tuple[list[tuple[float, float]], str]:
     """Forward and backward work of each node, and its unit: seconds if every node was timed, else flops."""
     if all(cost.seconds is not None for cost in graph.costs):
-        return [(cost.seconds, cost.backward_seconds) for cost in graph.costs], "s"
+        return [(cost.seconds or 0.0, cost.backward_seconds or 0.0) for cost in graph.costs], "s"
     return [(cost.flops, cost.backward_flops) for cost in graph.costs], "flop"

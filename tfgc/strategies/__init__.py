@@ -1,20 +1,28 @@
 """Methods that choose a plan, one a file, found by listing this folder.
 
-A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It
-needs neither TensorFlow nor Keras, and any function of that signature can be
-given wherever a name can. Its budget is in buffers, weights and slots left out, as
-`Outlook.peak_bytes` counts them; what budgets of users mean, and how they come to that, is in `_planning.budget_fit`.
+A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It needs neither TensorFlow nor Keras, and
+any function of that signature is accepted wherever a name is. Its budget is in bytes of buffers, weights and optimizer
+slots left out, as `Outlook.peak_bytes` counts them; `_planning.budget_fit` translates the budgets of users. A strategy
+that makes a whole Pareto front at once also has a function `frontier(graph, **options) -> Frontier`.
 """
 
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, TypeAlias
 
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
+from tfgc.strategies._frontier import Frontier
+
+Strategy: TypeAlias = str | Callable[..., Plan]
 
 
-def available():
+def available() -> list[str]:
     """Names of the strategies, sorted.
 
     >>> "sqrt" in available()
@@ -23,28 +31,43 @@ def available():
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
-def get(strategy):
-    """Return the planning function for a name; a function is returned as it is.
+def get(strategy: Strategy) -> Callable[..., Plan]:
+    """Return the planning function of a strategy given by name; a function is returned unchanged.
 
     Raises:
-        OptionError: For an unknown name, with near ones.
+        OptionError: If the name is unknown; the message suggests similar ones.
 
     >>> get("sqr")
     Traceback (most recent call last):
     tfgc._errors.OptionError: there is no strategy 'sqr'; did you mean 'sqrt'? (there are: articulation, budget, ...)
     """
-    if callable(strategy):
-        return strategy
-    if strategy not in available():
+    return strategy if callable(strategy) else _module(strategy).plan
+
+
+def _module(name: str) -> ModuleType:
+    if name not in available():
         raise OptionError(
-            f"there is no strategy {strategy!r}{did_you_mean(strategy, available())} "
-            f"(there are: {', '.join(available())})"
+            f"there is no strategy {name!r}{did_you_mean(name, available())} (there are: {', '.join(available())})"
         )
-    return importlib.import_module(f"{__name__}.{strategy}").plan
+    return importlib.import_module(f"{__name__}.{name}")
 
 
-def named(text):
-    """The name and options that `sqrt:8` stands for.
+def has_frontier(strategy: Strategy) -> bool:
+    """Whether a strategy makes a whole Pareto front at once.
+
+    >>> has_frontier("budget"), has_frontier("ilp")
+    (True, False)
+    """
+    return isinstance(strategy, str) and hasattr(_module(strategy), "frontier")
+
+
+def frontier(graph: Graph, strategy: str = "budget", **options: Any) -> Frontier:
+    """The Pareto front that a strategy makes."""
+    return _module(strategy).frontier(graph, **options)
+
+
+def named(text: str) -> tuple[str, dict[str, int]]:
+    """The name and options that a text such as `sqrt:8` stands for.
 
     >>> named("sqrt:8"), named("optimal")
     (('sqrt', {'segments': 8}), ('optimal', {}))
@@ -53,11 +76,11 @@ def named(text):
     if not colon:
         return name, {}
     if not count.isdigit():
-        raise OptionError(f"strategy {text!r}: what follows the colon is a number of segments")
+        raise OptionError(f"strategy {text!r}: a number of segments must follow the colon")
     return name, {"segments": check_int("segments", int(count))}
 
 
-def honours_budget(strategy):
+def honours_budget(strategy: Strategy) -> bool:
     """Whether a strategy takes a budget.
 
     >>> honours_budget("budget"), honours_budget("sqrt")
@@ -66,21 +89,21 @@ def honours_budget(strategy):
     return "budget" in inspect.signature(get(strategy)).parameters
 
 
-def apply(strategy, graph, *, budget=None, **options):
-    """Plan `graph` by a strategy, refusing options that it does not take; the plan has its `Outlook`."""
+def apply(strategy: Strategy, graph: Graph, *, budget: int | None = None, **options: Any) -> Plan:
+    """Plan `graph` by a strategy, refusing options that it does not accept; the plan has its `Outlook`."""
     options = check_options(strategy, options, budget)
     return outlooks.with_outlook(graph, get(strategy)(graph, **options))
 
 
-def check_options(strategy, options, budget=None):
-    """Return the options to call a strategy with, refusing what it does not take."""
+def check_options(strategy: Strategy, options: Mapping[str, Any], budget: Any = None) -> dict[str, Any]:
+    """Return the options to call a strategy with, refusing those that it does not accept."""
     plan = get(strategy)
     name = strategy if isinstance(strategy, str) else getattr(plan, "__name__", repr(plan))
     taken = inspect.signature(plan).parameters
     if budget is not None and "budget" not in taken:
         raise OptionError(f"strategy {name!r} does not honour a budget; leave budget={budget!r} out")
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        known = set(options)
+        known = list(options)
     else:
         known = [k for k in taken if k not in ("graph", "budget")]
     for option in options:
@@ -92,17 +115,15 @@ def check_options(strategy, options, budget=None):
             raise OptionError(f"strategy {name!r} needs budget=: bytes that a step may use, such as '4GB'")
         if k not in ("graph", "budget") and p.default is p.empty and p.kind is p.KEYWORD_ONLY and k not in options:
             raise OptionError(f"strategy {name!r} needs the option {k}=...")
-    return options if budget is None else {**options, "budget": budget}
+    return {**options} if budget is None else {**options, "budget": budget}
 
 
-def segment_count(graph, segments):
-    """Check a number of segments; None stands for about the square root of the nodes."""
+def segment_count(graph: Graph, segments: int | None) -> int:
+    """Check a number of segments; None stands for about the square root of the number of nodes."""
     n = len(graph)
     if segments is None:
         return max(1, round(n**0.5))
     segments = check_int("segments", segments)
     if segments > n:
-        raise OptionError(
-            f"segments={segments}: the model has {n} nodes and cannot be cut into more segments than that"
-        )
+        raise OptionError(f"segments={segments}: the model has {n} nodes, so it cannot be cut into more segments")
     return segments

@@ -1,137 +1,187 @@
 """Plans without nesting, as paths through states: the least peak, and the least work under a peak.
 
-A state is a position and the set of buffers that segments before it hold and that are
-still of use after it. Its label is the number of bytes held. A step is a segment that is
-recomputed or a node that is kept. Fewer bytes held in the same state can
-do whatever more can, so one label a state decides what fits under a peak.
+A state is a position and the set of buffers that segments before it hold and that are still of use after it. Its label
+is the number of bytes held. A step is a segment that is recomputed or a node that is kept. With fewer bytes held in the
+same state everything stays possible that is possible with more, so one label per state decides what fits under a peak.
 """
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._simulate import step_events
+from tfgc._simulate.step_events import node_work
 from tfgc.strategies._segment_costs import SegmentCosts
 
+# Pairs of a state and the row of the step taken from there
+Path: TypeAlias = list[tuple[int, int]]
 
-class Paths:
+
+class State(NamedTuple):
+    """A position, and the buffers that are held there."""
+
+    position: int
+    held: frozenset[int]
+
+
+class Steps(NamedTuple):
+    """The steps from one state, an array for each column.
+
+    Attributes:
+        target: The state that a step leads to.
+        need: Most bytes at once meanwhile, on top of those held before.
+        added: Bytes that are held afterwards in addition.
+        work: Work of a replay.
+        replayed: Whether the step is a segment that is recomputed.
+    """
+
+    target: NDArray[np.int64]
+    need: NDArray[np.int64]
+    added: NDArray[np.int64]
+    work: NDArray[Any]
+    replayed: NDArray[np.bool_]
+
+
+class StepTable(NamedTuple):
+    """Steps from many states, an array for each column: where they start, their row there, and as in `Steps`."""
+
+    source: NDArray[np.int64]
+    row: NDArray[np.int64]
+    target: NDArray[np.int64]
+    need: NDArray[np.int64]
+    added: NDArray[np.int64]
+    work: NDArray[Any]
+
+
+class FlatPlans:
     """All plans without nesting of one graph.
 
     Args:
         graph: The `Graph`.
         limit: Bytes that no plan of interest exceeds.
+
+    Attributes:
+        ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
-    def __init__(self, graph, limit):
+    def __init__(self, graph: Graph, limit: int) -> None:
         self.graph = graph
         self._buffers = b = Buffers.of(graph)
-        self._work, _ = step_events.works(graph)
-        self._sweeper = SegmentCosts(b, [forward for forward, _ in self._work])
-        self._positions = [p for p in range(len(graph)) if not b.takes[p]]
+        self._costs = SegmentCosts(b, [forward for forward, _ in node_work(graph)[0]])
         self._limit = limit
-        self._explore()
-
-    def _explore(self):
-        """Find every state that can be reached, and the steps between them."""
-        b, n = self._buffers, len(self.graph)
-        allowed = set(self._positions) | {n}
-        crossing = [frozenset(x for x in numbers if b.size[x]) for numbers in b.crossing]
-        self._at, self._ids, self._ends = [[] for _ in range(n + 1)], {}, {}
-        self._steps = []
-
-        def state(position, held):
-            key = (position, held)
-            if key not in self._ids:
-                self._ids[key] = len(self._ids)
-                self._at[position].append(key)
-                self._steps.append(None)
-            return self._ids[key]
-
-        state(0, frozenset())
+        n = len(graph)
+        self._may_cut = [*(not in_place for in_place in b.in_place), True]
+        self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
+        self._states: list[State] = []
+        self._ids: dict[State, int] = {}
+        self._at: list[list[int]] = [[] for _ in range(n + 1)]  # states by position
+        self._id(State(0, frozenset()))
+        self._steps: dict[int, Steps] = {}
         for position in range(n):
-            for key in self._at[position]:
-                held = key[1]
-                rows = [self._keep(position, held, state, crossing)]
-                if position in allowed:
-                    for stretch in self._sweeper.sweep(position, held, self._limit):
-                        if stretch.end in allowed:
-                            after = (held | stretch.inputs) & crossing[stretch.end]
-                            need = max(stretch.forward, stretch.replay)
-                            rows.append((state(stretch.end, after), need, stretch.captured, stretch.work, 1))
-                self._steps[self._ids[key]] = [np.array(column) for column in zip(*rows)]
-        loss = b.loss
-        for key in self._at[n]:
-            self._ends[self._ids[key]] = loss + sum(b.size[x] for x in b.outputs if x not in key[1])
+            for state in self._at[position]:
+                self._steps[state] = self._steps_from(self._states[state])
+        self.ends: dict[int, int] = {}
+        for state in self._at[n]:
+            held = self._states[state].held
+            self.ends[state] = b.loss_bytes + sum(b.size[x] for x in b.graph_outputs if x not in held)
 
-    def _keep(self, position, held, state, crossing):
-        """The step over one node that is kept: its target, need, bytes added and work."""
-        b = self._buffers
-        new = [x for x in b.keeps[position] if x not in held]
-        added = sum(b.size[x] for x in new) + b.internal[position]
-        need = self._sweeper.live(position, held) + self._sweeper.keeping[position]
-        if b.gradients[position] is not None:
-            need = max(need, added + b.gradients[position] + b.backward[position])
-        after = (held | frozenset(x for x in new if b.size[x])) & crossing[position + 1]
-        return state(position + 1, after), need, added, 0, 0
+    def __len__(self) -> int:
+        """The number of states."""
+        return len(self._states)
 
-    def _order(self):
-        return [self._ids[key] for keys in self._at[:-1] for key in keys]
+    def _id(self, state: State) -> int:
+        if state not in self._ids:
+            self._ids[state] = len(self._states)
+            self._at[state.position].append(len(self._states))
+            self._states.append(state)
+        return self._ids[state]
 
-    def _fit(self, peak):
-        """The way to the end that holds least under `peak`, as pairs (state, row of its steps); or None."""
-        held = np.full(len(self._ids), np.inf)
-        came = np.full((len(self._ids), 2), -1)
+    def _steps_from(self, state: State) -> Steps:
+        rows = [self._keep(state)]
+        if self._may_cut[state.position]:
+            for segment in self._costs.sweep(state.position, state.held, self._limit):
+                if self._may_cut[segment.end]:
+                    held = (state.held | segment.inputs) & self._live_across[segment.end]
+                    need = max(segment.forward_peak, segment.replay_peak)
+                    target = self._id(State(segment.end, held))
+                    rows.append((target, need, segment.captured_bytes, segment.work, True))
+        return Steps(*(np.array(column) for column in zip(*rows)))
+
+    def _keep(self, state: State) -> tuple[int, int, int, float, bool]:
+        """The step over one node that is kept, as the values of `Steps`."""
+        b, (position, held) = self._buffers, state
+        new = [x for x in b.saved[position] if x not in held]
+        added = sum(b.size[x] for x in new) + b.internal_bytes[position]
+        need = self._costs.live(position, held) + self._costs.saving_peak[position]
+        gradient_bytes = b.gradient_bytes_at[position]
+        if gradient_bytes is not None:
+            need = max(need, added + gradient_bytes + b.backward_peak[position])
+        after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
+        return self._id(State(position + 1, after)), need, added, 0, False
+
+    def _fit(self, peak: int) -> Path | None:
+        """The path to the end that holds least under `peak`; None if there is none."""
+        held = np.full(len(self), np.inf)
+        came_from = np.full((len(self), 2), -1)
         held[0] = 0
-        for state in self._order():
+        for state, steps in self._steps.items():
             if held[state] < np.inf:
-                targets, needs, added, _, _ = self._steps[state]
-                new = held[state] + added
-                # A state can be the target of two rows, the last of which is one node run again.
+                new = held[state] + steps.added
+                # Two rows can lead to the same state, the last of them being one node run again.
                 for rows in (slice(0, 1), slice(1, None)):
-                    better = (held[state] + needs[rows] <= peak) & (new[rows] < held[targets[rows]])
-                    held[targets[rows][better]] = new[rows][better]
-                    came[targets[rows][better], 0] = state
-                    came[targets[rows][better], 1] = np.arange(len(targets))[rows][better]
-        ends = [end for end, need in self._ends.items() if held[end] + need <= peak]
+                    target = steps.target[rows]
+                    better = (held[state] + steps.need[rows] <= peak) & (new[rows] < held[target])
+                    held[target[better]] = new[rows][better]
+                    came_from[target[better], 0] = state
+                    came_from[target[better], 1] = np.arange(len(new))[rows][better]
+        ends = [end for end, need in self.ends.items() if held[end] + need <= peak]
         if not ends:
             return None
-        way, state = [], min(ends, key=lambda end: held[end])
+        path: Path = []
+        state = min(ends, key=held.__getitem__)
         while state:
-            way.append(tuple(came[state]))
-            state = came[state, 0]
-        return way[::-1]
+            state, row = map(int, came_from[state])
+            path.append((state, row))
+        return path[::-1]
 
-    def peak(self, way):
-        """The peak of the plan that goes a way."""
-        held = peak = 0
-        for state, row in way:
-            targets, needs, added, _, _ = self._steps[state]
-            peak, held, state = max(peak, held + needs[row]), held + added[row], targets[row]
-        return int(max(peak, held + self._ends[state]))
+    def peak(self, path: Path) -> int:
+        """The peak of a path's plan in bytes, as the graph counts them."""
+        held = peak = end = 0
+        for state, row in path:
+            steps = self._steps[state]
+            peak, held, end = max(peak, held + steps.need[row]), held + steps.added[row], steps.target[row]
+        return int(max(peak, held + self.ends[end]))
 
-    def work(self, way):
-        """Work of the replays on a way."""
-        return sum(self._steps[state][3][row] for state, row in way)
+    def work(self, path: Path) -> float:
+        """Work of the replays on a path."""
+        return sum(self._steps[state].work[row] for state, row in path)
 
-    def steps(self, peak):
-        """All steps that may be on a way under `peak`, what the end needs by end state, and the number of states.
-
-        A step is (state, row, target, need, bytes added, work of a replay).
-        """
-        least = np.full(len(self._ids), np.inf)
+    def usable_steps(self, peak: int) -> tuple[StepTable, Mapping[int, int]]:
+        """All steps that may be on a path under `peak`, and those of `ends` that may."""
+        least = np.full(len(self), np.inf)
         least[0] = 0
-        steps = []
-        for state in self._order():
-            targets, needs, added, works, _ = self._steps[state]
-            usable = np.flatnonzero(least[state] + needs <= peak)
-            for row in usable:
-                least[targets[row]] = min(least[targets[row]], least[state] + added[row])
-                steps.append((state, row, targets[row], needs[row], added[row], works[row]))
-        ends = {end: need for end, need in self._ends.items() if least[end] + need <= peak}
-        return [s for s in steps if s[2] in ends or s[2] not in self._ends], ends, len(self._ids)
+        rows = {}
+        for state, steps in self._steps.items():
+            rows[state] = usable = np.flatnonzero(least[state] + steps.need <= peak)
+            np.minimum.at(least, steps.target[usable], least[state] + steps.added[usable])
+        ends = {end: need for end, need in self.ends.items() if least[end] + need <= peak}
+        found = StepTable(
+            np.repeat(list(rows), [len(usable) for usable in rows.values()]),
+            np.concatenate(list(rows.values())),
+            *(
+                np.concatenate([getattr(self._steps[state], name)[usable] for state, usable in rows.items()])
+                for name in ("target", "need", "added", "work")
+            ),
+        )
+        leads_on = np.array([target in ends or target not in self.ends for target in found.target], bool)
+        return StepTable(*(column[leads_on] for column in found)), ends
 
-    def least_peak(self):
-        """The way of least peak; None if none is under the limit."""
+    def least_peak(self) -> Path | None:
+        """The path of least peak; None if none is under the limit."""
         low, best = 0, self._fit(self._limit)
         while best is not None and low < self.peak(best):
             trial = (low + self.peak(best) - 1) // 2 if self.peak(best) - low > 1 else low
@@ -142,47 +192,51 @@ class Paths:
                 best = found
         return best
 
-    def cheapest(self, peak, slots=512):
-        """The way of least work under `peak` bytes, which are counted in slots: rounded up, so never too few.
+    def cheapest(self, peak: int, slots: int = 512) -> Path | None:
+        """The path of least work under `peak` bytes, which are counted in slots: rounded up, so never too few.
 
         Exact where all byte counts are multiples of a slot; None if nothing fits.
         """
-        counts = np.concatenate([column for steps in self._steps if steps for column in steps[1:3]]).astype(np.int64)
-        unit = np.gcd.reduce(np.append(counts, list(self._ends.values())))
-        unit = unit if unit and peak // unit <= slots else peak / slots
-        total = int(peak // unit)
-        up = lambda count: np.ceil(np.asarray(count) / unit - 1e-9).astype(int)
+        counts = [column for steps in self._steps.values() for column in (steps.need, steps.added)]
+        common = int(np.gcd.reduce(np.concatenate([*counts, list(self.ends.values())]).astype(np.int64)))
+        slot = common if common and peak // common <= slots else peak / slots
+        total = int(peak // slot)
         left = np.arange(total + 1)
-        value = np.full((len(self._ids), total + 1), np.inf)
-        choice = np.zeros((len(self._ids), total + 1), np.int32)
-        for end, need in self._ends.items():
-            value[end, up(need) :] = 0
-        for state in reversed(self._order()):
-            targets, needs, added, works, _ = self._steps[state]
-            rest = left[None] - up(added)[:, None]
-            options = np.where(rest >= 0, value[targets[:, None], np.maximum(rest, 0)] + works[:, None], np.inf)
-            options[left[None] < up(needs)[:, None]] = np.inf
-            choice[state] = options.argmin(axis=0)
-            value[state] = options[choice[state], left]
-        if not np.isfinite(value[0, total]):
+        least_work = np.full((len(self), total + 1), np.inf)
+        choice = np.zeros((len(self), total + 1), np.int32)
+        for end, need in self.ends.items():
+            least_work[end, _slots(need, slot) :] = 0
+        for state in reversed(self._steps):
+            steps = self._steps[state]
+            rest = left[None] - _slots(steps.added, slot)[:, None]
+            fits = (rest >= 0) & (left[None] >= _slots(steps.need, slot)[:, None])
+            work = least_work[steps.target[:, None], np.maximum(rest, 0)] + steps.work[:, None]
+            work[~fits] = np.inf
+            choice[state] = work.argmin(axis=0)
+            least_work[state] = work[choice[state], left]
+        if not np.isfinite(least_work[0, total]):
             return None
-        way, state, room = [], 0, total
-        while state not in self._ends:
-            row = choice[state, room]
-            way.append((state, row))
-            room -= int(up(self._steps[state][2][row]))
-            state = self._steps[state][0][row]
-        return way
+        path: Path = []
+        state, room = 0, total
+        while state not in self.ends:
+            row = int(choice[state, room])
+            path.append((state, row))
+            room -= int(_slots(self._steps[state].added[row], slot))
+            state = int(self._steps[state].target[row])
+        return path
 
-    def plan(self, way, **labels):
-        """The `Plan` that goes a way, neighbouring kept nodes as one segment."""
-        positions = [position for position, keys in enumerate(self._at) for _ in keys]
-        where = dict(zip((self._ids[key] for keys in self._at for key in keys), positions))
-        pieces = []
-        for state, row in way:
-            end, replayed = where[self._steps[state][0][row]], bool(self._steps[state][4][row])
-            if pieces and not replayed and pieces[-1][2] == "keep":
-                pieces[-1][1] = end
-            else:
-                pieces.append([where[state], end, "recompute" if replayed else "keep"])
-        return Plan.from_pieces(self.graph, pieces, **labels)
+    def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
+        """The `Plan` of a path, neighbouring kept nodes as one segment."""
+        pieces: list[tuple[int, int, str]] = []
+        for state, row in path:
+            steps, start = self._steps[state], self._states[state].position
+            end = self._states[steps.target[row]].position
+            if not steps.replayed[row] and pieces and pieces[-1][2] == "keep":
+                start, _, _ = pieces.pop()
+            pieces.append((start, end, "recompute" if steps.replayed[row] else "keep"))
+        return Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)
+
+
+def _slots(count: ArrayLike, slot: float) -> NDArray[np.int64]:
+    """Byte counts in slots, rounded up."""
+    return np.ceil(np.asarray(count) / slot - 1e-9).astype(int)

@@ -1,187 +1,268 @@
 """Plans with nested replays: the least work for every amount of memory, by dynamic programming.
 
-After rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, arXiv:1911.13214), over
-arbitrary graphs in their fixed order. A *pass* from position i to j runs forward and then
-backward. It either keeps the first unit of nodes and goes on behind it, or runs a
-stretch forward without keeping, goes on behind that, and then makes a pass over the stretch itself. What
-a pass costs depends on i, j, the memory left, and on which of its inputs are held for others anyway.
+After rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, arXiv:1911.13214), over arbitrary graphs in their fixed
+order. A *pass* from position i to j runs forward and then backward. It either keeps the first unit of nodes and
+continues after it, or runs a segment forward without saving anything, continues after that, and then makes a pass over
+the segment itself. What a pass costs depends on i, j, the memory left, and on which of its inputs are held for others
+anyway.
 
-Memory is counted in slots, rounded to the nearest: the front says what a plan should
-need, `_simulate.simulator` what it does need. Where all byte counts are multiples of
-a slot, as in small graphs, the result is exact.
+Memory is counted in slots, rounded to the nearest: the front says what a plan should need, `_simulate.simulator` what
+it does need. Where all byte counts are multiples of a slot, as in small graphs, the result is exact.
 """
 
+import dataclasses
 import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from tfgc._core.buffers import Buffers
-from tfgc._simulate import step_events
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Piece
+from tfgc._simulate.step_events import node_work
 from tfgc.strategies._segment_costs import SegmentCosts
 
 
-class Passes:
-    """Passes over a graph between given positions.
+class Pass(NamedTuple):
+    """What a pass costs depends on.
+
+    Attributes:
+        start, end: Its positions.
+        held: Those of its inputs that are held for others.
+        first: Whether it is part of the first pass, with the loss at its end, and not of a replay.
+    """
+
+    start: int
+    end: int
+    held: frozenset[int]
+    first: bool
+
+
+class Liveness(NamedTuple):
+    """Which buffers are alive in a pass up to some end.
+
+    Attributes:
+        last_use: Position of the last use of each buffer.
+        bytes: Bytes alive before each node.
+        runs: Whether each node runs.
+    """
+
+    last_use: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    runs: NDArray[np.bool_]
+
+
+@dataclasses.dataclass(slots=True)
+class Option:
+    """One way to begin a pass.
+
+    Attributes:
+        need: Most bytes at once meanwhile, on top of what is held.
+        added: Bytes that stay until the rest of the pass is done.
+        rest: The row of the pass over the rest.
+        replay: The row of the pass over the segment itself; None if its nodes are kept.
+        work: Work of the nodes that run.
+        stop: Position where the rest begins.
+    """
+
+    need: int
+    added: int
+    rest: int
+    replay: int | None
+    work: float
+    stop: int
+
+
+class NestedPlans:
+    """Plans of a graph with segments that start at given positions.
 
     Args:
         graph: The `Graph`.
         positions: Where segments may start, ascending, 0 among them.
         most: Bytes that are more than any plan needs.
         slots: In how many steps memory is counted.
-        replays_again: Whether a replay may leave out what it runs and run it once more; else it keeps all that
-            its own backward pass needs.
+        replays_again: Whether a replay may leave out what it runs and run it once more; else it keeps all that its own
+            backward pass needs.
     """
 
-    def __init__(self, graph, positions, most, slots=512, replays_again=True):
-        self._b = b = Buffers.of(graph)
-        self._n = n = len(graph)
+    def __init__(
+        self, graph: Graph, positions: Sequence[int], most: int, slots: int = 512, replays_again: bool = True
+    ) -> None:
+        self._buffers = b = Buffers.of(graph)
         self._replays_again = replays_again
-        self._works, _ = step_events.works(graph)
-        self._crests = SegmentCosts(b, None)
-        self._ends = [*positions, n]
+        self._work, _ = node_work(graph)
+        self._costs = SegmentCosts(b, [forward for forward, _ in self._work])
+        self._forward_peak = np.array(self._costs.forward_peak)
+        self._ends = [*positions, len(graph)]
         self._next = dict(itertools.pairwise(self._ends))
         self._size = np.array(b.size)
-        self._maker = np.array(b.maker)
-        self._unit = self._slot(most, slots)
-        self.slots = int(-(-most // self._unit)) + 1
+        self._producer = np.array(b.producer)
+        self._slot = self._slot_bytes(most, slots)
+        self.slots = int(-(-most // self._slot)) + 1
         self._left = np.arange(self.slots)
-        self._rows = {}
-        self._values = np.full((1024, self.slots), np.inf)
-        self._choices = []
-        self._lives = {}
-        self.root = self._solve(0, n, frozenset(), True)
+        self._lives: dict[tuple[int, bool], Liveness] = {}
+        # A row for each pass: its least work by slots of memory left besides what is held, and how it begins then.
+        self._rows: dict[Pass, int] = {}
+        self._least_work = np.full((1024, self.slots), np.inf)
+        self._options: list[list[Option]] = []
+        self._choices: list[NDArray[np.int64] | None] = []
+        self._root = self._solve(Pass(0, len(graph), frozenset(), True))
 
-    def _slot(self, most, slots):
-        counts = [*self._b.size, *self._b.internal, *(g or 0 for g in self._b.gradients), *self._b.waiting]
-        counts += [*self._crests.keeping, *self._crests.forward, *self._b.backward]
-        unit = int(np.gcd.reduce(np.array(counts, np.int64)))
-        return unit if unit and most // unit <= slots else most / slots
+    def _slot_bytes(self, most: int, slots: int) -> float:
+        b = self._buffers
+        counts = [*b.size, *b.internal_bytes, *(g or 0 for g in b.gradient_bytes_at), *b.pending_gradient_bytes]
+        counts += [*self._costs.saving_peak, *self._costs.forward_peak, *b.backward_peak]
+        common = int(np.gcd.reduce(np.array(counts, np.int64)))
+        return common if common and most // common <= slots else most / slots
 
-    def _slots_of(self, count):
-        return np.rint(np.asarray(count) / self._unit).astype(int)
+    def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
+        return np.rint(np.asarray(count) / self._slot).astype(int)
 
-    def _life(self, end, first):
-        """For a pass up to `end`: the last use of each buffer, bytes alive before each node, who runs."""
+    def _liveness(self, end: int, first: bool) -> Liveness:
         if (end, first) not in self._lives:
-            b, n = self._b, self._n
+            b, n = self._buffers, len(self._buffers.graph)
             if first:
-                last = np.maximum(b.last, self._maker)
+                last_use = np.maximum(b.last_read, self._producer)
                 runs = np.ones(n, bool)
             else:
-                used = [[at for at, ends in uses if ends <= end] for uses in b.uses]
-                last = np.array([max([made, *at]) for made, at in zip(b.maker, used)])
-                runs = np.array(b.wakes) <= end
+                used = [[at for at, least_end in uses if least_end <= end] for uses in b.replay_uses]
+                last_use = np.array([max([producer, *at]) for producer, at in zip(b.producer, used)])
+                runs = np.array(b.first_replay_end) <= end
             change = np.zeros(n + 2, np.int64)
-            np.add.at(change, self._maker + 1, self._size)
-            np.add.at(change, last + 1, -self._size)
-            self._lives[end, first] = last, np.cumsum(change), runs
+            np.add.at(change, self._producer + 1, self._size)
+            np.add.at(change, last_use + 1, -self._size)
+            self._lives[end, first] = Liveness(last_use, np.cumsum(change), runs)
         return self._lives[end, first]
 
-    def _inputs(self, start, end, first=False):
-        """Buffers made before `start` that a pass over the stretch reads."""
-        last = self._life(end, first)[0]
-        return frozenset(x for x in self._b.crossing[start] if self._b.size[x] and last[x] >= start)
+    def _inputs(self, start: int, end: int, first: bool = False) -> frozenset[int]:
+        """Buffers made before `start` that a pass from there to `end` reads."""
+        b, last_use = self._buffers, self._liveness(end, first).last_use
+        return frozenset(x for x in b.live_across[start] if b.size[x] and last_use[x] >= start)
 
-    def _bytes(self, buffers):
-        return sum(self._b.size[x] for x in buffers)
+    def _bytes(self, buffers: Iterable[int]) -> int:
+        return sum(self._buffers.size[x] for x in buffers)
 
-    def _solve(self, start, end, held, first):
-        """The row of `_values` for a pass: its least work, by slots of memory left besides what is held."""
-        key = (start, end, held, first)
-        if key not in self._rows:
-            values, choice = self._done(held, first) if start == end else self._best(*key)
-            row = len(self._choices)
-            if row == len(self._values):
-                self._values = np.concatenate([self._values, np.full_like(self._values, np.inf)])
-            self._values[row] = values
+    def _solve(self, part: Pass) -> int:
+        """The row of a pass."""
+        if part not in self._rows:
+            if part.start == part.end:
+                options, least_work, choice = [], self._finish(part), None
+            else:
+                options = self._options_of(part)
+                least_work, choice = self._choose(options)
+            row = len(self._options)
+            if row == len(self._least_work):
+                self._least_work = np.concatenate([self._least_work, np.full_like(self._least_work, np.inf)])
+            self._least_work[row] = least_work
+            self._options.append(options)
             self._choices.append(choice)
-            self._rows[key] = row
-        return self._rows[key]
+            self._rows[part] = row
+        return self._rows[part]
 
-    def _done(self, held, first):
-        """Nothing is left to run; at the end of the first pass comes the loss."""
-        b, need = self._b, 0
-        if first:
-            need = b.loss + sum(b.size[x] for x in b.outputs if x not in held)
-        return np.where(self._left >= self._slots_of(need), 0.0, np.inf), None
+    def _finish(self, part: Pass) -> NDArray[np.float64]:
+        """Work by slots left where nothing is left to run; at the end of the first pass comes the loss."""
+        b, need = self._buffers, 0
+        if part.first:
+            need = b.loss_bytes + self._bytes(x for x in b.graph_outputs if x not in part.held)
+        return np.where(self._left >= self._in_slots(need), 0.0, np.inf)
 
-    def _best(self, start, end, held, first):
-        last, live, runs = self._life(end, first)
-        waiting = 0 if first else self._b.waiting[end]
-        options = [self._keep(start, end, held, first, waiting)]
-        # To run what comes last again is of use only where the loss comes between.
-        middles = [k for k in self._ends if self._next[start] <= k < end + first]
-        middles = [k for k in middles if k <= self._crests.replayable[start] and (first or self._replays_again)]
-        if middles:
-            nodes = np.arange(start, middles[-1])
-            alive = live[nodes] + np.array(self._crests.forward)[nodes]
-            for x in held:
-                alive -= self._size[x] * (last[x] >= nodes)
-            alive = np.where(runs[nodes], alive + waiting, 0)
-            crest = np.maximum.accumulate(alive)
-            work = np.cumsum([w[0] if r else 0 for w, r in zip(self._works[start : middles[-1]], runs[nodes])])
-        for k in middles:
-            inputs = self._inputs(start, k)
+    def _pending(self, part: Pass) -> int:
+        return 0 if part.first else self._buffers.pending_gradient_bytes[part.end]
+
+    def _options_of(self, part: Pass) -> list[Option]:
+        """The options to begin a pass; the first one keeps the first unit of nodes."""
+        return [self._keep_first(part), *self._replay_first(part)]
+
+    def _replay_first(self, part: Pass) -> list[Option]:
+        """The options to run a segment forward now, and to make a pass over it at the end."""
+        start, end, held, first = part
+        if not (first or self._replays_again):
+            return []
+        # To run what comes last again is of use only if the loss comes between.
+        most = min(self._costs.replayable_until[start], end if first else end - 1)
+        stops = [stop for stop in self._ends if self._next[start] <= stop <= most]
+        if not stops:
+            return []
+        last_use, live, runs = self._liveness(end, first)
+        nodes = np.arange(start, stops[-1])
+        alive = live[nodes] + self._forward_peak[nodes]
+        for x in held:
+            alive -= self._size[x] * (last_use[x] >= nodes)
+        alive = np.where(runs[nodes], alive + self._pending(part), 0)
+        peak = np.maximum.accumulate(alive)
+        forward_work = [forward for forward, _ in self._work[start : stops[-1]]]
+        work = np.cumsum(np.where(runs[nodes], forward_work, 0))
+        options = []
+        for stop in stops:
+            inputs, ran = self._inputs(start, stop), stop - start
             new = inputs - held
-            idle = [x for x in new if last[x] < k - 1]
-            need = crest[k - 1 - start]
-            if idle:
-                late = alive[: k - start] + sum(self._size[x] * (nodes[: k - start] > last[x]) for x in idle)
-                need = np.where(runs[nodes[: k - start]], late, 0).max()
-            after = (held | inputs) & self._inputs(k, end, first)
-            rest = self._solve(k, end, after, first)
-            again = self._solve(start, k, held & inputs, False)
-            options.append((need, self._bytes(new), rest, again, work[k - 1 - start], k))
-        return self._choose(options)
+            need = int(peak[ran - 1])
+            staying = [x for x in new if last_use[x] < stop - 1]
+            if staying:
+                late = alive[:ran] + sum(self._size[x] * (nodes[:ran] > last_use[x]) for x in staying)
+                need = int(np.where(runs[nodes[:ran]], late, 0).max())
+            behind = (held | inputs) & self._inputs(stop, end, first)
+            rest = self._solve(Pass(stop, end, behind, first))
+            replay = self._solve(Pass(start, stop, held & inputs, False))
+            options.append(Option(need, self._bytes(new), rest, replay, work[ran - 1], stop))
+        return options
 
-    def _keep(self, start, end, held, first, waiting):
-        """The option to keep the first unit of nodes, and go on behind it."""
-        b, stop = self._b, self._next[start]
-        last, live, runs = self._life(end, first)
-        kept, internal, need, work = {}, 0, 0, 0
-        for v in range(start, stop):
-            if runs[v]:
-                alive = live[v] - sum(b.size[x] for x in held if last[x] >= v) + internal
-                alive += sum(size for x, size in kept.items() if last[x] < v)
-                need = max(need, alive + self._crests.keeping[v] + waiting)
-                work += self._works[v][0]
-            kept.update((x, b.size[x]) for x in b.keeps[v] if x not in held)
-            internal += b.internal[v]
-            if b.gradients[v] is not None:
-                need = max(need, sum(kept.values()) + internal + b.gradients[v] + b.backward[v])
-                work += self._works[v][1]
-        after = (held | frozenset(kept)) & self._inputs(stop, end, first)
-        return need, sum(kept.values()) + internal, self._solve(stop, end, after, first), None, work, stop
+    def _keep_first(self, part: Pass) -> Option:
+        """The option to keep the first unit of nodes, and to continue behind it."""
+        b, (start, end, held, first), stop = self._buffers, part, self._next[part.start]
+        last_use, live, runs = self._liveness(end, first)
+        saved: dict[int, int] = {}
+        internal = need = 0
+        work: float = 0
+        for i in range(start, stop):
+            if runs[i]:
+                alive = live[i] - sum(b.size[x] for x in held if last_use[x] >= i) + internal
+                alive += sum(size for x, size in saved.items() if last_use[x] < i)
+                need = max(need, alive + self._costs.saving_peak[i] + self._pending(part))
+                work += self._work[i][0]
+            saved.update((x, b.size[x]) for x in b.saved[i] if x not in held)
+            internal += b.internal_bytes[i]
+            gradient_bytes = b.gradient_bytes_at[i]
+            if gradient_bytes is not None:
+                need = max(need, sum(saved.values()) + internal + gradient_bytes + b.backward_peak[i])
+                work += self._work[i][1]
+        behind = (held | frozenset(saved)) & self._inputs(stop, end, first)
+        rest = self._solve(Pass(stop, end, behind, first))
+        return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
 
-    def _choose(self, options):
-        needs, added, rests, agains, works, _ = zip(*options)
-        room = self._left[None] - self._slots_of(added)[:, None]
-        value = self._values[np.array(rests)[:, None], np.maximum(room, 0)] + np.array(works)[:, None]
-        value[1:] += self._values[[a for a in agains if a is not None]]
-        value[(room < 0) | (self._left[None] < self._slots_of(needs)[:, None])] = np.inf
-        best = value.argmin(axis=0)
-        return value[best, self._left], (options, best)
+    def _choose(self, options: Sequence[Option]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The least work by slots left, and the option that has it."""
+        need, added = self._in_slots([o.need for o in options]), self._in_slots([o.added for o in options])
+        room = self._left[None] - added[:, None]
+        work = self._least_work[np.array([o.rest for o in options])[:, None], np.maximum(room, 0)]
+        work += np.array([o.work for o in options])[:, None]
+        work[1:] += self._least_work[[o.replay for o in options if o.replay is not None]]
+        work[(room < 0) | (self._left[None] < need[:, None])] = np.inf
+        choice = work.argmin(axis=0)
+        return work[choice, self._left], choice
 
-    def front(self):
+    def front(self) -> list[int]:
         """Slots of memory at which the least work falls, fewest first."""
-        values = self._values[self.root]
-        return [int(slot) for slot in range(self.slots) if values[slot] < (values[slot - 1] if slot else np.inf)]
+        work = self._least_work[self._root]
+        return [slot for slot in range(self.slots) if work[slot] < (work[slot - 1] if slot else np.inf)]
 
-    def pieces(self, slot):
+    def pieces(self, slot: int) -> list[Piece]:
         """The plan for an amount of memory, as pieces for `Plan.from_pieces`."""
-        return self._pieces(self.root, 0, slot)
+        return self._pieces(self._root, 0, slot)
 
-    def _pieces(self, row, start, slot):
-        pieces = []
-        while self._choices[row] is not None:
-            options, best = self._choices[row]
-            _, added, rest, again, _, stop = options[best[slot]]
-            if again is not None:
-                inner = self._pieces(again, start, slot)
+    def _pieces(self, row: int, start: int, slot: int) -> list[Piece]:
+        pieces: list[Piece] = []
+        while (choice := self._choices[row]) is not None:
+            option = self._options[row][choice[slot]]
+            stop = option.stop
+            if option.replay is not None:
+                inner = self._pieces(option.replay, start, slot)
                 pieces.append((start, stop, inner if len(inner) > 1 else "recompute"))
             elif pieces and pieces[-1][2] == "keep":
-                pieces[-1] = (pieces[-1][0], stop, "keep")
+                pieces.append((pieces.pop()[0], stop, "keep"))
             else:
                 pieces.append((start, stop, "keep"))
-            start, row, slot = stop, rest, slot - int(self._slots_of(added))
+            start, row, slot = stop, option.rest, slot - int(self._in_slots(option.added))
         return pieces

@@ -1,18 +1,18 @@
 """About sqrt(n) cuts at single-tensor separators, evenly spread by cost.
 
-The "memory" mode of TF1's gradient-checkpointing (Salimans and Bulatov 2018), which
-checkpoints articulation points of the graph: where one tensor alone leads from all that is before
-to all that is after, the cut stores only that one. The cost of a node is the bytes that it puts
-out. A graph without such points is kept whole. O(n).
+The "memory" mode of TF1's gradient-checkpointing (Salimans and Bulatov 2018), which checkpoints articulation points of
+the graph: where a single tensor leads from everything before to everything after, the cut stores only that one. The
+cost of a node is the bytes of its outputs. A graph without such points is kept whole. O(n).
 """
 
 import itertools
 
 from tfgc import strategies
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 
 
-def plan(graph, *, segments=None):
+def plan(graph: Graph, *, segments: int | None = None) -> Plan:
     """Cut into at most `segments` parts (default: about the square root of the nodes).
 
     Example:
@@ -23,7 +23,7 @@ def plan(graph, *, segments=None):
         >>> c = keras.layers.Dense(8)(keras.layers.Add(name="joined")([a, b]))
         >>> model = keras.Model(inputs, keras.layers.Dense(8)(c))
         >>> plan = tfgc.plan(model, strategy="articulation", segments=2)
-        >>> plan.segments[0].nodes  # behind "branch" two tensors would lead on
+        >>> plan.segments[0].nodes  # after "branch" two tensors would cross the cut
         ('before', 'branch', 'joined')
     """
     n = strategies.segment_count(graph, segments)

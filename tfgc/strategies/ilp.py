@@ -1,21 +1,25 @@
 """The least work under a byte budget without nesting, by integer programming.
 
-After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and
-recomputed segments of the graph's order. A path through the states of `_flat_plans` is chosen, with
-the bytes held along it; each step of the path must fit. Solved by HiGHS through SciPy under
-a time limit; the optimality gap that is left when it ends is in the plan's options. Exact where the gap is 0, for a
-budget in buffers; `tfgc.plan` asks at budgets that fall by 4 % until the allocator can serve the plan, too.
+After Checkmate (Jain et al. 2020, arXiv:1910.02653), over the plans that tfgc runs: kept and recomputed segments of the
+graph's order. A path through the states of `_flat_plans` is chosen, with the bytes held along it; each step of the path
+must fit. Solved by HiGHS through SciPy under a time limit; the plan's options hold the optimality gap that is left when
+it ends. Exact where the gap is 0, for a budget in buffers; `tfgc.plan` tries budgets that fall by 4 % until the
+allocator can serve the plan, too.
 """
+
+from typing import Any
 
 import numpy as np
 
 from tfgc import strategies
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, TfgcError
 from tfgc._simulate import simulator
-from tfgc.strategies import _flat_plans
+from tfgc.strategies._flat_plans import FlatPlans, Path
 
 
-def plan(graph, *, budget, time_limit=60):
+def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     """Return the plan of least work under `budget` bytes, weights left out, found in `time_limit` seconds.
 
     Example:
@@ -27,41 +31,45 @@ def plan(graph, *, budget, time_limit=60):
         0.0
     """
     optimize, sparse = _scipy()
-    paths = _flat_plans.Paths(graph, budget)
-    least = paths.least_peak()
+    plans = FlatPlans(graph, budget)
+    least = plans.least_peak()
     if least is None:
         prediction = simulator.predict(graph, strategies.apply("optimal", graph))
         raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
-    way, gap = _solved(optimize, sparse, paths, budget, time_limit)
-    return paths.plan(way or least, strategy="ilp", options={"gap": gap})
+    path, gap = _solved(optimize, sparse, plans, budget, time_limit)
+    return plans.plan(path or least, strategy="ilp", options={"gap": gap})
 
 
-def _solved(optimize, sparse, paths, budget, time_limit):
-    """The way of least work, or None if none was found in time, and the optimality gap that is left.
+def _solved(
+    optimize: Any, sparse: Any, plans: FlatPlans, budget: int, time_limit: float
+) -> tuple[Path | None, float | None]:
+    """The path of least work, None if none was found in time, and the optimality gap that is left.
 
-    One binary for each step and one number for the bytes held in each state, in parts of the budget.
+    One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
     """
-    steps, ends, count = paths.steps(budget)
-    source, row, target, need, added, work = (np.array(column) for column in zip(*steps))
-    need, added = need / budget, added / budget
-    n = len(steps)
-    each = np.arange(n)
-    entry = lambda rows, columns, values, height: sparse.coo_array(
-        (np.broadcast_to(values, len(rows)), (rows, columns)), shape=(height, n + count)
-    )
-    flow = entry(target, each, 1.0, count) - entry(source, each, 1.0, count)
-    balance = np.zeros(count)
+    steps, ends = plans.usable_steps(budget)
+    n, states = len(steps.source), len(plans)
+    each, need, added = np.arange(n), steps.need / budget, steps.added / budget
+
+    def matrix(rows: Any, columns: Any, values: Any, height: int) -> Any:
+        entries = np.broadcast_to(values, len(rows)), (rows, columns)
+        return sparse.coo_array(entries, shape=(height, n + states))
+
+    # As many steps leave a state as lead to it, except the first state and the ends.
+    flow = matrix(steps.target, each, 1.0, states) - matrix(steps.source, each, 1.0, states)
+    balance = np.zeros(states)
     balance[0] = -1
-    inner = np.array([s not in ends for s in range(count)])
-    fits = entry(each, each, need, n) + entry(each, n + source, 1.0, n)
-    # If a step is taken, its target holds what its source holds and what it adds.
-    grows = entry(each, each, 1.0 + added, n) + entry(each, n + source, 1.0, n) - entry(each, n + target, 1.0, n)
-    room = np.array([1 - ends.get(s, 0) / budget for s in range(count)])
-    # The solver takes an absolute gap of a millionth for none, which in seconds would be much. Its presolve (SciPy
-    # 1.17.1) cut off the best solution in 1 of 2,000 graphs, and saves no time here.
+    inner = np.array([state not in ends for state in range(states)])
+    fits = matrix(each, each, need, n) + matrix(each, n + steps.source, 1.0, n)
+    # If a step is taken, its target holds what its source holds and what the step adds.
+    grows = matrix(each, each, 1.0 + added, n) + matrix(each, n + steps.source, 1.0, n)
+    grows -= matrix(each, n + steps.target, 1.0, n)
+    room = np.array([1 - ends.get(state, 0) / budget for state in range(states)])
+    # The work is scaled, since the solver ignores absolute gaps below a millionth, which in seconds would be large. Its
+    # presolve (SciPy 1.17.1) cut off the best solution of 1 in 2,000 graphs, and saves no time here.
     result = optimize.milp(
-        np.concatenate([work / (work.max() or 1), np.zeros(count)]),
-        integrality=np.concatenate([np.ones(n), np.zeros(count)]),
+        np.concatenate([steps.work / (steps.work.max() or 1), np.zeros(states)]),
+        integrality=np.concatenate([np.ones(n), np.zeros(states)]),
         bounds=optimize.Bounds(0, np.concatenate([np.ones(n), np.maximum(room, 0)])),
         constraints=[
             optimize.LinearConstraint(flow.tocsr()[inner], balance[inner], balance[inner]),
@@ -72,16 +80,18 @@ def _solved(optimize, sparse, paths, budget, time_limit):
     )
     if result.x is None:
         return None, None
-    taken = {source[i]: i for i in np.flatnonzero(result.x[:n] > 0.5)}
-    way, state = [], 0
+    step_from = {int(steps.source[i]): i for i in np.flatnonzero(result.x[:n] > 0.5)}
+    path: Path = []
+    state = 0
     while state not in ends:
-        way.append((state, row[taken[state]]))
-        state = target[taken[state]]
-    # The solver allows a constraint to be missed by a millionth.
-    return (way, float(result.mip_gap)) if paths.peak(way) <= budget else (None, None)
+        step = step_from[state]
+        path.append((state, int(steps.row[step])))
+        state = int(steps.target[step])
+    # The solver lets a constraint be missed by a millionth.
+    return (path, float(result.mip_gap)) if plans.peak(path) <= budget else (None, None)
 
 
-def _scipy():
+def _scipy() -> tuple[Any, Any]:
     try:
         from scipy import optimize, sparse
     except ImportError as error:

@@ -1,9 +1,10 @@
 """Nothing is recomputed: one segment, kept. The baseline, and the fastest plan."""
 
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 
 
-def plan(graph):
+def plan(graph: Graph) -> Plan:
     """Return a plan of one kept segment.
 
     Example:

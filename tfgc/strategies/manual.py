@@ -1,17 +1,20 @@
 """The user names the layers whose outputs are checkpoints.
 
-The "collection" mode of TF1's gradient-checkpointing. The model is cut behind each
-named layer, and every tensor alive there is stored. O(n).
+The "collection" mode of TF1's gradient-checkpointing. The model is cut after each named layer, and every tensor alive
+there is stored. O(n).
 """
 
+from collections.abc import Collection
+
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, did_you_mean
 
 
-def plan(graph, *, keep):
-    """Cut behind the layers called `keep` (names as in `model.summary()`).
+def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
+    """Cut after the layers named in `keep` (names as in `model.summary()`).
 
-    A layer that is called more than once is cut behind at every call; name one call as
+    A layer that is called more than once is cut after every call; name one call as
     `layer:1`. Layers of a nested model are named `model/layer`.
 
     Example:
@@ -24,7 +27,7 @@ def plan(graph, *, keep):
     """
     if isinstance(keep, str) or not keep:
         raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
-    calls = {}
+    calls: dict[str, list[int]] = {}
     for i, node in enumerate(graph.nodes):
         calls.setdefault(node.name, []).append(i)
         layer = node.name.partition(":")[0]

@@ -1,28 +1,27 @@
 """The least peak that one replay can reach, exactly, over all cuts of the graph's order.
 
-Feng & Huang, "Optimal Gradient Checkpoint Search for Arbitrary Computation Graphs", CVPR
-2021, find such plans by dynamic programming. Here a state is a position together with those
-buffers that earlier segments hold and later nodes still read: a buffer in several
-cuts is stored once, and is counted once. For a trial peak the least bytes held in each state decide
-whether the rest fits; trial peaks are halved until the least is known. Segments
-may be kept where that stores less than running them again (an addition keeps nothing).
+Feng & Huang, "Optimal Gradient Checkpoint Search for Arbitrary Computation Graphs", CVPR 2021, find such plans by
+dynamic programming. Here a state is a position together with those buffers that earlier segments hold and later nodes
+still read: a buffer in several cuts is stored once, and is counted once. For a trial peak the least bytes held in each
+state decide whether the rest fits; trial peaks are halved until the least is known. Segments may be kept where that
+stores less than running them again (an addition saves nothing).
 
-Guarantee: no plan of kept and recomputed segments without nesting, and without cuts between a node
-and one that writes over its output, has a lower predicted peak; among equal peaks the cheapest of
-those looked at is taken. O(n w) sweeps of segments up to w nodes long, w being what fits
-under the peak of `sqrt`.
+Guarantee: no plan of kept and recomputed segments without nesting, and without cuts between a node and one that
+overwrites its output, has a lower predicted peak; among equal peaks the cheapest of those examined is taken. O(n w)
+sweeps of segments up to w nodes long, w being what fits under the peak of `sqrt`.
 """
 
 import itertools
 
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate import simulator
-from tfgc.strategies import _flat_plans
+from tfgc.strategies._flat_plans import FlatPlans
 
 
-def plan(graph):
+def plan(graph: Graph) -> Plan:
     """Return the plan of least predicted peak.
 
     Example:
@@ -33,20 +32,20 @@ def plan(graph):
         >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
         True
     """
-    joints = Buffers.of(graph).takes
+    in_place, sqrt = Buffers.of(graph).in_place, strategies.get("sqrt")
     simple = []
     for n in _counts(len(graph)):
-        ends = itertools.accumulate(len(s.nodes) for s in strategies.apply("sqrt", graph, segments=n).segments[:-1])
-        simple.append(Plan.from_cuts(graph, [end for end in ends if not joints[end]], strategy="optimal"))
-    limit = min(simulator.predict(graph, plan).peak_bytes for plan in simple)
-    paths = _flat_plans.Paths(graph, limit)
-    way = paths.least_peak()
-    cheaper = paths.cheapest(paths.peak(way))
-    if cheaper is not None and paths.work(cheaper) < paths.work(way):
-        way = cheaper
-    return paths.plan(way, strategy="optimal")
+        ends = itertools.accumulate(len(segment.nodes) for segment in sqrt(graph, segments=n).segments[:-1])
+        simple.append(Plan.from_cuts(graph, [end for end in ends if not in_place[end]], strategy="optimal"))
+    plans = FlatPlans(graph, min(simulator.predict(graph, plan).peak_bytes for plan in simple))
+    best = plans.least_peak()
+    assert best is not None  # At the least the simple plan of least peak is under the limit.
+    cheaper = plans.cheapest(plans.peak(best))
+    if cheaper is not None and plans.work(cheaper) < plans.work(best):
+        best = cheaper
+    return plans.plan(best, strategy="optimal")
 
 
-def _counts(n):
-    """Numbers of segments, one of which comes close to the least peak: the root of n, its halves and doubles."""
+def _counts(n: int) -> list[int]:
+    """Numbers of segments, one of which comes close to the least peak: the root of n, and fractions and multiples."""
     return sorted({min(n, max(1, round(n**0.5 * factor))) for factor in (0, 0.5, 0.7, 1, 1.4, 2, 3)})

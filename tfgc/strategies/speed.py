@@ -1,22 +1,23 @@
-"""Keeps what convolutions and matrix products put out, and recomputes the cheap rest.
+"""Keeps the outputs of convolutions and matrix products, and recomputes the cheap rest.
 
-The "speed" mode of TF1's gradient-checkpointing (Salimans and Bulatov 2018). The graph is cut
-behind each node that does much arithmetic for what it puts out. Its own run is not repeated: a replay
-leaves out its last node where no backward pass reads the result, and a node whose own backward pass
-does read it (an activation inside of it) is kept by itself. O(n).
+The "speed" mode of TF1's gradient-checkpointing (Salimans and Bulatov 2018). The graph is cut after each node that does
+much arithmetic for the size of its outputs. That node is not run again: a replay leaves out its last node where no
+backward pass reads the result, and a node whose own backward pass reads it (because of an activation inside) is a kept
+segment. O(n).
 """
 
 import math
 
 from tfgc._core.buffers import Buffers
-from tfgc._core.plan import Plan
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Piece, Plan
 
-# Flops for each output element: normalisations and activations do 1 to 10, a 3x3 depthwise convolution 18.
+# Flops per output element: normalisations and activations do 1 to 10, a 3x3 depthwise convolution 18.
 _MUCH = 12
 
 
-def plan(graph):
-    """Cut behind every node that does much arithmetic.
+def plan(graph: Graph) -> Plan:
+    """Cut after every node that does much arithmetic.
 
     Example:
         >>> import keras, tfgc
@@ -25,13 +26,14 @@ def plan(graph):
         >>> [(segment.nodes, segment.mode) for segment in tfgc.plan(model, strategy="speed").segments]
         [(('matrix',), 'recompute'), (('cheap', 'next'), 'keep')]
     """
-    buffers = Buffers.of(graph)
-    pieces, start = [], 0
+    replayed_to = Buffers.of(graph).first_replay_end
+    pieces: list[Piece] = []
+    start = 0
     for i, node in enumerate(graph.nodes):
         elements = sum(math.prod(d or graph.batch_size or 1 for d in spec.shape) for spec in node.outputs)
         if graph.costs[i].flops <= _MUCH * elements or i == len(graph) - 1:
             continue
-        if buffers.wakes[i] > i + 1:
+        if replayed_to[i] > i + 1:
             pieces.append((start, i + 1, "recompute"))
         else:
             pieces += [(start, i, "recompute")] if start < i else []

@@ -1,20 +1,19 @@
 """About sqrt(n) segments of equal cost, each cut where little is alive.
 
-Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost",
-arXiv:1604.06174: with sqrt(n) segments of equal size, the stored cuts and the one segment
-that is being differentiated both take O(sqrt(n)) memory, for one more forward
-pass. The cost of a node is the bytes that it puts out. A cut moves up to a
-quarter of a segment from its even place, to where the fewest bytes are alive: beside a
-residual block rather than inside of it. O(n segments).
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174: with sqrt(n) segments of equal
+size, the stored cuts and the one segment that is being differentiated both take O(sqrt(n)) memory, for one more forward
+pass. The cost of a node is the bytes of its outputs. A cut moves up to a quarter of a segment from its even place, to
+where the fewest bytes are alive: beside a residual block rather than inside it. O(n segments).
 """
 
 import itertools
 
 from tfgc import strategies
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 
 
-def plan(graph, *, segments=None):
+def plan(graph: Graph, *, segments: int | None = None) -> Plan:
     """Cut into `segments` parts (default: about the square root of the nodes).
 
     Example:

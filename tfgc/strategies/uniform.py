@@ -1,14 +1,15 @@
 """Segments of equal node count.
 
-Common practice (PyTorch's `checkpoint_sequential` cuts so). It looks at no
-costs and needs no sizes, so it also plans models whose input sizes are not known. O(n).
+Common practice, as in PyTorch's `checkpoint_sequential`. It ignores costs and needs no sizes, so it also plans models
+whose input sizes are not known. O(n).
 """
 
 from tfgc import strategies
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 
 
-def plan(graph, *, segments=None):
+def plan(graph: Graph, *, segments: int | None = None) -> Plan:
     """Cut into `segments` parts (default: about the square root of the nodes).
 
     Example:

@@ -1,0 +1,121 @@
+"""What a plan consists of: its segments, and what it promises. Plain data."""
+
+import dataclasses
+from typing import Any, Optional
+
+from tfgc._errors import OptionError
+
+_MODES = ("keep", "recompute")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Nodes that run, and run again, as one.
+
+    Attributes:
+        nodes: Their names, in the order in which they run.
+        mode: `keep` (TensorFlow stores what backward needs) or `recompute`.
+        chunks: Slices of the batch in which it runs.
+        offload: Whether its checkpoint is stored in host memory.
+        inner: The plan by which it is split again on replay, or None. It covers these nodes, and its `model` is ().
+        stored_bytes: Activations that it stores until its backward pass, beyond those of earlier segments; None where
+            sizes are unknown, like the next three.
+        inside_bytes: Activations that it would store if TensorFlow kept it whole.
+        input_bytes: Activations that it would store if it were recomputed.
+        work: Seconds or flops to run it again.
+        obstacle: Why it cannot be run twice, or None.
+
+    Example:
+        >>> print(Segment(("conv", "normalization", "relu")))
+        conv ... relu (3 nodes)
+    """
+
+    nodes: tuple[str, ...]
+    mode: str = "recompute"
+    chunks: int = 1
+    offload: bool = False
+    inner: Optional["Segmentation"] = None
+    stored_bytes: int | None = None
+    inside_bytes: int | None = None
+    input_bytes: int | None = None
+    work: float | None = None
+    obstacle: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise OptionError("a segment needs at least one node")
+        if self.mode not in _MODES:
+            raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
+        for name, plain in (("chunks", 1), ("offload", False)):
+            if getattr(self, name) != plain:
+                raise OptionError(f"{name}={getattr(self, name)!r} is not built yet; leave it at {plain!r}")
+        if self.inner is None:
+            return
+        if not isinstance(self.inner, Segmentation):
+            raise OptionError(f"inner={self.inner!r} is not a Plan")
+        if self.mode == "keep":
+            raise OptionError("inner: a segment of mode 'keep' is not run again, so it cannot have an inner plan")
+        if self.inner.model:
+            raise OptionError("inner: only the outermost plan records the model; give the inner one model=()")
+
+    def __str__(self) -> str:
+        ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} ... {self.nodes[-1]}"
+        return f"{ends} ({len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlook:
+    """What a plan promises, by the simulator.
+
+    Bytes are those of buffers, not of the allocator's chunks. Weights and optimizer slots are left out.
+
+    Attributes:
+        peak_bytes: Most bytes at once in a step.
+        node: The node that runs at that moment.
+        phase: Its phase, as in `Prediction`.
+        plain_bytes: The peak if nothing is recomputed.
+        floor_bytes: The least peak of any plan at this granularity: what one node alone needs.
+        floor_node: That node.
+        overhead: Work on top of the plain step's, as a fraction of it.
+        least_overhead: No plan of this peak at this granularity has less overhead.
+        unit: What work is counted in, `s` or `flop`.
+        whole_step: Whether the bytes include gradients of weights, or activations alone.
+    """
+
+    peak_bytes: int
+    node: str
+    phase: str
+    plain_bytes: int
+    floor_bytes: int
+    floor_node: str
+    overhead: float
+    least_overhead: float
+    unit: str
+    whole_step: bool = False
+
+    @property
+    def cut_off(self) -> float:
+        """The fraction of the plain peak that is saved."""
+        return 1 - self.peak_bytes / self.plain_bytes if self.plain_bytes else 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far the peak is above the floor, as a fraction of the floor."""
+        return self.peak_bytes / self.floor_bytes - 1 if self.floor_bytes else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Segmentation:
+    """The data of a `Plan`, which describes them."""
+
+    segments: tuple[Segment, ...]
+    strategy: str
+    model: tuple[str, ...]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batch_size: int | None = None
+    outlook: Outlook | None = None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a replay is itself split into segments."""
+        return any(segment.inner is not None for segment in self.segments)
