@@ -118,7 +118,7 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
         return "nothing to free"
     inputs = f"its inputs ({format_bytes(segment.input_bytes)}) are no smaller than its inside"
     if segment.mode == "keep" and last:
-        return "its backward pass comes next"
+        return "its backward pass comes at once"
     if segment.input_bytes >= segment.inside_bytes:
         return inputs if segment.mode == "keep" else f"no help, {inputs}"
     if segment.mode == "recompute":
