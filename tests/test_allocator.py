@@ -206,7 +206,7 @@ def random_steps(seed, number=60):
 
 def test_a_sequence_counted_by_hand():
     a = Allocator()
-    assert play(SEQUENCE, a.take, a.give, lambda: a.in_use) == [expected * K for *_, expected in SEQUENCE]
+    assert play(SEQUENCE, a.allocate, a.free, lambda: a.in_use) == [expected * K for *_, expected in SEQUENCE]
 
 
 def real():
@@ -220,6 +220,6 @@ def real():
 def test_tensorflow_counts_the_same():
     a, found = Allocator(), memory.alone(real)
     for steps, told in zip([SEQUENCE, *map(random_steps, range(3))], found, strict=True):
-        assert told == play(steps, a.take, a.give, lambda: a.in_use)
+        assert told == play(steps, a.allocate, a.free, lambda: a.in_use)
     assert found[0] == [expected * K for *_, expected in SEQUENCE]
     assert a.in_use == 0

@@ -6,7 +6,9 @@ input, and computes one flop a byte forward and two backward. A line of bytes ha
 event: each run of a node forward, the loss, each backward pass.
 """
 
+import copy
 import dataclasses
+import pickle
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from random_graphs import graphs
 
 from tfgc import Graph, Plan, PlanMismatchError, strategies
+from tfgc._core import buffers
 from tfgc._core.graph import Cost, Node, Ref, Spec
-from tfgc._simulate import simulator, step_events
+from tfgc._simulate import outlooks, simulator, step_events
 
 A, B, C = Ref("a"), Ref("b"), Ref("c")
 
@@ -265,3 +268,29 @@ def test_the_sums_of_a_prediction_fit_together(graph, data):
     assert found.runs.keys() == forward.keys()
     assert found.work == found.plain_work + sum(forward[name] * (runs - 1) for name, runs in found.runs.items())
     assert min(line(found)) >= 0
+
+
+def test_the_buffers_of_a_graph_are_numbered_once(monkeypatch):
+    """Once for each of what counts: activations alone, and the whole step."""
+    made, init = [], buffers.Buffers.__init__
+
+    def noted(self, graph):
+        made.append(graph.whole_step)
+        init(self, graph)
+
+    monkeypatch.setattr(buffers.Buffers, "__init__", noted)
+    net = chain(2, 3, 4)
+    for pieces in ([(0, 3, "keep")], [(0, 2, "recompute"), (2, 3, "keep")]):
+        plan = Plan.from_pieces(net, pieces, strategy="by hand")
+        simulator.estimate(net, plan, 0)
+        outlooks.with_outlook(net, plan)
+    strategies.frontier(net)
+    assert sorted(made) == [False, True]
+
+
+def test_what_is_derived_from_a_graph_is_neither_pickled_nor_compared():
+    net = chain(2, 3, 4)
+    before = pickle.dumps(net)
+    simulator.estimate(net, Plan.from_cuts(net, [1], strategy="by hand"), 0)
+    assert pickle.dumps(net) == before
+    assert pickle.loads(before) == copy.deepcopy(net) == dataclasses.replace(net) == net
