@@ -1,12 +1,15 @@
 """What was measured and predicted, as records that can be saved, read and rendered.
 
-A `Measurement` is one case: one way to train one network, from one process. A `Study` is one
-network at one batch size: its cases, its front of plans, and what others published about it. `Results` are the
-studies of one command, and what stands in a results file.
+A `Measurement` is one case: one way to train one network, from one process. A `Study` is one network at one batch size:
+its cases, its front of plans, and what others published about it. `Results` are the studies of one command, which is
+what a results file holds.
 """
 
 import dataclasses
 import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from tfgc._core.modes import PLAIN
 from tfgc._errors import TfgcError
@@ -18,17 +21,17 @@ _VERSION = 3
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What the planner said of a case before it ran; bytes are above what is resident between steps.
+    """What was predicted of a case before it ran. Bytes are those of the whole step above weights and optimizer slots.
 
     Attributes:
-        peak_bytes: The allocator's peak.
-        overhead: Part of the plain step's work that comes on top, counted in `unit`.
+        peak_bytes: The peak that the allocator should report, in chunks.
+        overhead: Work on top of the plain step's, as a fraction of it, counted in `unit`.
         unit: `s` or `flop`.
-        floor_bytes: Least peak of any plan, without the allocator's rounding up to chunks.
+        floor_bytes: The least peak of any plan, in buffers.
         floor_node: The node that sets it.
-        plain_bytes: The peak if nothing is recomputed, without the allocator's rounding up.
-        buffer_bytes: The peak without the allocator's rounding up.
-        fixed_bytes: Weights and optimizer slots, there all the time and in none of the above.
+        plain_bytes: The peak if nothing is recomputed, in buffers.
+        buffer_bytes: The peak in buffers.
+        fixed_bytes: Weights and optimizer slots, which are there all the time and in none of the above.
     """
 
     peak_bytes: int
@@ -49,9 +52,9 @@ class SegmentSummary:
         first, last: Its first and last node.
         nodes: Their number.
         mode: `keep` or `recompute`.
-        stored_bytes: What it adds to memory from its forward to its backward pass; None if unknown.
-        inside_bytes: What it would add if it were kept whole; None if unknown.
-        inner: Parts of its replay, where that is split again.
+        stored_bytes: Bytes of activations that it stores until its backward pass; None if unknown.
+        inside_bytes: Bytes of activations that it would store if it were kept whole; None if unknown.
+        inner: The segments of its replay, where that is split again.
     """
 
     first: str
@@ -60,7 +63,7 @@ class SegmentSummary:
     mode: str
     stored_bytes: int | None = None
     inside_bytes: int | None = None
-    inner: tuple = ()
+    inner: tuple["SegmentSummary", ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +78,10 @@ class Measurement:
         batch_size: Samples in a batch.
         status: `ok`, `oom` (it ran out of memory or was killed for it), `failed`, or `predicted` (it was not run).
         detail: Why it failed; for a plan, how many segments it has.
-        peak_bytes: Median over the counted steps of the allocator's peak above
-            what is resident between steps (weights, optimizer, data).
-        peak_bytes_max: The largest of them.
-        resident_bytes: What is resident between steps.
+        peak_bytes: The allocator's peak above what is resident between steps (weights, optimizer slots, data): the
+            median over the counted steps.
+        peak_bytes_max: The largest of these peaks.
+        resident_bytes: What the allocator has handed out between steps.
         process_peak_bytes: Largest resident set of the process (memory_profiler).
         process_base_bytes: Resident set of the process before the first step.
         step_seconds: Median over the counted steps.
@@ -87,10 +90,10 @@ class Measurement:
         timeline: Pairs (seconds, allocated bytes above resident) over one step.
         device: Where the bytes were counted.
         machine: Processor count and versions.
-        predicted: What the planner said of it, a `Predicted`; None where it was not asked.
+        predicted: Its `Predicted`; None if nothing was predicted.
         parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
-        wrong: What is not as in plain training, such as `gradients` or `states`; empty if nothing is known to be.
-        asked: How it was to be planned, as `Case.asked` tells; empty for plain cases and where it was not noted.
+        wrong: What differs from plain training, such as `gradients` or `states`; empty if nothing is known to differ.
+        asked: How it was to be planned, as in `Case.asked`; empty for plain cases and where it was not recorded.
     """
 
     network: str
@@ -106,17 +109,17 @@ class Measurement:
     process_base_bytes: int | None = None
     step_seconds: float | None = None
     first_step_seconds: float | None = None
-    losses: tuple = ()
-    timeline: tuple = ()
+    losses: tuple[float, ...] = ()
+    timeline: tuple[tuple[float, int], ...] = ()
     device: str = ""
-    machine: dict = dataclasses.field(default_factory=dict)
+    machine: dict[str, Any] = dataclasses.field(default_factory=dict)
     predicted: Predicted | None = None
-    parts: tuple = ()
-    wrong: tuple = ()
+    parts: tuple[SegmentSummary, ...] = ()
+    wrong: tuple[str, ...] = ()
     asked: str = ""
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Such as `plain-eager` or `sqrt(8)-graph`."""
         return f"{self.case}-{self.mode}"
 
@@ -125,11 +128,11 @@ class Measurement:
         """The name of the plain case in the same loop, such as `plain-eager` for `sqrt(8)-compiled`."""
         return f"plain-{PLAIN.get(self.mode, self.mode)}"
 
-    def against(self, baseline):
+    def against(self, baseline: "Measurement | None") -> tuple[float | None, float | None]:
         """Cut-off and overhead against `baseline`; None where either has no figure.
 
-        Cut-off is the part of the baseline's peak that is saved, weights left out
-        of both; overhead the part of its time that comes on top.
+        Cut-off is the fraction of the baseline's peak that is saved, weights left out of both; overhead is the time on
+        top of the baseline's, as a fraction of it.
         """
         cut_off = overhead = None
         if self.peak_bytes is not None and baseline is not None and baseline.peak_bytes:
@@ -146,17 +149,17 @@ class Study:
     Attributes:
         network, batch_size: What was trained, or planned.
         records: Its cases, a tuple of `Measurement`.
-        front: The least work for each peak, a `Front`; None if it was not asked for.
-        published: Figures of others about it, by name, as in the reference tables.
+        front: Its `Front`; None if none was asked for.
+        published: Figures that others published about it, by name, as in the reference tables.
         found: What a search for the largest batch found, by name.
     """
 
     network: str
     batch_size: int
-    records: tuple = ()
+    records: tuple[Measurement, ...] = ()
     front: Front | None = None
-    published: dict = dataclasses.field(default_factory=dict)
-    found: dict = dataclasses.field(default_factory=dict)
+    published: dict[str, Any] = dataclasses.field(default_factory=dict)
+    found: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,33 +168,33 @@ class Results:
 
     Attributes:
         studies: A tuple of `Study`.
-        command: The command that made them; a line each, where there were several.
+        command: The command that made them; one line each if there were several.
         suite: The benchmark suite that they belong to, or empty.
-        predicted: Whether they are predictions alone.
+        predicted: Whether they are predictions only.
     """
 
-    studies: tuple
+    studies: tuple[Study, ...]
     command: str = ""
     suite: str = ""
     predicted: bool = False
 
 
-def to_json(results):
-    """Write `Results` as a JSON text, a record a line."""
+def to_json(results: Results) -> str:
+    """Write `Results` as JSON, one record per line."""
     head = {"format": _FORMAT, "version": _VERSION, "command": results.command}
     head |= {"suite": results.suite, "predicted": results.predicted}
     studies = ",\n".join(_study_text(study) for study in results.studies)
     return f'{json.dumps(head)[:-1]}, "studies": [\n{studies}\n]}}\n'
 
 
-def _study_text(study):
+def _study_text(study: Study) -> str:
     data = dataclasses.asdict(dataclasses.replace(study, records=()))
     data.pop("records")
     records = ",\n".join(json.dumps(dataclasses.asdict(record)) for record in study.records)
     return f'{json.dumps(data)[:-1]}, "records": [\n{records}\n]}}'
 
 
-def from_json(text):
+def from_json(text: str) -> Results:
     """Read what `to_json` wrote; raise `TfgcError` if it is something else."""
     try:
         data = json.loads(text)
@@ -212,8 +215,8 @@ def from_json(text):
         raise TfgcError(f"not a results file, or a damaged one: {why}") from error
 
 
-def read(path):
-    """Read a results file; raise `TfgcError` if that cannot be."""
+def read(path: str | pathlib.Path) -> Results:
+    """Read a results file; raise `TfgcError` if it cannot be read."""
     try:
         with open(path) as file:
             text = file.read()
@@ -225,26 +228,26 @@ def read(path):
         raise TfgcError(f"{str(path)!r}: {error}") from error
 
 
-def _first_version(data):
-    """Version 1 had records alone, of one network."""
+def _first_version(data: Mapping[str, Any]) -> Results:
+    """Version 1 held only records, of one network."""
     records = tuple(map(_record, data["records"]))
     first = records[0] if records else Measurement("", "", "", 0)
     return Results((Study(first.network, first.batch_size, records),), data["command"])
 
 
-def _with_compiled(results):
+def _with_compiled(results: Results) -> Results:
     """Up to version 2 `eager` was also the mode of compiled segments: of every case that tfgc planned."""
-
-    def renamed(record):
-        peer = record.case == "recompute_grad" or record.case.startswith("RematScope ")
-        planned = record.case != "plain" and not (peer and not record.parts)
-        return dataclasses.replace(record, mode="compiled") if planned and record.mode == "eager" else record
-
-    studies = (dataclasses.replace(s, records=tuple(map(renamed, s.records))) for s in results.studies)
+    studies = (dataclasses.replace(s, records=tuple(map(_compiled, s.records))) for s in results.studies)
     return dataclasses.replace(results, studies=tuple(studies))
 
 
-def _study(data):
+def _compiled(record: Measurement) -> Measurement:
+    peer = record.case == "recompute_grad" or record.case.startswith("RematScope ")
+    planned = record.case != "plain" and not (peer and not record.parts)
+    return dataclasses.replace(record, mode="compiled") if planned and record.mode == "eager" else record
+
+
+def _study(data: Mapping[str, Any]) -> Study:
     front = data["front"] and Front(
         **{
             **data["front"],
@@ -262,7 +265,7 @@ def _study(data):
     )  # fmt: skip
 
 
-def _record(data):
+def _record(data: Mapping[str, Any]) -> Measurement:
     data = {**data, "losses": tuple(data["losses"]), "timeline": tuple(map(tuple, data["timeline"]))}
     predicted = data.get("predicted")
     data["predicted"] = predicted and Predicted(**predicted)
@@ -271,5 +274,5 @@ def _record(data):
     return Measurement(**data)
 
 
-def _part(data):
+def _part(data: Mapping[str, Any]) -> SegmentSummary:
     return SegmentSummary(**{**data, "inner": tuple(map(_part, data["inner"]))})
