@@ -1,1 +1,1 @@
-"""The two nouns, `Graph` and `Plan`, as frozen data, and what is derived from them without any framework."""
+"""The two nouns, `Graph` and `Plan`, as frozen data, and what is derived from them; imports no framework."""

@@ -26,11 +26,11 @@ class Buffers:
         graph_outputs: Buffers of the graph's outputs.
         in_place: For each node whether it overwrites what the node just before made for it alone.
         forward_peak, saving_peak, backward_peak: For each node the most bytes that the byte traces of its `Cost` reach.
-        internal_bytes: Bytes that each node saves besides `saved`.
+        internal_bytes: Bytes that each node saves in addition to `saved`.
         gradient_bytes_at: For each node, bytes of the cotangents alive when its backward pass starts, and of the
             gradients of its weights if the graph counts the whole step; None if it has no backward pass.
-        pending_gradient_bytes: Bytes of the cotangents alive before the backward pass of what comes before each
-            position.
+        pending_gradient_bytes: For each position bytes of the cotangents alive when the nodes from there on have run
+            backward.
         cotangent_changes: For each node its `CotangentChanges`; the entry after the nodes is the loss.
         cotangent_bytes: Bytes of each cotangent.
     """

@@ -40,7 +40,7 @@ class CotangentFlow:
     Attributes:
         changes: For each node its `CotangentChanges`; the entry after the nodes is the loss.
         alive_at: For each node bytes of the cotangents alive when its backward pass starts; None if it has none.
-        pending: Bytes of the cotangents alive before the backward pass of what comes before each position.
+        pending: For each position bytes of the cotangents alive when the nodes from there on have run backward.
         bytes: Bytes of each cotangent.
     """
 

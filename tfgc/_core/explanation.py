@@ -1,4 +1,4 @@
-"""A plan in words: segment by segment what is stored, what is run again, and why."""
+"""A plan in words: for each segment what is stored, what is run again, and why."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence

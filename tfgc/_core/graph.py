@@ -240,7 +240,7 @@ class Graph:
 
     @functools.cached_property
     def sizes_known(self) -> bool:
-        """Whether no tensor has an unknown dimension besides the batch."""
+        """Whether no tensor has an unknown dimension other than the batch."""
         return not any(spec.open for spec in self.specs.values())
 
     def bytes(self, ref: Ref) -> int:

@@ -10,7 +10,7 @@ Mode = Literal["eager", "compiled", "graph", "xla"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 # What the simulator models.
 PREDICTABLE: tuple[Mode, ...] = ("compiled", "graph")
-# What the user's own loop runs in without tfgc: segments are all that `compiled` compiles, and plain training has none.
+# The mode of plain training in the same loop: `compiled` compiles segments alone, and plain training has none.
 PLAIN: dict[str, Mode] = {"eager": "eager", "compiled": "eager", "graph": "graph", "xla": "xla"}
 
 

@@ -92,7 +92,7 @@ class Plan(Segmentation):
         _check_cover(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
     def explain(self) -> str:
-        """Explain segment by segment what is stored, what is run again, why, and what that costs."""
+        """Explain for each segment what is stored, what is run again, why, and what that costs."""
         return explanation.explain(self)
 
     def to_json(self) -> str:

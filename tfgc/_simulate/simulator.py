@@ -1,7 +1,7 @@
 """Predict memory and work of one training step: the one judge of every plan.
 
-The events of the step (`step_events`) are gone through in order. A buffer is alive from the node that makes it to the
-last event that reads it. How cotangents flow does not depend on the plan; `Buffers` holds it.
+The simulator goes through the events of the step (`step_events`) in order. A buffer is alive from the event that makes
+it to the last one that reads it. How cotangents flow does not depend on the plan; `Buffers` holds it.
 """
 
 import dataclasses
