@@ -68,7 +68,7 @@ class Plan(Segmentation):
 
         A piece with a node that cannot be run twice is kept.
         """
-        return cls(_segments(graph, pieces), strategy, describe(graph), options or {}, graph.batch_size)
+        return cls(_segments(graph, pieces), strategy, graph.once(describe), options or {}, graph.batch_size)
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +77,7 @@ class Plan(Segmentation):
 
     def check(self, graph: Graph) -> None:
         """Raise `PlanMismatchError` unless this is a plan for `graph`."""
-        here = describe(graph)
+        here = graph.once(describe)
         for mine, theirs in zip(sorted(self.model), sorted(here)):
             if mine != theirs:
                 raise PlanMismatchError(

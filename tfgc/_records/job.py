@@ -1,6 +1,13 @@
 """The jobs of child processes and their replies: measure a case, predict a network's cases, or its largest batch."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from tfgc._core.plan import Plan
+
+# A network's name or builder, and an image size; None: the network's default
+Build: TypeAlias = tuple[str | Callable[..., Any], int | None]
 
 from tfgc._errors import TfgcError
 
@@ -11,43 +18,43 @@ class Case:
 
     Attributes:
         network: Its name.
-        build: Pair of a network's name or builder and its image size (None: its own).
+        build: Pair of a network's name or builder and an image size (None: the network's default).
         case, mode, batch_size, input_shapes: As in `Measurement` and `tfgc.plan`.
-        strategy, options: How to plan; None for a plain case or a plan that is there.
-        share: Plan with the least work at this part of the plain step's peak above weights and slots, or, where none
-            reaches it, the least peak; in place of a strategy. Its option is `nested`.
+        strategy, options: How to plan; None for a plain case or if `plan` is given.
+        share: Instead of a strategy: take the plan of least work at this fraction of the plain step's peak above
+            weights and slots or, if none reaches it, the plan of least peak. Its option is `nested`.
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.
-        peer: Another way to recompute, as `_measure.peers` and `_measure.torch_peer` name them, in place of a plan.
+        peer: Instead of a plan: another way to recompute, named as in `_measure.peers` and `_measure.torch_peer`.
         checked: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
-        optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` tells it; None: SGD.
+        optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` returns it; None: SGD.
     """
 
     network: str
-    build: object
+    build: Build
     case: str
     mode: str
     batch_size: int
-    strategy: object = None
-    options: dict = dataclasses.field(default_factory=dict)
+    strategy: str | Callable[..., Plan] | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
     share: float | None = None
     plan: str | None = None
-    input_shapes: dict | None = None
+    input_shapes: dict[str, tuple[int | None, ...]] | None = None
     steps: int = 5
     memory_limit: int | None = None
     peer: str | None = None
     checked: bool = False
-    optimizer: dict | None = None
+    optimizer: dict[str, Any] | None = None
 
     @property
-    def name(self):
+    def name(self) -> str:
         """As `Measurement.name`."""
         return f"{self.case}-{self.mode}"
 
     @property
-    def asked(self):
-        """How it is to be planned, in a line; empty for plain cases and peers.
+    def asked(self) -> str:
+        """How it is to be planned, in one line; empty for plain cases and peers.
 
         >>> Case("alexnet", ("alexnet", None), "least", "graph", 8, share=0.25, options={"nested": False}).asked
         'share=0.25, nested=False'

@@ -16,15 +16,12 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
     if not graph.sizes_known:
         return plan
     prediction = simulator.predict(graph, plan)
-    plain = prediction
-    if [segment.mode for segment in plan.segments] != ["keep"]:
-        plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all"))
-    floor_bytes, floor_node = floor(graph)
+    floor_bytes, floor_node = graph.once(floor)
     outlook = Outlook(
         peak_bytes=prediction.peak_bytes,
         node=prediction.node,
         phase=prediction.phase,
-        plain_bytes=plain.peak_bytes,
+        plain_bytes=graph.once(_plain_peak),
         floor_bytes=floor_bytes,
         floor_node=floor_node,
         overhead=prediction.overhead,
@@ -33,6 +30,10 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
         whole_step=graph.whole_step,
     )
     return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, plan.segments, set()))
+
+
+def _plain_peak(graph: Graph) -> int:
+    return simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
 
 
 def floor(graph: Graph) -> tuple[int, str]:
@@ -61,7 +62,7 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
     `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and parts of them, is a
     lower bound.
     """
-    b, (works, _) = Buffers.of(graph), node_work(graph)
+    b, (works, _) = Buffers.of(graph), graph.once(node_work)
     saved, replayable = sum(b.internal_bytes), []
     for i in range(len(graph)):
         made = sum(b.size[x] for x in b.outputs[i] if b.savers[x])
@@ -80,7 +81,7 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
 
 def _costed(graph: Graph, segments: Sequence[Segment], held: AbstractSet[int]) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
-    b, (works, _), costed = Buffers.of(graph), node_work(graph), []
+    b, (works, _), costed = Buffers.of(graph), graph.once(node_work), []
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
         runs = b.replayed(positions)

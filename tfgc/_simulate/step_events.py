@@ -68,7 +68,7 @@ class StepEvents:
         self.graph, self.buffers = graph, Buffers.of(graph)
         self.events: list[Event] = []
         self.sizes: list[int] = []
-        self.work, self.unit = node_work(graph)
+        self.work, self.unit = graph.once(node_work)
         self.compiled = mode == "compiled"
         self._pending = 0  # gradients of weights that wait for the end of a compiled step
         inputs = {number: self._new(0) for number in range(len(graph.inputs))}
