@@ -94,7 +94,7 @@ def test_ogc_has_the_rows_of_the_paper_and_its_figures():
     first, inception = rows[0], next(r for r in rows if r.network == "inception_v3")
     assert (first.network, first.batch_size, first.published["cut_off_pct"]) == ("alexnet", 1024, 34)
     assert inception.cases[0].build == ("inception_v3", 300)
-    assert next(c for c in first.cases if c.case == "published").share == pytest.approx(0.95 * 0.66)
+    assert next(c for c in first.cases if c.case == "published").target_ratio == pytest.approx(0.95 * 0.66)
 
 
 def test_every_network_of_a_suite_can_be_built_by_name():
@@ -255,7 +255,7 @@ def suite(monkeypatch):
         ran.append((case.network, case.name))
         if (case.network, case.name) == ("two", "plain-graph") and ran.count(("two", "plain-graph")) == 1:
             return Measurement("two", "plain", "graph", 8, "failed", "died")
-        return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.asked)
+        return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.planned_as)
 
     monkeypatch.setattr(_suites, "get", lambda name: module)
     monkeypatch.setattr(compare, "predict", lambda job: CasePredictions({}))

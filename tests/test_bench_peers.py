@@ -33,7 +33,7 @@ def pure():
     ],
 )
 def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
-    case = Case("net", (build, None), peer or "plain", mode, 8, steps=1, peer=peer, checked=True)
+    case = Case("net", (build, None), peer or "plain", mode, 8, steps=1, peer=peer, compare_first_update=True)
     assert worker.measure(case)["wrong"] == wrong
 
 

@@ -23,7 +23,7 @@ from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
 from tfgc._measure import compare, worker
 from tfgc._records import measurement
-from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
 from tfgc._report import comparison, fronts, plots
 
@@ -199,7 +199,7 @@ POINTS = (
     FrontPoint("", 500, 520, 400, 0.5, 0.25, 5, False),
     FrontPoint("plain", 900, 920, 800, 0.0, 0.0, 1, False),
 )
-FRONT = Front(
+FRONT = FrontRecord(
     "net", 8, "flop", 100, 250, "conv", POINTS, (FrontPoint("optimal", 310, 330, 210, 0.74, 0.6, 4, False),),
     (BudgetChoice("600", 600, POINTS[1]), BudgetChoice("60%", 540, POINTS[1]), BudgetChoice("1 B", 1, None, 320)),
 )  # fmt: skip
@@ -382,7 +382,7 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
 
 
 def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
-    make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, share=share)
+    make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, target_ratio=share)
     found = worker.predict(
         PredictionJob((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",))
     )

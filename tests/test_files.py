@@ -21,7 +21,7 @@ from tfgc._costs import timing
 from tfgc._errors import TfgcError
 from tfgc._measure import results_file
 from tfgc._records import measurement
-from tfgc._records.front import Front, FrontPoint
+from tfgc._records.front import FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._report import plots, svg
 
@@ -352,7 +352,7 @@ def test_a_report_on_a_full_disk_leaves_the_old_one(kind, here):
     assert sorted(os.listdir()) == before
 
 
-FRONT = Front("net", 8, "s", 10, 20, "conv", (FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True),))
+FRONT = FrontRecord("net", 8, "s", 10, 20, "conv", (FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True),))
 
 
 @pytest.mark.parametrize(

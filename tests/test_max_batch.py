@@ -413,7 +413,7 @@ def test_a_real_child_measures_what_is_predicted():
     )  # fmt: skip
     measured = compare.run(case)
     assert measured.status == "ok", measured.detail
-    assert batch_limit.taken(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.3)
+    assert batch_limit.step_bytes(measured) == pytest.approx(asked.recomputed.needed_bytes, rel=0.3)
 
 
 @pytest.mark.slow

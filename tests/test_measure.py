@@ -18,7 +18,7 @@ from tfgc import Measurement, zoo
 from tfgc._errors import OptionError
 from tfgc._measure import compare, process, worker
 from tfgc._records import measurement
-from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob
 from tfgc._report import comparison, fronts, markdown, plots, svg
 
@@ -168,7 +168,7 @@ def test_no_child_outlives_its_parent():
 
 @pytest.mark.gate
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):
-    front = Front(
+    front = FrontRecord(
         "small",
         32,
         "flop",
@@ -190,7 +190,7 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
 
 
 POINT = FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True)
-FRONT = Front(
+FRONT = FrontRecord(
     "net", 8, "s", 10, 20, "conv", (POINT,), (), (BudgetChoice("1GB", 10**9, POINT), BudgetChoice("1", 1, None, 9))
 )
 RECORDS = [

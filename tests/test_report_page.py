@@ -17,7 +17,7 @@ from tfgc import TfgcError
 from tfgc._cli.commands.report import command
 from tfgc._errors import OptionError
 from tfgc._records import measurement
-from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._report import html_page, plots, study_summary, study_tables
 
@@ -75,7 +75,7 @@ POINTS = (
     FrontPoint("plain", 1_800 * MB, 1_880 * MB, 1_500 * MB, 0.0, 0.0, 1, False),
 )
 CHOICES = (BudgetChoice("60%", 1_080 * MB, POINTS[1]), BudgetChoice("100MB", 100 * MB, None, 800 * MB))
-FRONT = Front(
+FRONT = FrontRecord(
     "resnet50", 16, "flop", 307 * MB, 700 * MB, "conv2_block1_1_bn", POINTS,
     (FrontPoint("sqrt.json", 980 * MB, 1_010 * MB, 700 * MB, 0.56, 0.31, 6, False),), CHOICES,
 )  # fmt: skip

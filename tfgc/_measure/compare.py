@@ -212,7 +212,7 @@ def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:
     record = unmeasured(case, prediction)
     if record.status == "failed":
         return record
-    ended = process.run(dataclasses.replace(case, strategy=None, share=None, plan=prediction.plan or case.plan))
+    ended = process.run(dataclasses.replace(case, strategy=None, target_ratio=None, plan=prediction.plan or case.plan))
     if ended.reply is not None and isinstance(ended.reply.found, dict):
         found = dict(ended.reply.found)
         span = found.pop("started"), found.pop("ended")
@@ -229,7 +229,7 @@ def unmeasured(case: Case, prediction: CasePrediction) -> Measurement:
         detail=prediction.error,
         predicted=prediction.predicted,
         parts=prediction.parts,
-        asked=case.asked,
+        asked=case.planned_as,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
 from tfgc._measure import compare, process
-from tfgc._records.batch_limit import MOST, MaxBatch, Reach, taken
+from tfgc._records.batch_limit import MOST, MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._records.measurement import Measurement
 from tfgc._units import parse_bytes
@@ -184,7 +184,7 @@ def _confirmed(way: LargestBatch, budget: int, run: Callable[[int], Measurement]
 
     def measure(batch: int) -> int | None:
         records.append(run(batch))
-        return taken(records[-1])
+        return step_bytes(records[-1])
 
     batch, above, confirmed = confirm(way, budget, measure)
     return Reach(name, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))
@@ -256,7 +256,7 @@ def _serialized(optimizer: object) -> dict[str, Any] | str | None:
 
 def _measured_infeasible(reach: Reach, way: LargestBatch, found: MaxBatchPrediction) -> TfgcError:
     """The error for a way that was predicted to fit, of which no batch was measured to."""
-    least = taken(reach.records[-1])
+    least = step_bytes(reach.records[-1])
     if reach.above == 1 and least is not None:
         return _infeasible(found.budget_bytes, least, way.node, found.fixed_bytes)
     return TfgcError(

@@ -10,7 +10,7 @@ from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError
 from tfgc._planning import annotated, planner, sweep
-from tfgc._records.front import Front
+from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Predicted, SegmentSummary
 from tfgc._simulate import outlooks, simulator
@@ -83,7 +83,7 @@ def parts(plan: Plan) -> tuple[SegmentSummary, ...]:
 
 
 def _is_planned(case: Case) -> bool:
-    return case.plan is not None or case.strategy is not None or case.share is not None
+    return case.plan is not None or case.strategy is not None or case.target_ratio is not None
 
 
 def _allocated(step: simulator.Prediction) -> int:
@@ -112,8 +112,8 @@ class _Network:
         return self._plans[case.case]
 
     def _planned(self, case: Case) -> Plan | None:
-        if case.share is not None:
-            return self.at_ratio(case.share, **case.options)
+        if case.target_ratio is not None:
+            return self.at_ratio(case.target_ratio, **case.options)
         if case.strategy is not None:
             options = dict(case.options)
             return planner.choose(self.graph, case.strategy, options.pop("budget", None), self.fixed, options)
@@ -132,8 +132,8 @@ class _Network:
         optimal = planner.choose(self.graph, "optimal", None, self.fixed, {})
         return self.frontier(nested).at_ratio(share, optimal)
 
-    def front_record(self, job: PredictionJob) -> Front:
-        """The `Front`, with the plans of the job's cases added."""
+    def front_record(self, job: PredictionJob) -> FrontRecord:
+        """The `FrontRecord`, with the plans of the job's cases added."""
         names = {case.case for case in job.cases if _is_planned(case)} - {"optimal"}
         others = [(name, plan) for name, plan in self._plans.items() if plan is not None and name in names]
         return sweep.front_of(

@@ -112,7 +112,7 @@ def _search(row: _suites.SearchRow, file: ResultsFile, steps: int | None) -> Ite
 def _is_finished(case: Case, study: Study) -> bool:
     """Whether an earlier run left this case, planned as it would be now."""
     found = _suites.record(study, case.name)
-    return found is not None and found.status in _FINISHED and found.asked in ("", case.asked)
+    return found is not None and found.status in _FINISHED and found.asked in ("", case.planned_as)
 
 
 def size(row: _suites.SuiteRow | _suites.SearchRow) -> int:

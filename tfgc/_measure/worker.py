@@ -114,7 +114,7 @@ def measure(case: Case) -> dict[str, Any]:
     model, call, detail = _made(case)
     x, y = synthetic.batch(model, case.batch_size, case.input_shapes)
     step = _step(model, call, case)
-    before = _snapshot(model) if case.checked else {}
+    before = _snapshot(model) if case.compare_first_update else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
     memory = functools.partial(tf.config.experimental.get_memory_info, device)
     started = time.time()
@@ -126,12 +126,12 @@ def measure(case: Case) -> dict[str, Any]:
         losses.append(float(step(x, y)))
         seconds.append(time.perf_counter() - begin)
         peaks.append(memory()["peak"] - resident)
-        if case.checked and len(losses) == 1:
+        if case.compare_first_update and len(losses) == 1:
             update = {path: value - before[path] for path, value in _snapshot(model).items()}
     timeline = _timeline(lambda: float(step(x, y)), lambda: memory()["current"])
     resident, ended = memory()["current"], time.time()
     return {
-        "wrong": _wrong(case, update, x, y) if case.checked else (),
+        "wrong": _wrong(case, update, x, y) if case.compare_first_update else (),
         "detail": detail,
         "started": started,
         "ended": ended,

@@ -3,7 +3,7 @@
 from tfgc import strategies
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated
-from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 
@@ -11,7 +11,7 @@ from tfgc._tracing import keras_graph
 def sweep(
     model, network, batch_size, *, points=12, budgets=(), plans=(), input_shapes=None, measure=False, optimizer=None
 ):  # fmt: skip
-    """Return the `Front` of a model.
+    """Return the `FrontRecord` of a model.
 
     Args:
         model, batch_size, input_shapes, measure, optimizer: As for `tfgc.plan`.
@@ -32,7 +32,7 @@ def sweep(
 
 
 def front_of(graph, fixed, network, points=12, budgets=(), plans=(), frontier=None):
-    """The `Front` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
+    """The `FrontRecord` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
 
     `frontier` is that of the strategy `budget`, where it is known already.
     """
@@ -55,7 +55,7 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), frontier=No
     optimal = strategies.apply("optimal", graph.counting(whole_step=False))
     others = [("optimal", optimal), *plans]
     floor_bytes, floor_node = outlooks.floor(graph)
-    return Front(
+    return FrontRecord(
         network=network,
         batch_size=graph.batch_size,
         unit=plain.unit,

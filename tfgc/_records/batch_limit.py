@@ -39,7 +39,7 @@ class Reach:
     @property
     def measured_bytes(self) -> int | None:
         """The most that the allocator reported in the step of `batch_size`; None if it was not run."""
-        return next((taken(r) for r in self.records if r.batch_size == self.batch_size), None)
+        return next((step_bytes(r) for r in self.records if r.batch_size == self.batch_size), None)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -109,7 +109,7 @@ class MaxBatch:
         return words
 
 
-def taken(record: Measurement) -> int | None:
+def step_bytes(record: Measurement) -> int | None:
     """The allocator's peak in a measured step, with what is resident between steps; None if it ran out of memory."""
     if record.status != "ok" or record.resident_bytes is None or record.peak_bytes_max is None:
         return None

@@ -40,7 +40,6 @@ class BudgetChoice:
         least_bytes: In that case the least budget that a plan fits in.
     """
 
-
     budget: str
     budget_bytes: int
     point: FrontPoint | None
@@ -48,7 +47,7 @@ class BudgetChoice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Front:
+class FrontRecord:
     """The least work for each peak.
 
     Attributes:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tfgc._core.plan import Plan
+from tfgc._errors import TfgcError
+from tfgc._records.front import FrontRecord
+from tfgc._records.measurement import Predicted, SegmentSummary
 
 # A network's name or builder, and an image size; None: the network's default
 Build: TypeAlias = tuple[str | Callable[..., Any], int | None]
-
-from tfgc._errors import TfgcError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Case:
         build: Pair of a network's name or builder and an image size (None: the network's default).
         case, mode, batch_size, input_shapes: As in `Measurement` and `tfgc.plan`.
         strategy, options: How to plan; None for a plain case or if `plan` is given.
-        share: Instead of a strategy: take the plan of least work at this fraction of the plain step's peak above
+        target_ratio: Instead of a strategy: take the plan of least work at this fraction of the plain step's peak above
             weights and slots or, if none reaches it, the plan of least peak. Its option is `nested`.
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.
         peer: Instead of a plan: another way to recompute, named as in `_measure.peers` and `_measure.torch_peer`.
-        checked: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
+        compare_first_update: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
         optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` returns it; None: SGD.
     """
 
@@ -38,13 +39,13 @@ class Case:
     batch_size: int
     strategy: str | Callable[..., Plan] | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    share: float | None = None
+    target_ratio: float | None = None
     plan: str | None = None
     input_shapes: dict[str, tuple[int | None, ...]] | None = None
     steps: int = 5
     memory_limit: int | None = None
     peer: str | None = None
-    checked: bool = False
+    compare_first_update: bool = False
     optimizer: dict[str, Any] | None = None
 
     @property
@@ -53,13 +54,13 @@ class Case:
         return f"{self.case}-{self.mode}"
 
     @property
-    def asked(self) -> str:
+    def planned_as(self) -> str:
         """How it is to be planned, in one line; empty for plain cases and peers.
 
-        >>> Case("alexnet", ("alexnet", None), "least", "graph", 8, share=0.25, options={"nested": False}).asked
+        >>> Case("alexnet", ("alexnet", None), "least", "graph", 8, target_ratio=0.25, options={"nested": False}).planned_as
         'share=0.25, nested=False'
         """
-        how = {"strategy": self.strategy, "share": self.share, **self.options}
+        how = {"strategy": self.strategy, "share": self.target_ratio, **self.options}
         if callable(self.strategy):
             how["strategy"] = getattr(self.strategy, "__name__", "function")
         return ", ".join(f"{key}={value}" for key, value in how.items() if value is not None)
@@ -71,15 +72,15 @@ class PredictionJob:
 
     Attributes:
         cases: A tuple of `Case`, all of one network and batch.
-        measure: Count seconds, timed on this device, in place of flops.
+        measure: Whether to count seconds, timed on this device, instead of flops.
         front: Whether to compute the Pareto front, too.
         marks: Budgets to mark on that front.
     """
 
-    cases: tuple
+    cases: tuple[Case, ...]
     measure: bool = False
     front: bool = False
-    marks: tuple = ()
+    marks: tuple[str, ...] = ()
 
     @property
     def network(self) -> str:
@@ -99,8 +100,8 @@ class CasePrediction:
     """
 
     plan: str | None = None
-    parts: tuple = ()
-    predicted: object = None
+    parts: tuple[SegmentSummary, ...] = ()
+    predicted: Predicted | None = None
     error: str = ""
 
 
@@ -110,11 +111,11 @@ class CasePredictions:
 
     Attributes:
         cases: A `CasePrediction` by `Case.name`.
-        front: A `Front`, or None.
+        front: A `FrontRecord`, or None.
     """
 
-    cases: dict
-    front: object = None
+    cases: dict[str, CasePrediction]
+    front: FrontRecord | None = None
 
     def of(self, case: Case) -> CasePrediction:
         """The prediction of a case, empty if there is none."""
@@ -127,17 +128,17 @@ class MaxBatchJob:
 
     Attributes:
         network, build, strategy, options, input_shapes: As in `Case`; without a strategy any plan will do.
-        budget: Bytes, or `auto`.
+        budget: Bytes that the allocator may report for the whole step, or `auto`.
         optimizer: As for `tfgc.plan`, serialized if it is a `keras.Optimizer`.
     """
 
     network: str
-    build: object
-    budget: object
-    strategy: object = None
-    options: dict = dataclasses.field(default_factory=dict)
-    input_shapes: dict | None = None
-    optimizer: object = None
+    build: Build
+    budget: int | str
+    strategy: str | Callable[..., Plan] | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    input_shapes: dict[str, tuple[int | None, ...]] | None = None
+    optimizer: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,8 @@ class LargestBatch:
 
     Attributes:
         batch_size: 0 if not even one sample fits.
-        needed_bytes: What a step of that batch needs, its data included; of one sample where none fits.
+        needed_bytes: What the whole step of that batch needs, its data included, as `Prediction.needed_bytes` counts
+            it; of one sample if none fits.
         sample_bytes: What one more sample needs.
         node: The node that runs at the peak.
         plan: The plan as JSON; None for plain training.
@@ -164,8 +166,8 @@ class MaxBatchPrediction:
     """What a `MaxBatchJob` found.
 
     Attributes:
-        budget_bytes: The budget.
-        fixed_bytes: Weights and optimizer slots, in every step.
+        budget_bytes: The budget for the whole step.
+        fixed_bytes: Weights and optimizer slots, part of every step.
         optimizer: The optimizer that was counted, serialized.
         plain: A `LargestBatch` without recomputation.
         recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
@@ -173,7 +175,7 @@ class MaxBatchPrediction:
 
     budget_bytes: int
     fixed_bytes: int
-    optimizer: dict
+    optimizer: dict[str, Any]
     plain: LargestBatch
     recomputed: LargestBatch | None
 
@@ -189,11 +191,11 @@ class Reply:
     Attributes:
         found: The measured fields of a `Measurement`, a `CasePredictions` or a `MaxBatchPrediction`.
         error: The `TfgcError` that was raised in its place.
-        failure: Another error that was raised in its place, in a line.
+        failure: Another error that was raised in its place, as one line.
         out_of_memory: Whether that error says that memory ran out.
     """
 
-    found: object = None
+    found: "dict[str, Any] | CasePredictions | MaxBatchPrediction | None" = None
     error: TfgcError | None = None
     failure: str = ""
     out_of_memory: bool = False

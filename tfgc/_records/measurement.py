@@ -13,7 +13,7 @@ from typing import Any
 
 from tfgc._core.modes import PLAIN
 from tfgc._errors import TfgcError
-from tfgc._records.front import BudgetChoice, Front, FrontPoint
+from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 
 _FORMAT = "tfgc-measurements"
 _VERSION = 3
@@ -93,7 +93,7 @@ class Measurement:
         predicted: Its `Predicted`; None if nothing was predicted.
         parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
         wrong: What differs from plain training, such as `gradients` or `states`; empty if nothing is known to differ.
-        asked: How it was to be planned, as in `Case.asked`; empty for plain cases and where it was not recorded.
+        asked: How it was to be planned, as in `Case.planned_as`; empty for plain cases and where it was not recorded.
     """
 
     network: str
@@ -149,7 +149,7 @@ class Study:
     Attributes:
         network, batch_size: What was trained, or planned.
         records: Its cases, a tuple of `Measurement`.
-        front: Its `Front`; None if none was asked for.
+        front: Its `FrontRecord`; None if none was asked for.
         published: Figures that others published about it, by name, as in the reference tables.
         found: What a search for the largest batch found, by name.
     """
@@ -157,7 +157,7 @@ class Study:
     network: str
     batch_size: int
     records: tuple[Measurement, ...] = ()
-    front: Front | None = None
+    front: FrontRecord | None = None
     published: dict[str, Any] = dataclasses.field(default_factory=dict)
     found: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -248,7 +248,7 @@ def _compiled(record: Measurement) -> Measurement:
 
 
 def _study(data: Mapping[str, Any]) -> Study:
-    front = data["front"] and Front(
+    front = data["front"] and FrontRecord(
         **{
             **data["front"],
             "points": tuple(FrontPoint(**p) for p in data["front"]["points"]),

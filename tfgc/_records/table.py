@@ -1,15 +1,17 @@
-"""A table for the terminal that stays whole in any window: a row becomes lines where it is too wide. No TensorFlow."""
+"""A table for the terminal that fits any window: where it is too wide, each row becomes a block of lines."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import rich.box
+import rich.console
 import rich.table
 import rich.text
 
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
-    """Something to print with `rich`: a table if the window has room for every cell, else a block of lines a row.
+    """Printable with `rich`: a table if the window has room for every cell, else a block of lines for each row.
 
     Attributes:
         title, caption: What stands above and below; may be empty.
@@ -19,12 +21,14 @@ class TextTable:
     """
 
     title: str
-    heads: tuple
-    rows: tuple
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
     caption: str = ""
     summary: str = ""
 
-    def __rich_console__(self, console, options):
+    def __rich_console__(
+        self, console: rich.console.Console, options: rich.console.ConsoleOptions
+    ) -> rich.console.RenderResult:
         if self.summary:
             yield rich.text.Text(f"{self.summary}\n")
         stacked = ["\n".join(head.split()) for head in self.heads]
@@ -35,7 +39,7 @@ class TextTable:
                 return
         yield from self._lines()
 
-    def _table(self, heads, padding):
+    def _table(self, heads: Sequence[str], padding: int | tuple[int, int]) -> rich.table.Table:
         made = rich.table.Table(
             box=rich.box.SIMPLE,
             title=rich.text.Text(self.title),
@@ -50,7 +54,7 @@ class TextTable:
             made.add_row(*map(rich.text.Text, row))
         return made
 
-    def _lines(self):
+    def _lines(self) -> Iterator[rich.text.Text]:
         yield rich.text.Text(f"{self.title}\n", style="italic")
         longest = max(map(len, self.heads[1:]), default=0)
         for row in self.rows:

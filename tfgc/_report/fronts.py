@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tfgc._core.plan import Plan
-from tfgc._records.front import Front, FrontPoint
+from tfgc._records.front import FrontPoint, FrontRecord
 from tfgc._records.table import TextTable
 from tfgc._simulate.simulator import Prediction
 from tfgc._units import format_bytes
@@ -53,7 +53,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def rows(front: Front) -> list[list[str]]:
+def rows(front: FrontRecord) -> list[list[str]]:
     """The cells of the front's table, as text, by rising peak: a list of rows."""
     chosen: dict[FrontPoint | None, list[str]] = {}
     for choice in front.choices:
@@ -73,19 +73,19 @@ def rows(front: Front) -> list[list[str]]:
     ]
 
 
-def table(front: Front) -> TextTable:
+def table(front: FrontRecord) -> TextTable:
     """The table of the Pareto front, a row a plan."""
     return TextTable(_title(front), HEADS, rows(front), _legend(front))
 
 
-def budgets(front: Front) -> TextTable:
+def budgets(front: FrontRecord) -> TextTable:
     """The table of the plan that each budget buys."""
     least = {choice.least_bytes for choice in front.choices} - {None}
     caption = f"The least budget that works is {least.pop():,} bytes." if least else ""
     return TextTable("The plan of least overhead in each budget", CHOICE_HEADS, choice_rows(front), caption)
 
 
-def choice_rows(front: Front) -> list[list[str]]:
+def choice_rows(front: FrontRecord) -> list[list[str]]:
     """The cells of the table of budgets, as text: a list of rows."""
     cells = []
     for choice in front.choices:
@@ -96,11 +96,11 @@ def choice_rows(front: Front) -> list[list[str]]:
     return cells
 
 
-def _title(front: Front) -> str:
+def _title(front: FrontRecord) -> str:
     return f"{front.network}, batch {front.batch_size}"
 
 
-def _legend(front: Front) -> str:
+def _legend(front: FrontRecord) -> str:
     work = "seconds measured here" if front.unit == "s" else "floating-point operations"
     return (
         f"peak: most bytes at once in the whole step, {format_bytes(front.fixed_bytes)} of weights and optimizer slots "

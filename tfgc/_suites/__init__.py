@@ -145,7 +145,7 @@ def cases(
 ) -> tuple[Case, ...]:  # fmt: skip
     """The cases that `names` name, such as `plain-eager`, `sqrt:8-graph`, or a name of `shares` and its mode.
 
-    `shares` maps names to parts of the plain step's peak, as in `Case.share`, or pairs of a part and options.
+    `shares` maps names to parts of the plain step's peak, as in `Case.target_ratio`, or pairs of a part and options.
     """
     made = []
     for name in names:
@@ -153,7 +153,7 @@ def cases(
         choice: dict[str, Any] = {"case": how}
         if shares and how in shares:
             share = shares[how]
-            choice["share"], choice["options"] = share if isinstance(share, tuple) else (share, {})
+            choice["target_ratio"], choice["options"] = share if isinstance(share, tuple) else (share, {})
         elif how != "plain":
             strategy, _, count = how.partition(":")
             options = {"segments": int(count)} if count else {}

@@ -36,9 +36,9 @@ def rows(scale: float) -> list[_suites.SuiteRow]:
     for network, batch, image_size in _NETWORKS:
         batch_size = _suites.scaled(batch, scale)
         names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-compiled")
-        cases = _suites.cases(network, batch_size, *names, image_size=image_size, checked=True)
+        cases = _suites.cases(network, batch_size, *names, image_size=image_size, compare_first_update=True)
         peers: list[tuple[str, str, dict]] = [
-            (peer, mode, {"checked": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")
+            (peer, mode, {"compare_first_update": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")
         ]
         if network == _TORCH:
             peers += [

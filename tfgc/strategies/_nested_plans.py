@@ -13,7 +13,7 @@ it does need. Where all byte counts are multiples of a slot, as in small graphs,
 import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
