@@ -19,7 +19,7 @@ from tfgc._errors import OptionError
 from tfgc._measure import compare, process, worker
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._records.job import PredictionJob
+from tfgc._records.job import PredictionJob, Reply
 from tfgc._report import comparison, fronts, markdown, plots, svg
 
 
@@ -95,6 +95,59 @@ def test_a_killed_case_is_a_row(monkeypatch):
     monkeypatch.setattr(process.memory_profiler, "memory_usage", lambda child, **_: child.kill())
     record = compare.run(compare.plan_cases(small, 2, ["sqrt"])[0])
     assert (record.status, record.detail) == ("oom", "killed")
+
+
+def out_of_luck():
+    raise ValueError("no luck\nat all")
+
+
+def out_of_memory():
+    raise MemoryError
+
+
+def test_a_child_replies_why_it_found_nothing():
+    case = dataclasses.replace(compare.plan_cases(small, 2)[0], network="net", build=(out_of_luck, None))
+    assert worker._reply(case) == Reply(failure="ValueError: no luck")
+    assert worker._reply(dataclasses.replace(case, build=(out_of_memory, None))).out_of_memory
+    reply = worker._reply(dataclasses.replace(case, build=("resnet5", None)))
+    assert isinstance(reply.error, OptionError)
+    assert not reply.out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "stderr", "found"),
+    [
+        (Reply(failure="ValueError: no luck"), 0, "", ("failed", "ValueError: no luck")),
+        (Reply(error=OptionError("no such layer")), 0, "", ("failed", "no such layer")),
+        (Reply(failure="MemoryError: ", out_of_memory=True), 0, "", ("oom", "ran out of memory")),
+        (None, -6, "what(): std::bad_alloc", ("oom", "ran out of memory")),
+        (None, -9, "", ("oom", "killed")),
+        (None, -11, "", ("oom", "died of SIGSEGV under its memory limit")),
+        (None, 1, "Traceback\nkeras.Error: no luck\nI0000 00 bye", ("failed", "keras.Error: no luck")),
+        (None, 3, "", ("failed", "exit code 3")),
+    ],
+)
+def test_what_becomes_of_a_case_without_figures(reply, code, stderr, found, monkeypatch):
+    monkeypatch.setattr(process, "run", lambda job: process.Ended(reply, code, stderr, []))
+    case = compare.plan_cases(small, 2, memory_limit=10**9)[0]
+    record = compare.run(case)
+    assert (record.status, record.detail) == found
+
+
+def test_errors_of_a_prediction_are_raised_again(monkeypatch):
+    job = PredictionJob(tuple(compare.plan_cases(small, 2)))
+    for reply, kind, words in [
+        (Reply(error=tfgc.PlanMismatchError("another model")), tfgc.PlanMismatchError, "^another model$"),
+        (
+            Reply(failure="ValueError: no luck"),
+            tfgc.TfgcError,
+            "'small' cannot be built and planned: ValueError: no luck",
+        ),
+        (None, tfgc.TfgcError, "'small' cannot be built and planned: exit code 5"),
+    ]:
+        monkeypatch.setattr(process, "run", lambda job, reply=reply: process.Ended(reply, 5, "", []))
+        with pytest.raises(kind, match=words):
+            compare.predict(job)
 
 
 def test_a_case_that_fails_says_why():

@@ -71,11 +71,12 @@ def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
         if isinstance(job, Case):
             return Reply(measure(job))
         return Reply(predict(job) if isinstance(job, PredictionJob) else search(job))
-    except TfgcError as error:
-        return Reply(error=error)
     except Exception as error:
         words = "".join(traceback.format_exception(error))
-        return Reply(failure=one_line(error), out_of_memory=any(word in words for word in OUT_OF_MEMORY))
+        out_of_memory = any(word in words for word in OUT_OF_MEMORY)
+        if isinstance(error, TfgcError):
+            return Reply(error=error, out_of_memory=out_of_memory)
+        return Reply(failure=one_line(error), out_of_memory=out_of_memory)
 
 
 def predict(job: PredictionJob) -> CasePredictions:
