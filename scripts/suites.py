@@ -52,7 +52,7 @@ HEAD = """# Reproducing published results
 figures come from other machines, mostly GPUs: compare ratios, never times. Our measurements ran on a CPU with two
 cores, one process per case, against the plain step of the same run (a network that two commands name ran twice), at a
 fraction of the published batch. Times on that machine vary by 10 % and more. Predictions are for the published batch.
-The tables also show the targets that were missed.
+The sentences before the tables are made from the results, too: they say what held and what did not.
 """
 
 
