@@ -15,6 +15,8 @@ from tfgc._errors import OptionError
 class Read(str):
     """A value that names a file to read; `path` is that file."""
 
+    path: str
+
     def __new__(cls, text: str, path: str | None = None) -> "Read":
         made = super().__new__(cls, text)
         made.path = path or text
@@ -42,7 +44,7 @@ class Input(click.Path):
     """The path of a file to read."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return Read(super().convert(value, param, ctx))
+        return Read(str(super().convert(value, param, ctx)))
 
 
 class Output(click.Path):
@@ -53,7 +55,7 @@ class Output(click.Path):
         self._ending = ending
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        path = super().convert(value, param, ctx)
+        path = str(super().convert(value, param, ctx))
         if self._ending and not path.lower().endswith(self._ending) and _files.is_file(path):
             raise OptionError(f"{_flag(param)} {path!r}: what is written is a {self._ending} file, name it so")
         return Written(path)
@@ -74,7 +76,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         reads, writes = [], []
         for param in self.params:
-            value = ctx.params.get(param.name)
+            value = ctx.params.get(param.name or "")
             for one in value if isinstance(value, tuple) else (value,):
                 if isinstance(one, (Read, Written)):
                     (reads if isinstance(one, Read) else writes).append((_flag(param), one))

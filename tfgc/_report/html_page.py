@@ -88,7 +88,9 @@ def _html(listed: list[Results], studies: list[Study]) -> str:
 
 
 def _drawn(plot: svg.Plot | None, key: str) -> dict[str, str] | None:
-    return plot and {"title": plot.title, "alt_text": plot.alt_text, "svg": svg.svg(plot, key)}
+    if plot is None:
+        return None
+    return {"title": plot.title, "alt_text": plot.alt_text, "svg": svg.svg(plot, key)}
 
 
 def _markdown(listed: list[Results], studies: list[Study]) -> str:

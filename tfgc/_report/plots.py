@@ -54,6 +54,7 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
         axes = figure.subplots()
         for record, label in zip(records, names):
             times, counts = zip(*record.timeline)
+            style: dict[str, Any]
             if record.case == "plain":
                 style = {"color": INK if record.mode == "graph" else MUTED, "zorder": 3}
                 style["linestyle"] = (0, (2, 1.5)) if record.mode == "graph" else (0, (6, 2))

@@ -37,7 +37,7 @@ def sheets(results: Results) -> list[TextTable]:
         plain = _suites.record(study, "plain-eager")
         table += [_row(study, record, plain) for record in study.records]
         ran = [r for r in study.records if r.status == "ok"]
-        if plain in ran and len(ran) > 1:
+        if plain is not None and plain in ran and len(ran) > 1:
             answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
     reported = _suites.published("torch_segments_sweep")
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
@@ -49,23 +49,33 @@ def sheets(results: Results) -> list[TextTable]:
 def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[str, ...]:
     head = _suites.heading(study), "plain" if record is plain else str(len(record.parts))
     if record.status == "predicted" and record.predicted is not None:
-        whole = record.predicted.fixed_bytes + record.predicted.peak_bytes
-        return *head, f"~ {format_bytes(whole)}", _suites.percent(record.predicted.fixed_bytes / whole), "", ""
+        fixed = record.predicted.fixed_bytes or 0
+        whole = fixed + record.predicted.peak_bytes
+        return *head, f"~ {format_bytes(whole)}", _suites.percent(fixed / whole), "", ""
     if record.status != "ok":
         return *head, record.status, "", "", ""
     cut_off, overhead = record.against(plain)
-    whole = record.resident_bytes + record.peak_bytes
-    times = "" if record is plain or overhead is None else f"x {1 + overhead:.2f}"
-    share = _suites.percent(record.resident_bytes / whole)
+    resident, whole = record.resident_bytes or 0, _whole_step(record)
+    times = "" if record is plain or overhead is None else _suites.times(1 + overhead)
+    share = _suites.percent(resident / whole)
     return *head, format_bytes(whole), share, "" if record is plain else _suites.percent(cut_off, 1), times
+
+
+def _whole_step(record: Measurement) -> int:
+    """The peak of the whole step, what is resident between steps included."""
+    return (record.resident_bytes or 0) + _above(record)
+
+
+def _above(record: Measurement) -> int:
+    return record.peak_bytes or 0
 
 
 def _answer(study: Study, plain: Measurement, planned: list[Measurement]) -> str:
     """What the figures say of one network."""
-    best = min(planned, key=lambda r: r.peak_bytes)
+    best = min(planned, key=_above)
     most = planned[-1]
-    before, after = (r.resident_bytes + r.peak_bytes for r in (plain, best))
-    share = _suites.percent(plain.resident_bytes / before)
+    before, after = _whole_step(plain), _whole_step(best)
+    share = _suites.percent((plain.resident_bytes or 0) / before)
     if after > 0.95 * before:
         return (
             f"In {study.network} the whole step's peak stays at about {format_bytes(before)}, whatever the number of "
@@ -73,7 +83,7 @@ def _answer(study: Study, plain: Measurement, planned: list[Measurement]) -> str
             "neither."
         )
     back = ""
-    if most is not best and most.peak_bytes > 1.02 * best.peak_bytes:
+    if most is not best and _above(most) > 1.02 * _above(best):
         back = f"; {len(most.parts)} segments need more again, since every cut is stored"
     return (
         f"In {study.network} the whole step's peak falls from {format_bytes(before)} to {format_bytes(after)} with "
