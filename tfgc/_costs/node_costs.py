@@ -7,6 +7,7 @@ is allocated or run.
 
 import dataclasses
 import json
+from collections.abc import Iterable
 
 import keras
 import tensorflow as tf
@@ -176,18 +177,21 @@ def _values(made):
 def _bound(node, footprint, rest):
     """The `Cost` of a node whose call was read, with its tensors by name."""
     refs = tuple(dict.fromkeys(node.inputs))
-    at = lambda i: None if i is None else refs[i]
+
+    def at(positions: Iterable[int | None]) -> tuple[Ref | None, ...]:
+        return tuple(None if i is None else refs[i] for i in positions)
+
     return Cost(
-        keeps=(*map(at, footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
+        keeps=(*at(footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
         internal=footprint.internal,
         forward=footprint.forward,
         keeping=footprint.keeping,
         backward=footprint.backward,
-        passes=tuple(map(at, footprint.passes)),
-        views=tuple(map(at, footprint.views)),
-        takes=at(footprint.takes),
+        passes=at(footprint.passes),
+        views=at(footprint.views),
+        takes=None if footprint.takes is None else refs[footprint.takes],
         flops=footprint.flops,
         backward_flops=footprint.backward_flops,
         coupled=footprint.coupled,
-        **{**rest, "wants": tuple(map(at, rest["wants"]))},
+        **{**rest, "wants": at(rest["wants"])},
     )

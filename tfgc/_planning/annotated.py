@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._core.plan import Plan
+from tfgc._core.plan import Plan, Segment
 from tfgc._costs import node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
 from tfgc._planning import free_memory
@@ -77,11 +77,13 @@ def warn_of_open_sizes(graph):
     )
 
 
-def per_sample(plan, batch):
+def per_sample(plan: Plan, batch: int) -> Plan:
     """The plan with bytes and work of one sample in place of `batch` of them."""
-    part = lambda count: None if count is None else count // batch
 
-    def divided(segments):
+    def part(count: int | None) -> int | None:
+        return None if count is None else count // batch
+
+    def divided(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         return tuple(
             dataclasses.replace(
                 s,

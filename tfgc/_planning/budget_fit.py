@@ -29,15 +29,14 @@ def from_front(graph, front, total, fixed):
     Raises:
         InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
     """
-    told = lambda plan: simulator.estimate(graph, plan, fixed)
     for peak, plan in reversed(front):
-        if peak + fixed <= total and told(plan).needed_bytes <= total:
+        if peak + fixed <= total and simulator.estimate(graph, plan, fixed).needed_bytes <= total:
             return plan
-    least = None
-    for peak, plan in front:
-        if least is not None and peak + fixed >= least.needed_bytes:
+    least = simulator.estimate(graph, front[0][1], fixed)
+    for peak, plan in front[1:]:
+        if peak + fixed >= least.needed_bytes:
             break
-        least = min(filter(None, (least, told(plan))), key=lambda step: step.needed_bytes)
+        least = min(least, simulator.estimate(graph, plan, fixed), key=lambda step: step.needed_bytes)
     raise InfeasibleBudgetError(total, least.needed_bytes, least.node)
 
 

@@ -93,7 +93,10 @@ def fitting(graph, strategy, total, fixed, options):
     if strategy == "budget":
         return budget_fit.from_front(graph, budget_strategy.front(graph, **options), total, fixed)
     strategies.check_options(strategy, options, total)
-    ask = lambda budget: strategies.get(strategy)(graph, budget=budget, **options)
+
+    def ask(budget: int) -> Plan:
+        return strategies.get(strategy)(graph, budget=budget, **options)
+
     return budget_fit.from_strategy(graph, ask, total, fixed)
 
 

@@ -4,10 +4,12 @@ import dataclasses
 
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
+from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, budget_fit
 from tfgc._records.front import BudgetChoice, Front, FrontPoint
 from tfgc._simulate import outlooks, simulator
+from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import keras_graph
 from tfgc.strategies import budget as budget_strategy
 
@@ -44,13 +46,16 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
     front = budget_strategy.front(graph) if front is None else front
     fits = [_bought(graph, front, limit, fixed) for limit in limits]
     bought = [next((i for i, (_, plan) in enumerate(front) if plan is found), None) for found, _ in fits]
-    shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(bought) - {None}
-    predicted = lambda plan: simulator.estimate(graph, plan, fixed)
-    plain = predicted(front[-1][1])
+    shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(i for i in bought if i is not None)
+    baseline = simulator.estimate(graph, front[-1][1], fixed)
+
+    def point(name: str, plan: Plan) -> FrontPoint:
+        return _point(name, plan, simulator.estimate(graph, plan, fixed), baseline)
+
     names = {0: "least", len(front) - 1: "plain"}
-    told = {i: _point(names.get(i, ""), plan, predicted(plan), plain) for i in sorted(shown) for plan in [front[i][1]]}
+    points_at = {i: point(names.get(i, ""), front[i][1]) for i in sorted(shown)}
     choices = tuple(
-        BudgetChoice(str(budget), limit, told.get(i), least)
+        BudgetChoice(str(budget), limit, None if i is None else points_at[i], least)
         for budget, limit, i, (_, least) in zip(budgets, limits, bought, fits)
     )
     optimal = strategies.apply("optimal", dataclasses.replace(graph, whole_step=False))
@@ -59,24 +64,24 @@ def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None)
     return Front(
         network=network,
         batch_size=graph.batch_size,
-        unit=plain.unit,
+        unit=baseline.unit,
         fixed_bytes=fixed,
         floor_bytes=floor_bytes + fixed,
         floor_node=floor_node,
-        points=tuple(told.values()),
-        others=tuple(_point(name, plan, predicted(plan), plain) for name, plan in others),
+        points=tuple(points_at.values()),
+        others=tuple(point(name, plan) for name, plan in others),
         choices=choices,
     )
 
 
-def _point(name, plan, step, plain):
-    """The `FrontPoint` of a plan from its whole step predicted, and the plain one."""
+def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> FrontPoint:
+    """The `FrontPoint` of a plan, from what is predicted of its whole step and of the plain one."""
     return FrontPoint(
         name=name,
         peak_bytes=step.peak_bytes,
         allocated_bytes=step.allocated_bytes,
         activation_bytes=step.activation_bytes,
-        cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (plain.peak_bytes - plain.fixed_bytes),
+        cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (baseline.peak_bytes - baseline.fixed_bytes),
         overhead=step.overhead,
         segments=len(plan.segments),
         nested=plan.is_nested,
