@@ -89,7 +89,7 @@ def _time(program, graph, node):
         return [table[Ref(node.name, i)] for i in range(len(node.outputs))]
 
     packing = tensor_packing.Packing((tuple(inputs), {}))
-    packing.release()
+    packing.take_tensors()
     reads = side_effects.discover(call, packing).reads
     values = [tf.convert_to_tensor(v.value) for v in reads]
     wanted = [i for i, ref in enumerate(refs) if ref in node.cost.wants]

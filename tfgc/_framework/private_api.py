@@ -37,7 +37,7 @@ class CallState:
         self.key = (flags, self._autocast)
 
     @contextlib.contextmanager
-    def restored(self):
+    def reentered(self):
         """Run a replay as if it still stood where the first run did.
 
         The context has no entry layer, so no layer takes itself for the

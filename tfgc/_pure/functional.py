@@ -87,7 +87,7 @@ class Scope(keras.StatelessScope):
     def apart(self, body, args, kwargs, xla):
         """Call a function that needs a graph of its own; writes and losses leave it as its results."""
         packing, runs = Packing((args, kwargs)), []
-        tensors = packing.release()
+        tensors = packing.take_tensors()
         # Not of a branch: the other one may read the same variable.
         here = contextlib.nullcontext if tf.executing_eagerly() else tf.compat.v1.get_default_graph().as_default
 
@@ -108,7 +108,7 @@ class Scope(keras.StatelessScope):
     def outcome(self, result, draws):
         """The `Run` of what was done in this scope: a function's result, and what it drew."""
         packed = Packing(result, made=True)
-        outputs = packed.release()
+        outputs = packed.take_tensors()
         sums = [checksum for _, checksum in self.notes or ()]
         tensors = [*outputs, *self.losses, *sums, *(value for _, value in self.written.values())]
         specs = [spec_of(t) for t in tensors]
@@ -178,10 +178,10 @@ class Run:
         return self.packing.unpack(tensors[:losses_at])
 
 
-def note(name, tensors):
-    """Note the checksums of what a layer made, if what runs now is to be compared with a second run."""
+def record_checksum(name: str, tensors: list) -> None:
+    """Record the checksums of what a layer made, if what runs now is to be compared with a second run."""
     if _noted.get() is not None:
-        _noted.get().extend(((name, spec_of(t)), replay_checksums.of(t)) for t in tensors if tf.is_tensor(t))
+        _noted.get().extend(((name, spec_of(t)), replay_checksums.checksum(t)) for t in tensors if tf.is_tensor(t))
 
 
 def run(fn, packing, tensors, variables, values, draws=contextlib.nullcontext):

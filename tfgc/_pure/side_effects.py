@@ -78,14 +78,14 @@ def discover(fn, packing):
     Layers not built yet are built by this, as by their first call.
     """
     scope, unread = None, frozenset()
-    found = packing.opaque
+    found = packing.unsupported
     taken = []
 
     def traced(*tensors):
         nonlocal scope, found, unread
         args, kwargs = packing.unpack(tensors)
         inlined = inner_functions.inlined(lambda *call: scope.apart(*call))
-        with Scope(None) as scope, inlined, graph_building.captures_watched(taken):
+        with Scope(None) as scope, inlined, graph_building.spy_on_captures(taken):
             result = Packing(fn(*args, **kwargs), made=True)
         unread = packing.unread(tensors, result.tensors)
         here = tf.compat.v1.get_default_graph()
@@ -93,7 +93,7 @@ def discover(fn, packing):
         inner = [name for name, value in made if value.graph is not here]
         if inner:
             found = f"{inner[0]} is set inside of tf.cond or tf.while_loop. Set it outside of the branch"
-        found = found or result.opaque
+        found = found or result.unsupported
         return result.tensors
 
     before, start = private_api.call_context(), python_random.state()

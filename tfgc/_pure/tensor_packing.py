@@ -27,7 +27,7 @@ class Packing:
 
     def __init__(self, value, made=False):
         self.tensors = []
-        self.opaque = None
+        self.unsupported = None
         self._made = made
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
@@ -49,7 +49,7 @@ class Packing:
             )
         if not tf.is_tensor(leaf):
             if isinstance(leaf, tf.TensorArray):
-                self.opaque = "it takes or returns a tf.TensorArray. Pass its stack() instead"
+                self.unsupported = "it takes or returns a tf.TensorArray. Pass its stack() instead"
             return ("static", leaf, (), ())
         (kind, logits), slots, known = tensor_attributes.activation(leaf), [], {}
         if kind is not None:
@@ -67,14 +67,14 @@ class Packing:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    def release(self):
+    def take_tensors(self) -> list[tf.Tensor]:
         """Hand over the tensors and keep only their dtypes and static shapes."""
         tensors, self.tensors = self.tensors, None
         self.specs = [spec_of(t) for t in tensors]
         return tensors
 
     def unpack(self, tensors):
-        """Put `tensors` (in the order of `release`) back into the structure."""
+        """Put `tensors` (in the order of `take_tensors`) back into the structure."""
         if self._flat:
             return list(tensors)
         leaves = []
@@ -135,8 +135,8 @@ class Packing:
         return tuple(None if spec.shape.rank is None else tuple(spec.shape) for spec in self.specs)
 
     @property
-    def tells_all(self):
-        """Whether `key` tells the values of everything but the tensors."""
+    def is_hashable(self) -> bool:
+        """Whether `key` holds the values of everything but the tensors."""
         return all(kind != "static" or isinstance(static, _FLAGS) for kind, static, _, _ in self._leaves)
 
     @property

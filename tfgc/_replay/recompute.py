@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfgc._errors import OptionError
 from tfgc._framework import layer_settings
 from tfgc._replay import call_checks
-from tfgc._replay.block import Block
+from tfgc._replay.block import block
 
 
 def recompute(fn):
@@ -49,7 +49,7 @@ def recompute(fn):
     if not callable(fn):
         raise OptionError(f"recompute takes a function, a layer or a model, not {fn!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
-    call, settings = fn, tuple
+    call, settings = fn, None
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])
 
@@ -57,14 +57,14 @@ def recompute(fn):
             with settings.watched():
                 return fn(*args, **kwargs)
 
-    block = Block(call, name=name, settings=settings)
+    run = block(call, name=name, cache_key=settings)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
     def recomputed(*args, **kwargs):
         call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
-        return fn(*args, **kwargs) if call_checks.is_empty(args, kwargs) else block(*args, **kwargs)
+        return fn(*args, **kwargs) if call_checks.is_empty(args, kwargs) else run(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
     recomputed.__tf_tracing_type__ = lambda _: _Itself(recomputed)

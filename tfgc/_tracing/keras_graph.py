@@ -184,12 +184,12 @@ class Program:
 
         `release` maps a node to the tensors that end with it; `watch(name, outputs)` is called after each.
         """
-        turns = None if backward_order.is_chain(self.graph, names) else backward_order.turns()
+        chain = None if backward_order.is_sequential(self.graph, names) else backward_order.new_chain()
         for name in names:
             step = self._steps[name]
             call = operation_fn(step.node.operation, training=step.training if training is None else training)
             run = functools.partial(step.call, call)
-            made = turns.take(run, [ref for _, ref in step.sources], table) if turns else run(table)
+            made = chain.run(run, [ref for _, ref in step.sources], table) if chain else run(table)
             table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
             if watch is not None:
                 watch(name, made)

@@ -16,7 +16,7 @@ from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import layer_settings, private_api
 from tfgc._pure import functional
 from tfgc._replay import call_checks
-from tfgc._replay.block import Block
+from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
 
 # For each model the layers that it was enabled by, and what stands in for their `call`: they may leave the model.
@@ -37,11 +37,13 @@ class LayerCall:
             with settings.watched():
                 made = original(*args, **kwargs)
             if check_replay:
-                functional.note(layer.path or layer.name, keras.tree.flatten(made))
+                functional.record_checksum(layer.path or layer.name, keras.tree.flatten(made))
             return made
 
         self._name = f"layer {layer.path or layer.name!r}"
-        self._block = Block(run, name=self._name, compiled=compile_segments, wrap=wrap, settings=settings, loose=True)
+        self._block = block(
+            run, name=self._name, compiled=compile_segments, wrap=wrap, cache_key=settings, captures_vary=True
+        )
 
     def __call__(self, *args, **kwargs):
         if private_api.is_inference() or private_api.in_stateless_scope():

@@ -36,7 +36,7 @@ def _probe(original, name, unrepeatable, kept):
         if private_api.in_stateless_scope():
             return original(*args, **kwargs)
         packing = tensor_packing.Packing((args, kwargs))
-        tensors = packing.release()
+        tensors = packing.take_tensors()
         try:
             effects = side_effects.discover(original, packing)
         except Exception as error:  # The plain call that follows raises what is the user's own mistake.

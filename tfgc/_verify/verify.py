@@ -115,7 +115,7 @@ class _Step:
         self._grader = _grader(model, loss, data[1] is not None)
         self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
         packing = tensor_packing.Packing(((data[0],), {"training": True}))
-        packing.release()
+        packing.take_tensors()
         effects = side_effects.discover(model, packing)
         self._states = _named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
         if self._grader is not None:
