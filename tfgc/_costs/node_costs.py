@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfgc._core.graph import Cost, Ref
 from tfgc._costs import gradient_graphs, tensor_lists
 from tfgc._errors import one_line
+from tfgc._framework import graph_building, keras_models
 from tfgc._pure import side_effects
 
 _READ = {}
@@ -77,7 +78,7 @@ def loss_course(graph, loss):
 
 
 def _course_of(loss, spec, target):
-    with tf.__internal__.FuncGraph("loss").as_default() as graph:
+    with graph_building.scratch_graph("loss").as_default() as graph:
         predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
         target = tf.compat.v1.placeholder(*target)
         with tf.GradientTape() as tape:
@@ -120,7 +121,7 @@ def _key(program, node, specs, wanted):
     """Equal for calls that trace to the same graph; None where that cannot be known."""
     operation, arguments, training = program.call_of(node.name)
     layer = isinstance(operation, keras.Layer)
-    parts = operation._flatten_layers() if layer else [operation]
+    parts = keras_models.layers_inside(operation) if layer else [operation]
     if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in parts):
         return None
     try:
@@ -139,7 +140,7 @@ def _read(program, node, specs, wanted):
     """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
     refs = tuple(dict.fromkeys(node.inputs))
     shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
-    with tf.__internal__.FuncGraph("cost").as_default() as graph:
+    with graph_building.scratch_graph("cost").as_default() as graph:
         table = {ref: tf.compat.v1.placeholder(shapes[ref].dtype, shapes[ref].shape) for ref in refs}
         inputs = list(table.values())
         sources = [table[ref] for ref in refs if flowing[ref]]

@@ -10,9 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.framework import op_callbacks
-from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+
+from tfgc._framework import versions
+from tfgc._framework.versions import attribute
+
+try:
+    from tensorflow.python.eager import record
+    from tensorflow.python.framework import op_callbacks
+    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+def scratch_graph(name: str) -> Any:
+    """A graph of a function that is never run, to trace in."""
+    return tf.__internal__.FuncGraph(name)
 
 
 @contextlib.contextmanager
@@ -53,11 +65,11 @@ def operations_replaced(types: Collection[str], instead: Callable[[str, tf.DType
 
     The operation, whose attributes TensorFlow reads, goes to a graph that is never run.
     """
-    graph, unused = tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph("unused")
-    create = graph._create_op_internal
+    graph, unused = tf.compat.v1.get_default_graph(), scratch_graph("unused")
+    create, create_unused = (attribute(g, "_create_op_internal") for g in (graph, unused))
 
     def created(op_type: str, *args: Any, **kwargs: Any) -> tf.Operation:
-        return (unused._create_op_internal if op_type in types else create)(op_type, *args, **kwargs)
+        return (create_unused if op_type in types else create)(op_type, *args, **kwargs)
 
     def replaced(op_type: str, outputs: list[tf.Tensor], _: Any) -> list[tf.Tensor]:
         drawn = op_type in types and outputs[0].graph is unused
@@ -177,4 +189,4 @@ def _enclosing(graph: Any) -> Iterator[Any]:
 def wait_for(tensor: tf.Tensor, others: Iterable[tf.Tensor]) -> None:
     """Let the operation of `tensor`, in the graph being built, wait for those of `others`."""
     operations = [other.op for other in others if other.graph is tensor.graph]
-    tensor.op._add_control_inputs(operations)
+    attribute(tensor.op, "_add_control_inputs")(operations)

@@ -8,7 +8,11 @@ then every replay holds a copy of its own. So constants are made not to wait, an
 
 import contextlib
 
+from collections.abc import Iterator, Sequence
+
 import tensorflow as tf
+
+from tfgc._framework.versions import attribute
 
 # TensorFlow leaves larger ones to each step (`ConstantFoldingOptions`), where those of a replay had better wait.
 _MOST = 10 * 2**20
@@ -16,7 +20,7 @@ _LEAST = 2**10
 
 
 @contextlib.contextmanager
-def shared(upstream):
+def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
     """Let no constant made in here wait for `upstream`, tensors that all else waits for by control dependencies."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
@@ -27,19 +31,20 @@ def shared(upstream):
     for op in free:
         others = [c for c in op.control_inputs if c not in fence]
         if len(others) < len(op.control_inputs):
-            op._remove_all_control_inputs()
-            op._add_control_inputs(others)
+            attribute(op, "_remove_all_control_inputs")()
+            attribute(op, "_add_control_inputs")(others)
     inside = set(made) - free
     for op in inside:
         read = {tensor.op for tensor in op.inputs}
         # TensorFlow adds no control edge to an operation that reads one that has it.
         if read & free and not read & inside:
-            op._add_control_inputs([c for c in fence if c not in op.control_inputs])
+            attribute(op, "_add_control_inputs")([c for c in fence if c not in op.control_inputs])
 
 
-def _worth_freeing(operations):
+def _worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
     """Constants that are folded into large ones, and all that they are made of."""
-    constant, free = set(), set()
+    constant: set[tf.Operation] = set()
+    free: set[tf.Operation] = set()
     for op in operations:
         if op.type == "Const" or (op.inputs and not op.op_def.is_stateful and all(t.op in constant for t in op.inputs)):
             constant.add(op)
@@ -49,5 +54,5 @@ def _worth_freeing(operations):
     return free
 
 
-def _bytes(tensor):
+def _bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -14,12 +14,11 @@ a function keeps to that (no raw `tf.random`, no write to a plain
 import contextlib
 import contextvars
 import dataclasses
-import sys
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import keras_models, private_api
 from tfgc._pure import inner_functions, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
@@ -69,8 +68,7 @@ class Scope(keras.StatelessScope):
         self.state_mapping[id(variable)] = tf.stop_gradient(value) if given is None else _read_after_write(given, value)
 
     def add_loss(self, loss):
-        # Keras passes the loss and not the layer; the caller is Layer.add_loss.
-        self._makers[id(loss)] = sys._getframe(1).f_locals["self"]
+        self._makers[id(loss)] = keras_models.maker_of_loss()
         super().add_loss(loss)
 
     def __enter__(self):
@@ -80,9 +78,8 @@ class Scope(keras.StatelessScope):
     def __exit__(self, *exception):
         super().__exit__(*exception)
         _noted.reset(self._outer_notes)
-        # A layer remembers its losses by id, and ids are used again.
         for loss, layer in zip(self.losses, self.loss_layers):
-            layer._loss_ids.discard(id(loss))
+            keras_models.forget_loss(layer, loss)
 
     def apart(self, body, args, kwargs, xla):
         """Call a function that needs a graph of its own; writes and losses leave it as its results."""

@@ -39,7 +39,7 @@ class Packing:
         """Replace a leaf by (kind, static part, slots of its tensors, attributes and their slots)."""
         if isinstance(leaf, (keras.Variable, tf.Variable)):
             return ("static", leaf, (), ())
-        if isinstance(leaf, tf.__internal__.CompositeTensor):
+        if tensor_attributes.is_composite(leaf):
             parts = tf.nest.flatten(leaf, expand_composites=True)
             return ("composite", tf.type_spec_from_value(leaf), tuple(map(self._slot, parts)), ())
         if isinstance(leaf, keras.KerasTensor):
@@ -107,7 +107,7 @@ class Packing:
                 continue
             # Of the logits behind a tensor `unpack` itself makes one operation.
             least = {slots[0]: 1} if static is not None else {}
-            for slot in {*least, *(slot for name, slot in hung if name == "_keras_logits")} - {slots[-1]}:
+            for slot in {*least, *(slot for name, slot in hung if name == tensor_attributes.LOGITS)} - {slots[-1]}:
                 consumers = len(given[slot].consumers())
                 if consumers <= least.get(slot, 0) and id(given[slot]) not in returned:
                     found.add(slot)

@@ -1,6 +1,6 @@
 """Read a Keras model into a Graph, and run its nodes by name.
 
-The only file that knows how Keras stores a functional graph. A `Program` is the runnable side of a `Graph`: the same
+A `Program` is the runnable side of a `Graph`: the same
 node names, with the layer and the symbolic arguments behind each. It calls each layer just as `Functional.call` does,
 so a node does exactly what it does in the model.
 """
@@ -10,13 +10,12 @@ import functools
 import re
 
 import keras
-from keras.src.models.functional import Functional, operation_fn, unpack_singleton
-from keras.src.models.sequential import Sequential
 
 from tfgc._core import node_order
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._errors import OptionError, UnsupportedModelError, did_you_mean
-from tfgc._framework import backward_order
+from tfgc._framework import backward_order, keras_models, tensor_attributes
+from tfgc._framework.keras_models import FunctionalGraph
 from tfgc._tracing import shapes, submodels
 
 
@@ -58,7 +57,7 @@ class _Step:
         given = {ref: specs[ref] for _, ref in self.sources}
         if all(None not in t.shape for t in made) or any(None in t.shape for t in given.values()):
             return made
-        function = operation_fn(self.node.operation, training=True)
+        function = keras_models.call_with_training(self.node.operation, training=True)
         return shapes.traced(functools.partial(self.call, function), given, made)
 
 
@@ -99,22 +98,19 @@ class Program:
 
     def _flatten(self, function, refs, path, training):
         """Add a step for each call in `function`, in Keras's order; fill `refs`."""
-        for depth in sorted(function._nodes_by_depth, reverse=True):
-            for node in function._nodes_by_depth[depth]:
-                if node.is_input or not node.operation:
-                    continue
-                name = self._name(path + _base_name(node.operation))
-                inner = _flattenable(node)
-                if inner is None:
-                    sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
-                    self._steps[name] = _Step(node, sources, training)
-                    refs.update((id(t), Ref(name, i)) for i, t in enumerate(node.outputs))
-                    continue
-                self._read.append((node.operation, inner))
-                given = node.arguments.kwargs.get("training")
-                inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
-                self._flatten(inner, inside, f"{name}/", training if given is None else given)
-                refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
+        for node in function.calls():
+            name = self._name(path + _base_name(node.operation))
+            inner = _flattenable(node)
+            if inner is None:
+                sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
+                self._steps[name] = _Step(node, sources, training)
+                refs.update((id(t), Ref(name, i)) for i, t in enumerate(node.outputs))
+                continue
+            self._read.append((node.operation, inner))
+            given = node.arguments.kwargs.get("training")
+            inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
+            self._flatten(inner, inside, f"{name}/", training if given is None else given)
+            refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
 
     def _name(self, name):
         unique, call = name, 0
@@ -142,7 +138,7 @@ class Program:
             operation = step.node.operation
             if not isinstance(operation, keras.Layer):
                 continue
-            layers = operation._flatten_layers()
+            layers = keras_models.layers_inside(operation)
             keys = {id(layer) for layer in layers} | {id(v) for v in operation.non_trainable_variables}
             if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in layers):
                 keys.add("custom")
@@ -153,7 +149,7 @@ class Program:
     @property
     def is_current(self):
         """Whether the model, and the nested ones that were flattened, still have the graphs that were read."""
-        return all(_function_of(model) is function for model, function in self._read)
+        return all(keras_models.functional_graph(model) == function for model, function in self._read)
 
     @property
     def steps(self):
@@ -172,11 +168,11 @@ class Program:
 
     def feed(self, inputs, mask=None):
         """The table of tensors to start from, as `Functional.call` prepares it."""
-        flat = self._function._standardize_inputs(inputs)
+        flat = self._function.flat_inputs(inputs)
         if mask is not None:
             for tensor, its_mask in zip(flat, keras.tree.flatten(mask)):
                 if its_mask is not None:
-                    tensor._keras_mask = its_mask
+                    tensor_attributes.set_mask(tensor, its_mask)
         return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
 
     def run(self, names, table, training=None, release=None, watch=None):
@@ -187,7 +183,8 @@ class Program:
         chain = None if backward_order.is_sequential(self.graph, names) else backward_order.new_chain()
         for name in names:
             step = self._steps[name]
-            call = operation_fn(step.node.operation, training=step.training if training is None else training)
+            given = step.training if training is None else training
+            call = keras_models.call_with_training(step.node.operation, training=given)
             run = functools.partial(step.call, call)
             made = chain.run(run, [ref for _, ref in step.sources], table) if chain else run(table)
             table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
@@ -206,44 +203,33 @@ class Program:
 
     def collect(self, table):
         """The model's outputs in their structure."""
-        return unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
+        return keras_models.unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
 
     def structured_outputs(self, tensors):
         """Tensors in the structure of the model's outputs."""
-        return keras.tree.pack_sequence_as(self._function._outputs_struct, tensors)
+        return self._function.structured_outputs(tensors)
 
     def structured_inputs(self, tensors):
         """Tensors in the structure of the model's inputs."""
-        return keras.tree.pack_sequence_as(self._function._inputs_struct, tensors)
+        return self._function.structured_inputs(tensors)
 
 
 def functional_of(model):
     """Return the functional graph of a model, or say why it has none."""
-    function = _function_of(model)
+    function = keras_models.functional_graph(model)
     if function is not None:
         return function
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is no keras.Model")
-    if _is_graph(model):
+    if keras_models.runs_graph(model):
         raise UnsupportedModelError(
             f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
             "keras.Input(shape), or call it once on a batch"
         )
-    told = f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read"
-    raise UnsupportedModelError(f"{told}. {submodels.advice(model, _is_graph)}")
-
-
-def _is_graph(model):
-    """Whether a model runs a graph of Keras's, if perhaps one that is not yet built."""
-    kind = next((kind for kind in (Sequential, Functional) if isinstance(model, kind)), None)
-    return kind is not None and type(model).call is kind.call
-
-
-def _function_of(model):
-    """The functional graph of a model; None if it has none."""
-    if not _is_graph(model):
-        return None
-    return model._functional if isinstance(model, Sequential) else model
+    raise UnsupportedModelError(
+        f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read. "
+        f"{submodels.advice(model, keras_models.runs_graph)}"
+    )
 
 
 def is_patched_call(layer):
@@ -267,7 +253,7 @@ def _flattenable(node):
         except (ValueError, TypeError):
             return None
     same = len(inner.inputs) == len(node.input_tensors) and all(
-        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and getattr(outer, "_keras_mask", None) is None
+        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and tensor_attributes.mask_of(outer) is None
         for t, outer in zip(inner.inputs, node.input_tensors)
     )
     return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None

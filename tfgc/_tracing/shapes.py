@@ -7,6 +7,7 @@ settle. The call is then traced on symbolic tensors of the full sizes: nothing i
 import keras
 import tensorflow as tf
 
+from tfgc._framework import graph_building
 from tfgc._pure import inner_functions
 
 
@@ -20,7 +21,7 @@ def traced(call, given, declared):
             the inputs' size where their first dimension is None.
     """
     try:
-        with tf.__internal__.FuncGraph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
+        with graph_building.scratch_graph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
             made = call({key: _placeholder(tensor) for key, tensor in given.items()})
     except Exception:  # The layer is the user's code; training it plainly may still work.
         batch = next((tensor.shape[0] for tensor in given.values() if tensor.shape), None)

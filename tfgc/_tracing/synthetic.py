@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Ref
 from tfgc._errors import OptionError
+from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
 _SEED = 0
@@ -41,7 +42,7 @@ def batch(model, batch_size, input_shapes=None):
 def _words(model):
     """Words for string inputs, and how many of them make one string."""
     words, length = [], 1
-    for layer in model._flatten_layers():
+    for layer in keras_models.layers_inside(model):
         if isinstance(layer, (keras.layers.StringLookup, keras.layers.TextVectorization)):
             lines = isinstance(layer, keras.layers.TextVectorization)
             length = _LINE if lines else length

@@ -6,6 +6,7 @@ import keras
 
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._framework import keras_models
 from tfgc._planning import planner
 from tfgc._tracing import keras_graph
 from tfgc._training import layer_calls, stale_traces
@@ -86,9 +87,8 @@ def enable(
         raise OptionError(f"check_replay=True compares tfgc's own two runs: leave wrap={wrap!r} out")
     how = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
     switch(model, plan, strategy, budget, layers, **how)
-    stale_traces.renew(
-        model, "tfgc.enable", [layer for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)]
-    )
+    changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
+    stale_traces.renew(model, "tfgc.enable", changed)
     return model
 
 

@@ -13,7 +13,7 @@ import weakref
 import keras
 
 from tfgc._errors import OptionError, did_you_mean
-from tfgc._framework import layer_settings, private_api
+from tfgc._framework import keras_models, layer_settings, private_api
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
@@ -58,7 +58,7 @@ def choose(model, chosen):
     """Return the layers of `model` that are meant: layer objects, names (every layer so named) or paths."""
     if isinstance(chosen, str | keras.Layer):
         raise OptionError(f"layers={chosen!r}: give a list of layers or of their names")
-    parts = [layer for layer in model._flatten_layers() if not isinstance(layer, keras.layers.InputLayer)]
+    parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
     # Before it is built a layer has no path.
     known = sorted({name for layer in parts for name in (layer.name, layer.path) if name})
     found = []
@@ -90,7 +90,7 @@ def restore_calls(model):
     """Give a model and every layer of it their own `call` back; return those that had another one."""
     gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
-    changed = {layer for layer in [*model._flatten_layers(), *gone] if keras_graph.is_patched_call(layer)}
+    changed = {layer for layer in [*keras_models.layers_inside(model), *gone] if keras_graph.is_patched_call(layer)}
     for layer in changed:
         del layer.call
     return changed
@@ -99,7 +99,7 @@ def restore_calls(model):
 @contextlib.contextmanager
 def restored(model):
     """Run a model plainly in here; afterwards it is enabled again if it was."""
-    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)}
+    calls = {layer: vars(layer)["call"] for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)}
     replaced = _replaced.get(model)
     restore_calls(model)
     try:

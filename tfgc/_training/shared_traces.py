@@ -15,12 +15,12 @@ import keras
 from tfgc._core.graph import Ref
 from tfgc._core.plan import Segment
 from tfgc._costs import node_costs
+from tfgc._framework import keras_models
 from tfgc._replay.known_calls import Counterpart, KnownCalls
 from tfgc._tracing.keras_graph import Program
 
 _PLAIN = (bool, int, float, str, type(None))
 _BOOKS = ("keras.", "inspect", "collections", "_thread", "weakref")
-_NAMES = ("name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes")
 
 
 def signature(
@@ -46,7 +46,7 @@ def signature(
         if call is None or not _is_comparable(operation, arguments):
             return None
         layer = isinstance(operation, keras.Layer)
-        inside = operation._flatten_layers() if layer else [operation]
+        inside = keras_models.layers_inside(operation) if layer else [operation]
         state = [*inside, *operation.variables] if layer else []
         same = tuple(seen.setdefault(id(thing), len(seen)) for thing in state)
         attributes = tuple(map(_attributes, inside))
@@ -64,7 +64,7 @@ def counterparts(program: Program, first: Sequence[str], second: Sequence[str]) 
         layers = [program.call_of(name)[0] for name in (one, other)]
         if not isinstance(layers[0], keras.Layer):
             continue
-        flat = zip(*(layer._flatten_layers() for layer in layers))
+        flat = zip(*(keras_models.layers_inside(layer) for layer in layers))
         variables = zip(*(layer.variables for layer in layers))
         pairs.update((id(a), b) for group in (flat, variables) for a, b in group)
     return pairs
@@ -98,7 +98,7 @@ def _of_keras(config: Any) -> Iterator[bool]:
 
 def _attributes(operation: keras.Operation) -> tuple | None:
     """What a layer or op has been given besides its configuration; None if that cannot be compared."""
-    own = {key: value for key, value in vars(operation).items() if key not in _NAMES and not key.startswith("_self_")}
+    own = keras_models.own_attributes(operation)
     found = []
     for key in sorted(own):
         leaves = keras.tree.flatten(own[key])

@@ -14,6 +14,7 @@ from tfgc import strategies
 from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError, check_int
+from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
 
@@ -130,29 +131,31 @@ def _no_traces_left(program):
     inbound nodes it has of its own, and those that were taken away.
     """
     layers = {id(step.node.operation): step.node.operation for step in program.steps}
-    before = [(layer, len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in layers.values()]
+    before = [(layer, *map(len, keras_models.node_lists(layer))) for layer in layers.values()]
     removed = []
     try:
         yield removed
     finally:
         for layer, inbound, outbound in before:
-            if layer._inbound_nodes[inbound:]:
-                removed.append((layer, inbound, layer._inbound_nodes[inbound:]))
-            del layer._inbound_nodes[inbound:]
-            del layer._outbound_nodes[outbound:]
+            into, out = keras_models.node_lists(layer)
+            if into[inbound:]:
+                removed.append((layer, inbound, into[inbound:]))
+            del into[inbound:]
+            del out[outbound:]
 
 
 @contextlib.contextmanager
 def _traces_back(removed):
     """Put removed nodes back for a while, where their positions still stand."""
     for layer, inbound, nodes in removed:
-        if len(layer._inbound_nodes) != inbound:
+        into, _ = keras_models.node_lists(layer)
+        if len(into) != inbound:
             raise TfgcError(
                 f"layer {layer.name!r} was called on symbolic tensors since the model was split; split it again"
             )
-        layer._inbound_nodes.extend(nodes)
+        into.extend(nodes)
     try:
         yield
     finally:
         for layer, inbound, _ in removed:
-            del layer._inbound_nodes[inbound:]
+            del keras_models.node_lists(layer)[0][inbound:]

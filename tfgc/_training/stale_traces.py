@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import StaleTraceWarning
-from tfgc._framework import private_api
+from tfgc._framework import keras_models, private_api
 
 _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
@@ -82,7 +82,7 @@ def _stale(model, functions, inside):
 def _functions_inside(changed):
     """The `call`s of changed layers and methods of their parts that are `tf.function`s: the change is around them."""
     for layer in changed:
-        for part in layer._flatten_layers():
+        for part in keras_models.layers_inside(layer):
             for kind in type(part).__mro__:
                 for name, value in vars(kind).items():
                     if isinstance(value, _FUNCTION) and (part is not layer or name == "call"):

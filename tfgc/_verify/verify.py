@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfgc._core.modes import MODES
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
-from tfgc._framework import tensor_attributes
+from tfgc._framework import keras_models, tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
 from tfgc._training import enable, layer_calls, train_step
@@ -169,7 +169,7 @@ class _Step:
             return loss, self._grader.compute_metrics(x, y, outputs, weight)
         flat = tf.nest.flatten(outputs)
         behind = [
-            value for tensor in flat for name, value in tensor_attributes.attributes(tensor) if name == "_keras_logits"
+            value for tensor in flat for name, value in tensor_attributes.attributes(tensor) if name == tensor_attributes.LOGITS
         ]
         flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
@@ -219,7 +219,7 @@ def _parts(model, chosen):
 
 def _tolerances(model, chosen):
     """The coarsest dtype that layers compute in, and how often something is used at most, for `StepComparison`."""
-    dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+    dtypes = {layer.compute_dtype for layer in keras_models.layers_inside(model)}
     coarsest = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
     if chosen is not None:
         return coarsest, 16
