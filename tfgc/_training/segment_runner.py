@@ -1,7 +1,7 @@
-"""Run a model segment by segment, and split it into models.
+"""Run a model segment by segment.
 
-A segment is a pure function of the tensors that its nodes read from outside. A
-tensor that only passes by is no argument of it. The `Runner` keeps live tensors
+A segment is a pure function of the tensors that its nodes read from outside.
+Pass-through tensors are not arguments. The `Runner` keeps live tensors
 in a table and drops each after its last use.
 
 A segment with an inner plan first runs its nodes plainly, as any other; its replay
@@ -44,8 +44,8 @@ class Runner:
     Args:
         model: The model whose layers run.
         plan: The `Plan`.
-        replan: Makes a plan for the model when that has changed; None where the plan is the user's own.
-        wrap: None, or `tf.recompute_grad` to use it in place of tfgc's own.
+        replan: Makes a plan for the model when that has changed; None where the user gave the plan.
+        wrap: None, or `tf.recompute_grad` to replace tfgc's replay.
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
     """
@@ -63,22 +63,22 @@ class Runner:
         self._original = type(model).call
         self._model = model
         self._replan = replan
-        self._how = (wrap, compile_segments, functional.record_checksum if check_replay else None)
+        self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None)
         self._read(plan)
 
-    def _read(self, plan):
+    def _read(self, plan: Plan) -> None:
         program = keras_graph.Program(self._model)
         plan.check(program.graph)
         self.plan, self._program = plan, program
-        self._run = _chain(_How(program, *self._how), plan.segments, program.outputs)
+        self._run = _SegmentChain(RunOptions(program, *self._options), plan.segments, program.outputs)
 
     @property
-    def is_current(self):
+    def is_current(self) -> bool:
         """Whether the model still has the graph that was read."""
         return self._program.is_current
 
     def _follow(self) -> None:
-        # Whoever calls may be tracing.
+        # The caller may be tracing.
         with tf.init_scope():
             try:
                 self._read(self.plan)
@@ -90,7 +90,7 @@ class Runner:
                 self._read(self._replan())
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Stand in for the model's own `call`; `training=False` runs that one."""
+        """Replace the model's `call`; `training=False` runs the original."""
         if training is False:
             return self._original(self._model, inputs, training=False, mask=mask)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
