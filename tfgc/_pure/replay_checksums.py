@@ -21,7 +21,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def checksum(tensor: tf.Tensor) -> tf.Tensor:
-    """The checksum of a tensor: whole numbers of shape (4,)."""
+    """The checksum of a tensor: integers of shape (4,)."""
     if tensor.dtype == tf.string:
         tensor = tf.strings.to_hash_bucket_fast(tensor, 2**20)
     precision = _epsilon(tensor.dtype.real_dtype) if tensor.dtype.is_floating or tensor.dtype.is_complex else 0.0
@@ -43,7 +43,7 @@ def _epsilon(dtype: tf.DType) -> float:
 
 
 def _weighted(values: tf.Tensor) -> tf.Tensor:
-    """A sum in which every place has another weight: multiples of the golden ratio, without their whole part."""
+    """A sum in which every place has another weight: the fractional parts of multiples of the golden ratio."""
     places = tf.cast(tf.range(tf.size(values)), tf.float64)
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.math.mod(places * _GOLDEN, 1.0))
 
@@ -66,14 +66,14 @@ def raise_if_different(
     """
     if private_api.in_xla():
         raise OptionError("check_replay=True cannot stop a step that XLA compiles: leave it or jit_compile=True out")
-    first, again = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
-    difference = tf.abs(first - again)[:, :3]
-    alike = (difference <= first[:, 3:]) | ~(tf.math.is_finite(first[:, :3]) | tf.math.is_finite(again[:, :3]))
+    ones, others = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
+    difference = tf.abs(ones - others)[:, :3]
+    alike = (difference <= ones[:, 3:]) | ~(tf.math.is_finite(ones[:, :3]) | tf.math.is_finite(others[:, :3]))
     wrong = ~tf.reduce_all(alike, axis=1)
     at = tf.argmax(wrong)
     which = tf.argmax(tf.where(alike[at], tf.zeros((), tf.float64), difference[at] + 1))
     culprit = tf.gather(tf.constant(labels), at)
-    values = first[at, which], again[at, which]
+    values = ones[at, which], others[at, which]
     if tf.executing_eagerly():
         if bool(wrong[at]):
             raise ReplayMismatchError(_message(name, culprit.numpy().decode(), *(float(v) for v in values)))
