@@ -8,6 +8,8 @@ so a node does exactly what it does in the model.
 import dataclasses
 import functools
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 
@@ -19,10 +21,13 @@ from tfgc._framework.keras_models import FunctionalGraph
 from tfgc._tracing import shapes, submodels
 
 
-def read(model, batch_size=None, input_shapes=None):
+Shapes = Mapping[str, Sequence[int | None]]
+
+
+def read(model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None) -> Graph:
     """Read a built Sequential or functional model into a `Graph`.
 
-    Nested models are flattened into the nodes of their own, except where they
+    Nested models are replaced by their nodes, except where they
     are called on masked inputs or change the dtype or rank of an input.
 
     Args:
@@ -42,16 +47,17 @@ def read(model, batch_size=None, input_shapes=None):
 class _Step:
     """One node's call: the layer, its symbolic arguments, and their `Ref`s."""
 
-    node: object
-    sources: tuple
-    training: object
+    node: Any
+    sources: tuple[tuple[int, Ref], ...]
+    training: bool | None
 
-    def call(self, function, table):
+    def call(self, function: Callable, table: Mapping[Ref, Any]) -> list[Any]:
+        """Call a function in place of the layer, on tensors of a table."""
         filled = {key: table[ref] for key, ref in self.sources}
         args, kwargs = self.node.arguments.fill_in(filled)
         return keras.tree.flatten(function(*args, **kwargs))
 
-    def outputs(self, specs):
+    def outputs(self, specs: Mapping[Ref, keras.KerasTensor]) -> list[keras.KerasTensor]:
         """What it makes of inputs of these sizes, as `keras.KerasTensor`s."""
         made = self.call(self.node.operation.compute_output_spec, specs)
         given = {ref: specs[ref] for _, ref in self.sources}
@@ -68,17 +74,19 @@ class Program:
         graph: The `Graph`.
     """
 
-    def __init__(self, model, batch_size=None, input_shapes=None):
+    def __init__(
+        self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None
+    ) -> None:
         self._model = model
         self._function = functional_of(model)
-        self._steps = {}
-        self._read = [(model, self._function)]
+        self._steps: dict[str, _Step] = {}
+        self._read: list[tuple[Any, FunctionalGraph]] = [(model, self._function)]
         self._names = {t.name for t in self._function.inputs}
         inputs = {t.name: t for t in self._function.inputs}
         for name in input_shapes or {}:
             if name not in inputs:
                 raise OptionError(f"input_shapes: the model has no input {name!r}{did_you_mean(name, inputs)}")
-        specs = {Ref(name): _resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
+        specs = {Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
         refs = {id(t): Ref(t.name) for t in self._function.inputs}
         self._flatten(self._function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self._function.outputs)
@@ -96,7 +104,7 @@ class Program:
             batch_size,
         )
 
-    def _flatten(self, function, refs, path, training):
+    def _flatten(self, function: FunctionalGraph, refs: dict[int, Ref], path: str, training: bool | None) -> None:
         """Add a step for each call in `function`, in Keras's order; fill `refs`."""
         for node in function.calls():
             name = self._name(path + _base_name(node.operation))
@@ -112,7 +120,7 @@ class Program:
             self._flatten(inner, inside, f"{name}/", training if given is None else given)
             refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
 
-    def _name(self, name):
+    def _name(self, name: str) -> str:
         unique, call = name, 0
         while unique in self._names:
             call += 1
@@ -120,26 +128,27 @@ class Program:
         self._names.add(unique)
         return unique
 
-    def _node(self, name, specs):
+    def _node(self, name: str, specs: Mapping[Ref, Spec]) -> Node:
         step = self._steps[name]
         outputs = tuple(specs[Ref(name, i)] for i in range(len(step.node.outputs)))
         inputs = tuple(ref for _, ref in step.sources)
         declared = tuple(_spec(t) for t in step.node.outputs)
         return Node(name, inputs, outputs, type(step.node.operation).__name__, declared)
 
-    def _pinned(self):
+    def _pinned(self) -> list[tuple[int, int]]:
         """Pairs of steps whose order may matter: they could share state.
 
         Calls that touch the same layer or variable keep Keras's order, and so do
         all custom layers, which may draw from Keras's global random generator.
         """
-        last, pairs = {}, []
+        last: dict[int | str, int] = {}
+        pairs: list[tuple[int, int]] = []
         for i, step in enumerate(self._steps.values()):
             operation = step.node.operation
             if not isinstance(operation, keras.Layer):
                 continue
             layers = keras_models.layers_inside(operation)
-            keys = {id(layer) for layer in layers} | {id(v) for v in operation.non_trainable_variables}
+            keys: set[int | str] = {id(thing) for thing in [*layers, *operation.non_trainable_variables]}
             if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in layers):
                 keys.add("custom")
             pairs += [(last[key], i) for key in keys if key in last]
@@ -147,26 +156,26 @@ class Program:
         return pairs
 
     @property
-    def is_current(self):
+    def is_current(self) -> bool:
         """Whether the model, and the nested ones that were flattened, still have the graphs that were read."""
         return all(keras_models.functional_graph(model) == function for model, function in self._read)
 
     @property
-    def steps(self):
+    def steps(self) -> Iterable[_Step]:
         """Every call of the model, in Keras's order."""
         return self._steps.values()
 
-    def call_of(self, name):
-        """The layer or op behind a node, its symbolic arguments, and its own `training`."""
+    def call_of(self, name: str) -> tuple[keras.Operation, tuple[tuple, dict], bool | None]:
+        """The layer or op behind a node, its symbolic arguments, and the `training` that it was called with."""
         step = self._steps[name]
         return step.node.operation, (step.node.arguments.args, step.node.arguments.kwargs), step.training
 
-    def layers(self, names):
+    def layers(self, names: Iterable[str]) -> list[keras.Layer]:
         """The layers that nodes call."""
         called = (self._steps[name].node.operation for name in names)
         return [op for op in called if isinstance(op, keras.Layer)]
 
-    def feed(self, inputs, mask=None):
+    def feed(self, inputs: Any, mask: Any = None) -> dict[Ref, Any]:
         """The table of tensors to start from, as `Functional.call` prepares it."""
         flat = self._function.flat_inputs(inputs)
         if mask is not None:
@@ -175,10 +184,22 @@ class Program:
                     tensor_attributes.set_mask(tensor, its_mask)
         return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
 
-    def run(self, names, table, training=None, release=None, watch=None):
+    def run(
+        self,
+        names: Sequence[str],
+        table: dict[Ref, Any],
+        training: bool | None = None,
+        release: Mapping[str, Iterable[Ref]] | None = None,
+        watch: Callable[[str, list], Any] | None = None,
+    ) -> None:
         """Run nodes, adding their outputs to `table`.
 
-        `release` maps a node to the tensors that end with it; `watch(name, outputs)` is called after each.
+        Args:
+            names: The nodes, in order.
+            table: The tensors that they read.
+            training: As in a call of the model.
+            release: For each node the tensors to drop from the table after it.
+            watch: Called as `watch(name, outputs)` after each node.
         """
         chain = None if backward_order.is_sequential(self.graph, names) else backward_order.new_chain()
         for name in names:
@@ -193,7 +214,7 @@ class Program:
             for ref in (release or {}).get(name, ()):
                 del table[ref]
 
-    def placeholder(self, ref):
+    def placeholder(self, ref: Ref) -> keras.KerasTensor:
         """A fresh `keras.Input` for a tensor of the model."""
         for t in self._function.inputs:
             if t.name == ref.node:
@@ -201,26 +222,26 @@ class Program:
         made = self._steps[ref.node].node.outputs[ref.index]
         return keras.Input(batch_shape=made.shape, dtype=made.dtype)
 
-    def collect(self, table):
+    def collect(self, table: Mapping[Ref, Any]) -> Any:
         """The model's outputs in their structure."""
         return keras_models.unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
 
-    def structured_outputs(self, tensors):
+    def structured_outputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the model's outputs."""
         return self._function.structured_outputs(tensors)
 
-    def structured_inputs(self, tensors):
+    def structured_inputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the model's inputs."""
         return self._function.structured_inputs(tensors)
 
 
-def functional_of(model):
+def functional_of(model: Any) -> FunctionalGraph:
     """Return the functional graph of a model, or say why it has none."""
     function = keras_models.functional_graph(model)
     if function is not None:
         return function
     if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is no keras.Model")
+        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
     if keras_models.runs_graph(model):
         raise UnsupportedModelError(
             f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
@@ -232,13 +253,13 @@ def functional_of(model):
     )
 
 
-def is_patched_call(layer):
-    """Return True if something of tfgc stands in for the `call` of a layer or model."""
+def is_patched_call(layer: keras.Layer) -> bool:
+    """Return True if tfgc replaced the `call` of a layer or model."""
     return getattr(vars(layer).get("call"), "is_patched_call", False)
 
 
-def _flattenable(node):
-    """The functional graph of a nested model whose nodes can stand for its call."""
+def _flattenable(node: Any) -> FunctionalGraph | None:
+    """The functional graph of a nested model whose nodes can replace its call, or None."""
     operation = node.operation
     if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
         return None
@@ -259,28 +280,13 @@ def _flattenable(node):
     return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
 
 
-def _base_name(operation):
+def _base_name(operation: keras.Operation) -> str:
     """A layer's name; for an op its kind: Keras numbers ops anew when it loads or clones a model."""
     if isinstance(operation, keras.Layer):
         return operation.name
     return "ops." + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operation).__name__).lower()
 
 
-def _resized(tensor, batch_size, shape):
-    full = list(tensor.shape)
-    if shape is not None:
-        shape = tuple(shape)
-        fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
-        if not fits:
-            raise OptionError(f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}")
-        full[1:] = shape
-    if batch_size is not None and full:
-        if full[0] not in (None, batch_size):
-            raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
-        full[0] = batch_size
-    return shapes.like(tensor, full)
-
-
-def _spec(tensor, settled=False):
-    """The `Spec` of a tensor; if all input sizes are settled, what is still unknown depends on values."""
+def _spec(tensor: keras.KerasTensor, settled: bool = False) -> Spec:
+    """The `Spec` of a tensor; if all input sizes are known, a size that is still unknown depends on values."""
     return Spec(tuple(tensor.shape), str(tensor.dtype), settled and None in tensor.shape)
