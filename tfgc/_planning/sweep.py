@@ -1,9 +1,13 @@
 """The front of plans of one model, as records to render."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+
+import keras
 
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, budget_fit
@@ -15,16 +19,25 @@ from tfgc.strategies import budget as budget_strategy
 
 
 def sweep(
-    model, network, batch_size, *, points=12, budgets=(), plans=(), input_shapes=None, measure=False, optimizer=None
-):  # fmt: skip
+    model: keras.Model,
+    network: str,
+    batch_size: int | None,
+    *,
+    points: int = 12,
+    budgets: Sequence[int | str] = (),
+    plans: Sequence[tuple[str, Plan]] = (),
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    measure: bool = False,
+    optimizer: keras.Optimizer | str | None = None,
+) -> Front:
     """Return the `Front` of a model.
 
     Args:
         model, batch_size, input_shapes, measure, optimizer: As for `tfgc.plan`.
         network: Its name.
-        points: How many plans of the front to tell of, besides those that budgets choose.
+        points: How many plans of the front to include, besides those that budgets choose.
         budgets: Budgets to choose a plan for, as people write them.
-        plans: Pairs of a name and a `Plan`, to tell of beside the front.
+        plans: Pairs of a name and a `Plan`, to list beside the front.
     """
     points = check_int("points", points, least=2)
     declared = keras_graph.read(model)
@@ -37,7 +50,15 @@ def sweep(
     return front_of(graph, annotated.fixed_bytes(model, optimizer), network, points, budgets, plans)
 
 
-def front_of(graph, fixed, network, points=12, budgets=(), plans=(), front=None):
+def front_of(
+    graph: Graph,
+    fixed: int,
+    network: str,
+    points: int = 12,
+    budgets: Sequence[int | str] = (),
+    plans: Sequence[tuple[str, Plan]] = (),
+    front: Sequence[tuple[int, Plan]] | None = None,
+) -> Front:
     """The `Front` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
 
     `front` is that of the strategy `budget`, where it is known already.
@@ -88,7 +109,9 @@ def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> Fro
     )
 
 
-def _bought(graph, front, limit, fixed):
+def _bought(
+    graph: Graph, front: Sequence[tuple[int, Plan]], limit: int, fixed: int
+) -> tuple[Plan | None, int | None]:
     """The plan that a budget buys and None, or None and the least budget that buys one."""
     try:
         return budget_fit.from_front(graph, front, limit, fixed), None
