@@ -176,7 +176,7 @@ def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_tra
         inner = _SegmentChain(uncompiled, segment.inner.segments, function.produced, f"{number}.")
         replay_fn = functools.partial(function.run_by, inner)
     member = first = None
-    if options.watch is None:  # What is watched goes by the names of its own layers, so it shares nothing.
+    if options.watch is None:  # A watched segment reports the names of its layers, so it shares no traces.
         member = shared_traces.Member(options.program, segment, function.nodes, function.needed, function.produced)
         first = kinds.first_like(member)
     made = block(

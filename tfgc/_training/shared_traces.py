@@ -58,7 +58,7 @@ def signature(
 
 
 def counterparts(program: Program, first: Sequence[str], second: Sequence[str]) -> dict[int, Any]:
-    """For each variable and layer of the first of two like segments, by id, what stands in its place in the second."""
+    """For each variable and layer of the first of two like segments, by id, the one in its place in the second."""
     pairs: dict[int, Any] = {}
     for one, other in zip(first, second):
         layers = [program.call_of(name)[0] for name in (one, other)]
@@ -155,7 +155,7 @@ class Kinds:
         self._first: dict[tuple, tuple[Member, KnownCalls]] = {}
 
     def first_like(self, member: Member) -> Counterpart | None:
-        """The first segment of the kind of `member`, with what stands in its place here; None if there is none."""
+        """The first segment of the kind of `member`, with the counterparts of its things; None if there is none."""
         if member.kind is None or member.kind not in self._first:
             return None
         first, calls = self._first[member.kind]
