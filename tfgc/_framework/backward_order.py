@@ -2,8 +2,8 @@
 
 The executor starts whatever is ready: two branches of a residual block would be differentiated
 at the same time, and what both need meanwhile would add up. Each node's backward pass is made
-to wait for that of the node after it. Values are untouched; XLA, which drops control edges,
-orders by itself.
+to wait for that of the node after it. Values do not change. XLA drops control edges
+and chooses its own order.
 
 Invariant: an edge leads from a node's backward pass to that of a node before it, so that there is no circle.
 """

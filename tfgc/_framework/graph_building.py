@@ -1,7 +1,7 @@
 """The graph that is being built: what it captures, which operations it makes, and what waits for what.
 
-TensorFlow has no public way to see or change any of that; like `private_api`, this file is there so that a change in
-a new release is a change in one file.
+TensorFlow has no public API to read or change any of this. As with `private_api`, a change in a new release is a
+change in one file.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def scratch_graph(name: str) -> Any:
 
 @contextlib.contextmanager
 def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
-    """Add the eager tensors that the graph being built takes over, small ones as constants, to the list `found`."""
+    """Add the eager tensors that the graph being built captures, small ones as constants, to the list `found`."""
     graph = tf.compat.v1.get_default_graph()
     original = graph.capture
 
@@ -107,7 +107,7 @@ def _call_back(
 
 @contextlib.contextmanager
 def _patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
-    """Let a function stand for a method of one graph; patches may be nested."""
+    """Replace a method of one graph by a function; patches may be nested."""
     outer = vars(graph).get(method)
     setattr(graph, method, function)
     try:
@@ -147,7 +147,7 @@ def redirect_captures(earlier: Captures) -> Iterator[None]:
                     |                              \\
         gradient    x'' (an input for x')           x (another input)
 
-    In here, capturing `x` gives `x''`, and a tape is told that it is a copy of `x`.
+    In here, capturing `x` gives `x''`, and tapes record it as a copy of `x`.
     """
     graph, pairs = earlier
     stand_ins, here = {id(outer): inner for outer, inner in pairs}, tf.compat.v1.get_default_graph()
@@ -187,6 +187,6 @@ def _enclosing(graph: Any) -> Iterator[Any]:
 
 
 def wait_for(tensor: tf.Tensor, others: Iterable[tf.Tensor]) -> None:
-    """Let the operation of `tensor`, in the graph being built, wait for those of `others`."""
+    """Make the operation of `tensor`, in the graph being built, wait for those of `others`."""
     operations = [other.op for other in others if other.graph is tensor.graph]
     attribute(tensor.op, "_add_control_inputs")(operations)

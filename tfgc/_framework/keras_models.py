@@ -20,7 +20,7 @@ __all__ = [
     "node_lists", "own_attributes", "runs_graph", "unpack_singleton",
 ]  # fmt: skip
 
-# What tells layers apart that do the same: their names, and what Keras writes down about their calls.
+# What differs between layers that do the same: their names, and what Keras records about their calls.
 _IDENTITY = frozenset(
     ["name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes"]
 )
@@ -99,7 +99,7 @@ def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:
 
 
 def own_attributes(operation: keras.Operation) -> dict[str, Any]:
-    """The attributes of a layer or op, without those that only tell it apart from others."""
+    """The attributes of a layer or op, without its name and what Keras records about its calls."""
     return {k: v for k, v in vars(operation).items() if k not in _IDENTITY and not k.startswith("_self_")}
 
 

@@ -3,8 +3,8 @@
 A trace freezes the Python that a layer ran: whether a layer is frozen, its dtype policy, a dropout rate, an activation,
 LoRA. Plain eager code sees each as it is now, so what was traced is looked up by them.
 
-Known weakness: values inside of lists, dicts and objects that a layer holds are not compared, and of attributes those
-that the layer had at its first call.
+Known weakness: values inside lists, dicts and objects that a layer holds are not compared, and only the attributes
+are that the layer had at its first call.
 """
 
 import contextlib
@@ -46,6 +46,15 @@ class Settings:
     def __call__(self) -> tuple:
         """A hashable value."""
         return tuple([self._of(layer) for layer in self._all()])
+
+    def watching(self, fn: Callable) -> Callable:
+        """`fn`, `watched` in each call."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.watched():
+                return fn(*args, **kwargs)
+
+        return call
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -1,9 +1,9 @@
-"""Let constants of a replay be those of the first run.
+"""Share constants between a replay and the first run.
 
-TensorFlow computes what depends on constants alone once, when it optimizes a graph, and holds it for good: with a
-static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a mask, positions). Equal constants become
-one, unless they wait for different operations, as all that runs in a replay waits for its upstream gradients:
-then every replay holds a copy of its own. So constants are made not to wait, and what reads them waits in their place.
+When TensorFlow optimizes a graph, it computes what depends on constants alone, and keeps it: with a
+static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a mask, positions). Equal constants are
+merged, unless they wait for different operations. All that runs in a replay waits for its upstream gradients, so
+every replay would hold another copy. So constants are made not to wait, and what reads them waits instead.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from tfgc._framework.versions import attribute
 
-# TensorFlow leaves larger ones to each step (`ConstantFoldingOptions`), where those of a replay had better wait.
+# TensorFlow computes larger ones in each step (`ConstantFoldingOptions`); in a replay these should wait.
 _MOST = 10 * 2**20
 _LEAST = 2**10
 
 
 @contextlib.contextmanager
 def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Let no constant made in here wait for `upstream`, tensors that all else waits for by control dependencies."""
+    """Keep constants made in here from waiting for `upstream`, which all else waits for by control dependencies."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     yield

@@ -1,8 +1,8 @@
-"""What Keras and TensorFlow read off a tensor beside its value.
+"""What Keras and TensorFlow read from a tensor besides its value.
 
 A tensor carries its mask and the logits behind its probabilities as attributes (`_keras_mask`, `_keras_logits`). In a
-graph Keras's crossentropies also look at the operation that made a tensor: of a Softmax or Sigmoid they take the input
-for the logits. A copy of a tensor, or what a function returns in its place, has neither.
+graph Keras's crossentropies also look at the operation that made a tensor: they use the input of a Softmax or Sigmoid
+as the logits. A copy of a tensor, or what a function returns in its place, has neither.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def is_composite(value: Any) -> bool:
 
 
 def attributes(tensor: Any) -> list[tuple[str, tf.Tensor]]:
-    """The tensors that hang on a tensor, as pairs of a name and a tensor."""
+    """The tensors attached to a tensor, as pairs of a name and a tensor."""
     return [
         (name, value) for name, value in sorted(getattr(tensor, "__dict__", {}).items()) if isinstance(value, tf.Tensor)
     ]
@@ -54,7 +54,7 @@ def activation(tensor: Any) -> tuple[str | None, tf.Tensor | None]:
 
 
 def copied(tensor: tf.Tensor, copy: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """`copy(tensor)`, off which the same is read, each in a copy of its own."""
+    """`copy(tensor)`, with a copy of everything that Keras reads from the tensor."""
     copies: dict[int, tf.Tensor] = {}
 
     def once(value: tf.Tensor) -> tf.Tensor:

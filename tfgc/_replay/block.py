@@ -56,8 +56,11 @@ def block(
     """
     function = Function(fn, name, replay_fn or fn, wrap, cache_key, captures_vary)
     calls = KnownCalls(function, share_traces_with)
-    kind = KeptBlock if not replay else RecomputedBlock if wrap is None else WrappedBlock
-    return CompiledBlock(kind(calls)) if compiled else kind(calls)
+    if not replay:
+        uncompiled = KeptBlock(calls)
+    else:
+        uncompiled = RecomputedBlock(calls) if wrap is None else WrappedBlock(calls, wrap)
+    return CompiledBlock(uncompiled) if compiled else uncompiled
 
 
 class _Block:
@@ -71,14 +74,16 @@ class _Block:
         """Run a call as a pure function, compiled if that is known of its kind."""
         known = self.calls.find(call)
         recomputation = known or self.calls.look(call)
-        try:
-            if recomputation.effects.obstacle is None:
+        obstacle = recomputation.effects.obstacle
+        if obstacle is None:
+            try:
                 return self._run(recomputation, call, is_new=known is None)
-        except functional.StaleEffectsError:
-            recomputation = self.calls.look_by_shape(call)
-            if recomputation.effects.obstacle is None:
+            except functional.StaleEffectsError:
+                recomputation = self.calls.look_by_shape(call)
+            obstacle = recomputation.effects.obstacle
+            if obstacle is None:
                 return self._run(recomputation, call, is_new=True)
-        self._warn(recomputation.effects.obstacle)
+        self._warn(obstacle)
         return call.run_plainly()
 
     def _run(self, recomputation: AnyRecomputation, call: Call, is_new: bool) -> Any:
@@ -151,10 +156,14 @@ class RecomputedBlock(_Block):
 class WrappedBlock(RecomputedBlock):
     """A function that another wrapper recomputes, such as `tf.recompute_grad`."""
 
+    def __init__(self, calls: KnownCalls, wrap: Callable) -> None:
+        super().__init__(calls)
+        self._wrap = wrap
+
     def _differentiate(
         self, recomputation: AnyRecomputation, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
     ) -> Any:
-        run, tensors = replayed_gradients.wrapped(self.calls.function.wrap, recomputation, inputs, sources)
+        run, tensors = replayed_gradients.wrapped(self._wrap, recomputation, inputs, sources)
         return run.finish(tensors)
 
 

@@ -216,7 +216,7 @@ AnyRecomputation = Recomputation | TracedReplay | SharedTrace
 
 
 class _ConcreteCache:
-    """A `tf.function` of lists of tensors, looked up by their shapes: their dtypes are those of the recomputation."""
+    """The concrete functions of a `tf.function` of lists of tensors, by shapes; a recomputation has fixed dtypes."""
 
     def __init__(self, python_function: Callable) -> None:
         # TensorFlow warns of retracing by code object, and a `partial` has none.
@@ -267,7 +267,8 @@ def _alike(first: Sequence[tf.TensorSpec], second: Sequence[tf.TensorSpec]) -> b
 
 
 def _of_any_size(spec: tf.TensorSpec) -> tf.TensorSpec:
-    return tf.TensorSpec(None if spec.shape.rank is None else [None] * spec.shape.rank, spec.dtype)
+    shape = tf.TensorShape(None if spec.shape.rank is None else [None] * spec.shape.rank)
+    return tf.TensorSpec(shape, spec.dtype)
 
 
 def _describe(specs: Sequence[tf.TensorSpec]) -> str:

@@ -23,7 +23,7 @@ from tfgc._replay.forward_backward import (
     TracedReplay,
 )
 
-# So many kinds of calls are compiled; a number that changes at every step makes a new kind each time.
+# The most kinds of calls that are compiled: a number that changes at every step makes a new kind each time.
 _MOST_COMPILED = 64
 _WRAPPED = (
     "it closes over tensors or plain variables, or draws raw random numbers, which only tfgc's own wrapper "
@@ -43,8 +43,8 @@ class Function:
         wrap: What makes a pure function recomputed: None for tfgc's own, or `tf.recompute_grad`.
         cache_key: Gives what else the function's Python code depends on, as a hashable value; when that changes the
             function is traced again. None where that is not known.
-        captures_vary: Whether tensors that the function finds by itself may be others in each call, so that a call
-            that reads any is not compiled.
+        captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
+            is not compiled.
     """
 
     fn: Callable
@@ -61,7 +61,7 @@ class Counterpart:
 
     Attributes:
         calls: What is known of that block's calls.
-        names: For each of its variables and layers, by id, the one that stands in its place here.
+        names: For each of its variables and layers, by id, the one in its place here.
         alike: Whether both still do the same.
     """
 
@@ -99,7 +99,7 @@ class Call:
 
     def set_key(self, by_shape: bool) -> None:
         """Set `key`, with or without the sizes of the tensors."""
-        # A call on nothing but eager tensors and flags is looked up without taking it apart, which would cost more.
+        # A call on nothing but eager tensors and flags is looked up without a packing, which would cost more.
         plain = _plain_key(self._args, self._kwargs, by_shape) if self.compiled else None
         self.is_hashable = plain is not None or self.packing.is_hashable
         if plain is None:
@@ -125,7 +125,7 @@ class Call:
 
 
 def _plain_key(args: tuple, kwargs: dict, by_shape: bool) -> Hashable | None:
-    """Tells calls apart that are nothing but eager tensors and flags; None for all others."""
+    """A key for calls on nothing but eager tensors and flags; None for all others."""
     if not all(isinstance(x, tf.Tensor) and not tensor_attributes.attributes(x) for x in args):
         return None
     if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
@@ -174,7 +174,7 @@ class KnownCalls:
             return shared
         try:
             effects = shared or side_effects.discover(self.function.fn, call.packing)
-        except Exception as error:  # The plain run that follows raises what is the user's own mistake.
+        except Exception as error:  # The plain run that follows raises what is the user's mistake.
             obstacle = f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on tensors"
             return self._uncompiled(call, Effects((), obstacle=obstacle))
         if self.function.wrap is not None and (effects.captured or effects.variables or effects.draws):
@@ -192,7 +192,7 @@ class KnownCalls:
         if traced and self.function.cache_key is not None and not effects.constants and not effects.captured:
             self._known[call.key] = recomputation
         else:
-            # What it closes over is looked up again when it matters, and not kept alive.
+            # What it closes over is looked up again when it matters, instead of being kept alive.
             self._known[call.key] = dataclasses.replace(effects, captured=())
         return recomputation
 

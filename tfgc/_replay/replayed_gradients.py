@@ -1,4 +1,4 @@
-"""Give what a first run made gradients that come from a second run."""
+"""Attach gradients that come from a second run to the results of the first run."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, variables: Sequence[k
     for i, variable in enumerate(variables, start=n_arguments):
         flows[i] &= bool(variable.trainable)
     if tf.executing_eagerly():
-        # Every tape that could ask is active by now. A graph prunes by itself.
+        # Every tape that could ask is active by now. In a graph, unused gradients are pruned.
         for i, x in enumerate(inputs[:n_arguments]):
             flows[i] &= private_api.is_recorded([x])
     return [i for i, f in enumerate(flows) if f]
@@ -43,7 +43,7 @@ def attach(run: Run, recomputation: AnyRecomputation, inputs: list[tf.Tensor], s
         return run.tensors
     tensors = list(run.tensors)
     if tf.executing_eagerly():
-        # What hangs on an argument must not live as long as the tape does.
+        # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
     replay = _Replay(recomputation, inputs, sources, run)
 
