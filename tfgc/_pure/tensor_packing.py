@@ -178,7 +178,7 @@ class Packing:
     @property
     def key(self) -> Hashable:
         """Hashable; equal for calls that `discover` need look at only once."""
-        leaves = tuple(leaf._replace(static=_hashable(leaf.static)) for leaf in self._leaves)
+        leaves = tuple((leaf.kind, _hashable(leaf.static), leaf.slots, leaf.attached) for leaf in self._leaves)
         dtypes = tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
         return (repr(self._structure), leaves, dtypes)
 
