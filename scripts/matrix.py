@@ -95,7 +95,7 @@ def control_flow(tests):
     yield "- by `tape.jacobian`, `batch_jacobian`, persistent tapes, `ForwardAccumulator`, gradients of gradients"
     yield "- None where plain code gives None, `tf.IndexedSlices` where it gives those"
     yield ""
-    yield "Refused: a `ForwardAccumulator` inside of a `tf.function`, through a branch or a loop:"
+    yield "Refused: a `ForwardAccumulator` inside a `tf.function`, through a branch or a loop:"
     yield ""
     yield f"> {replayed_gradients.COPIED_BRANCH.format('The layer')}."
 

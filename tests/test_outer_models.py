@@ -436,7 +436,7 @@ def test_the_error_advises_layers_where_there_are_no_functional_parts():
         tfgc.enable(Empty(name="empty"))
     assert str(caught.value) == (
         "'empty' is a subclassed model (Empty), whose inside tfgc cannot read. It plans keras.Sequential and "
-        "functional models; elsewhere name the large blocks: tfgc.enable(model, layers=[...])"
+        "functional models; for others choose the large layers: tfgc.enable(model, layers=[...])"
     )
 
 

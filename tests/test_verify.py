@@ -264,7 +264,7 @@ def test_seeds_and_eager_states_must_be_equal_to_the_bit():
     ("arguments", "error", "message"),
     [
         ({"modes": "grph"}, tfgc.OptionError, "grph"),
-        ({"modes": ()}, tfgc.OptionError, "name some of"),
+        ({"modes": ()}, tfgc.OptionError, "give some of"),
         ({"steps": 0}, tfgc.OptionError, "steps=0"),
         ({"loss": "mse"}, tfgc.OptionError, "needs targets"),
     ],

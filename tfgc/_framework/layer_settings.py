@@ -23,7 +23,7 @@ _PLAIN = (bool, int, float, str, type(None), *_CODE)
 
 
 class Settings:
-    """The settings of layers, and of all that is inside of them.
+    """The settings of layers, and of all layers inside them.
 
     Args:
         layers: The layers that are called.

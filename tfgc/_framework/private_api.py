@@ -84,7 +84,7 @@ def set_call_context(values: dict[str, Any] | None) -> None:
 
 
 def is_inference() -> bool:
-    """Return True inside of a call whose `training` is False."""
+    """Return True inside a call whose `training` is False."""
     context = global_state.get_global_attribute("current_call_ctx")
     return context is not None and context.training is False
 
@@ -127,7 +127,7 @@ def no_recording() -> contextlib.AbstractContextManager:
 
 
 def concrete(function: Any, arguments: Sequence[Any]) -> Any:
-    """The function that a `tf.function` runs for these arguments, freed with it: the public way keeps it for good."""
+    """The function that a `tf.function` runs for these arguments, freed with the caller's reference: the public method keeps it forever."""
     return attribute(function, "_get_concrete_function_garbage_collected")(*arguments)
 
 

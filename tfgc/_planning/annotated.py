@@ -38,7 +38,7 @@ def graph_of(
         batch_size = check_int("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
-            raise OptionError("give input_shapes or example, not both: either one answers the open dimensions")
+            raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
         example_batch, input_shapes = _shapes(model, example)
         if batch_size not in (None, example_batch):
             raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")

@@ -65,7 +65,10 @@ def raise_if_different(
         OptionError: In what XLA compiles, which drops assertions.
     """
     if private_api.in_xla():
-        raise OptionError("check_replay=True cannot stop a step that XLA compiles: leave it or jit_compile=True out")
+        raise OptionError(
+            "check_replay=True cannot stop a step that XLA compiles: leave out one of check_replay=True and "
+            "jit_compile=True"
+        )
     ones, others = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
     difference = tf.abs(ones - others)[:, :3]
     alike = (difference <= ones[:, 3:]) | ~(tf.math.is_finite(ones[:, :3]) | tf.math.is_finite(others[:, :3]))

@@ -106,7 +106,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
 
 
 class _Trace:
-    """One symbolic run of a function, and what it shows beside the graph.
+    """One symbolic run of a function, and what it shows besides the graph.
 
     Attributes:
         scope: What the run reads and writes.
@@ -141,7 +141,7 @@ class _Trace:
         made = [(variable.path, value) for variable, value in self.scope.written.values()]
         made += [("a loss", loss) for loss in self.scope.losses]
         inner = next((name for name, value in made if value.graph is not here), None)
-        return inner and f"{inner} is set inside of tf.cond or tf.while_loop. Set it outside of the branch"
+        return inner and f"{inner} is set inside tf.cond or tf.while_loop. Set it outside the branch"
 
 
 def symbolic(

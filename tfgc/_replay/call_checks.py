@@ -15,7 +15,7 @@ def refuse_tf1_graph(name: str) -> None:
     if not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function:
         raise UnsupportedModelError(
             f"{name} was called in a TensorFlow 1 graph (tf.Graph, tf.compat.v1.Session), where nothing can be "
-            "recomputed: call it eagerly or inside of a tf.function"
+            "recomputed: call it eagerly or inside a tf.function"
         )
 
 

@@ -185,7 +185,7 @@ class KnownCalls:
             return compiled
         recomputation = self._uncompiled(call, effects)
         if effects.chooses:
-            # The next call chooses anew, and may then touch other things.
+            # The next call chooses again, and may then touch other things.
             return recomputation
         traced = isinstance(recomputation, TracedReplay) and call.is_hashable and self._has_room
         # Its first run sees what Python holds by then, so the traced second one must not be older.

@@ -70,7 +70,7 @@ def recompute(fn: Callable) -> Callable:
 
 
 class _Itself(tf.types.experimental.TraceType):
-    """How `tf.function` takes a recomputed function as an argument: as a value that it is traced anew for."""
+    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
 
     def __init__(self, function: Callable) -> None:
         self._function = function

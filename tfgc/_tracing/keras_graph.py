@@ -281,7 +281,7 @@ def _flattenable(node: Any) -> FunctionalGraph | None:
 
 
 def _base_name(operation: keras.Operation) -> str:
-    """A layer's name; for an op its kind: Keras numbers ops anew when it loads or clones a model."""
+    """A layer's name; for an op its kind: Keras renumbers ops when it loads or clones a model."""
     if isinstance(operation, keras.Layer):
         return operation.name
     return "ops." + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operation).__name__).lower()

@@ -31,7 +31,7 @@ def advice(model: keras.Model, has_graph: Callable[[Any], bool]) -> str:
     paths = [path for path, part in _walk(model, has_graph) if not part.built or part.weights]
     if not paths:
         return (
-            "It plans keras.Sequential and functional models; elsewhere name the large blocks: "
+            "It plans keras.Sequential and functional models; for others choose the large layers: "
             "tfgc.enable(model, layers=[...])"
         )
     calls = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])

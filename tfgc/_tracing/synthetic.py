@@ -65,7 +65,7 @@ def _specs(
     for tensor, spec in zip(model.inputs, inputs):
         if None in spec.shape[1:]:
             raise OptionError(
-                f"input {tensor.name!r} has the shape {tensor.shape}: name its size, as with --image-size, or with "
-                f"--input {tensor.name}=SIZES, in Python input_shapes="
+                f"input {tensor.name!r} has the shape {tensor.shape}: give its size, by --image-size or "
+                f"--input {tensor.name}=SIZES, in Python by input_shapes="
             )
     return inputs, outputs

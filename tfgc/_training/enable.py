@@ -89,7 +89,7 @@ def enable(
     if plan is not None and (strategy is not None or budget is not None):
         raise OptionError(f"give a plan, or strategy={strategy!r} and budget={budget!r} to make one, not both")
     if check_replay and wrap is not None:
-        raise OptionError(f"check_replay=True compares tfgc's own two runs: leave wrap={wrap!r} out")
+        raise OptionError(f"check_replay=True compares the two runs of tfgc's replay: leave out wrap={wrap!r}")
     options = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
     switch(model, plan, strategy, budget, layers, **options)
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]

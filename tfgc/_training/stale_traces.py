@@ -30,7 +30,7 @@ _FUNCTION = type(tf.function(lambda: None))
 
 
 def renew(model: keras.Model, what: str, changed: Iterable[keras.Layer]) -> None:
-    """Make the functions of every Keras model anew after `what` changed the `call` of some layers of `model`."""
+    """Remake the functions of every Keras model after `what` changed the `call` of some layers of `model`."""
     if not _is_captured(model):
         return
     models, functions = _instances(keras.Model, _FUNCTION)
@@ -111,7 +111,7 @@ def _replicas(storage: Any) -> list[Any]:
 
 
 def _is_ours(function: Callable) -> bool:
-    """Whether Keras or tfgc made a function, and so makes it anew."""
+    """Whether Keras or tfgc made a function, and so remakes it."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

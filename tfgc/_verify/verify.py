@@ -88,7 +88,7 @@ def verify(
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes or [None]:
         if mode not in MODES:
-            raise OptionError(f"modes={modes!r}: name some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
+            raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     check_int("steps", steps)
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is not a keras.Model")
