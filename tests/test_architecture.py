@@ -139,7 +139,7 @@ def test_private_reads_are_seen_however_they_are_written():
     ):
         assert list(private_reads(source)), source
     for source in (
-        "class A:\n    def __init__(self):\n        self._mine = 1\n    def same(self, other):\n        return other._mine",
+        "class A:\n    def f(self, other):\n        self._mine = 1\n        return other._mine",
         "sys._getframe(1)",
         "type(layer).__name__",
         "module._private_function()\ndef _private_function(): pass",

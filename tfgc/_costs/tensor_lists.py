@@ -24,7 +24,7 @@ class Loops:
 
 
 def tensor_bytes(tensor: tf.Tensor) -> int:
-    """Bytes of a tensor of known shape; 0 for resources and variants. A string counts as its handle, as in `Spec.bytes`."""
+    """Bytes of a tensor of known shape; 0 for resources and variants. A string is its handle, as in `Spec.bytes`."""
     count = tensor.shape.num_elements()
     if count is None or tensor.dtype in (tf.resource, tf.variant):
         return 0

@@ -127,7 +127,7 @@ def no_recording() -> contextlib.AbstractContextManager:
 
 
 def concrete(function: Any, arguments: Sequence[Any]) -> Any:
-    """The function that a `tf.function` runs for these arguments, freed with the caller's reference: the public method keeps it forever."""
+    """The function that a `tf.function` runs for these arguments; the public method would keep it forever."""
     return attribute(function, "_get_concrete_function_garbage_collected")(*arguments)
 
 

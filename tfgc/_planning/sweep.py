@@ -67,7 +67,7 @@ def front_of(
     front = budget_strategy.front(graph) if front is None else front
     fits = [_bought(graph, front, limit, fixed) for limit in limits]
     bought = [next((i for i, (_, plan) in enumerate(front) if plan is found), None) for found, _ in fits]
-    shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)}.union(i for i in bought if i is not None)
+    shown = {round(i * (len(front) - 1) / (points - 1)) for i in range(points)} | {i for i in bought if i is not None}
     baseline = simulator.estimate(graph, front[-1][1], fixed)
 
     def point(name: str, plan: Plan) -> FrontPoint:

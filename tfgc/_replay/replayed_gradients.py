@@ -14,10 +14,11 @@ from tfgc._pure.functional import Run
 from tfgc._replay.forward_backward import AnyRecomputation
 
 COPIED_BRANCH = (
-    "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of that "
-    "branch or body, which holds nothing of what was stored. It makes such a copy for a tf.autodiff.ForwardAccumulator "
-    "inside a tf.function. Either call a function there that is not recomputed (`__wrapped__` of the recomputed function, "
-    "the model after tfgc.disable), or create the accumulator outside the tf.function"
+    "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
+    "that branch or body, which holds nothing of what was stored. It makes such a copy for a "
+    "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
+    "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
+    "tf.function"
 )
 
 

@@ -80,7 +80,7 @@ def choose(model: keras.Model, chosen: Sequence[keras.Layer | str]) -> list[kera
             raise OptionError(f"layers: {model.name!r} has no layer {wanted!r}{did_you_mean(wanted, known)}")
         for layer in meant:
             if hasattr(layer, "reset_dropout_mask") and (layer.dropout or layer.recurrent_dropout):
-                raise OptionError(f"layers: {layer.name!r} is a cell whose RNN holds its dropout masks: name the RNN instead")
+                raise OptionError(f"layers: {layer.name!r} is a cell whose RNN holds its dropout masks: name the RNN")
         found += [layer for layer in meant if layer not in found]
     if not found:
         raise OptionError("layers=[]: name at least one layer to recompute")
@@ -108,7 +108,8 @@ def restore_calls(model: keras.Model) -> set[keras.Layer]:
 @contextlib.contextmanager
 def restored_afterwards(model: keras.Model) -> Iterator[None]:
     """Disable a model in here; afterwards it is enabled again if it was."""
-    calls = {layer: vars(layer)["call"] for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)}
+    patched = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
+    calls = {layer: vars(layer)["call"] for layer in patched}
     replaced = _replaced.get(model)
     restore_calls(model)
     try:

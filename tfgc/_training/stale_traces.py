@@ -55,7 +55,8 @@ def _is_captured(model: keras.Model) -> bool:
     Looking at all objects takes a second where there are millions, and most models are enabled before they train.
     """
     with tf.init_scope():
-        alone = max(map(_references, _replicas(tf.Variable(0.0))))  # pyright: ignore[reportArgumentType])  # replicas, in the scope of a strategy
+        fresh = tf.Variable(0.0)  # pyright: ignore[reportArgumentType]
+        alone = max(map(_references, _replicas(fresh)))  # replicas, in the scope of a strategy
     parts = [part for variable in model.variables for part in _replicas(private_api.storage(variable))]
     return not parts or any(_references(part) > alone for part in parts)
 

@@ -83,7 +83,7 @@ def train_step(
     if optimizer is None:
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
-        raise TfgcError("run_eagerly=True and jit_compile=True exclude each other, since XLA compiles traced steps: give one of them")
+        raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
     if not isinstance(plan, Plan | None):
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")
     if plan is None:

@@ -182,9 +182,8 @@ class _Step:
             loss = self._grader.compute_loss(x, y, outputs, weight)
             return loss, self._grader.compute_metrics(x, y, outputs, weight)
         flat = tf.nest.flatten(outputs)
-        behind = [
-            value for tensor in flat for name, value in tensor_attributes.attributes(tensor) if name == tensor_attributes.LOGITS
-        ]
+        attached = [pair for tensor in flat for pair in tensor_attributes.attributes(tensor)]
+        behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
         flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
 
