@@ -44,7 +44,10 @@ def measure(n, n_variables):
     """Microseconds of a call with its gradient, plain and as a segment."""
     xs = [tf.ones((2,)) for _ in range(n)]
     variables = [keras.Variable(np.ones(2, "float32")) for _ in range(n_variables)]
-    body = lambda *x: [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]
+
+    def body(*x):
+        return [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]
+
     plain = tf.function(body, autograph=False)
     segment = block(body, name="tiny", compiled=True)
     sources = [*xs, *(v.value for v in variables)]

@@ -222,7 +222,10 @@ def test_what_passes(plain, planned, passes):
 def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
     name = ("gradient", "b/bias")
     plain, planned = (_with(name, np.full(4, value)) for value in (1.0, 1.03))
-    spread = lambda *values: lambda: iter([_with(name, np.full(4, value)) for value in values])
+
+    def spread(*values):
+        return lambda: iter([_with(name, np.full(4, value)) for value in values])
+
     for others, passes in (
         (spread(), False),
         (spread(1.01), False),

@@ -257,7 +257,10 @@ class Graph:
 
     def cut(self, position):
         """The tensors alive before node `position` runs, oldest first."""
-        made = lambda ref: self.position.get(ref.node, -1)
+
+        def made(ref):
+            return self.position.get(ref.node, -1)
+
         return tuple(ref for ref in self.specs if made(ref) < position <= self.last_use.get(ref, -1))
 
     @functools.cached_property

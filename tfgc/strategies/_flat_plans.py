@@ -151,7 +151,10 @@ class Paths:
         unit = np.gcd.reduce(np.append(counts, list(self._ends.values())))
         unit = unit if unit and peak // unit <= slots else peak / slots
         total = int(peak // unit)
-        up = lambda count: np.ceil(np.asarray(count) / unit - 1e-9).astype(int)
+
+        def up(count):
+            return np.ceil(np.asarray(count) / unit - 1e-9).astype(int)
+
         left = np.arange(total + 1)
         value = np.full((len(self._ids), total + 1), np.inf)
         choice = np.zeros((len(self._ids), total + 1), np.int32)

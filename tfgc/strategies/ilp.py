@@ -46,9 +46,10 @@ def _solved(optimize, sparse, paths, budget, time_limit):
     need, added = need / budget, added / budget
     n = len(steps)
     each = np.arange(n)
-    entry = lambda rows, columns, values, height: sparse.coo_array(
-        (np.broadcast_to(values, len(rows)), (rows, columns)), shape=(height, n + count)
-    )
+
+    def entry(rows, columns, values, height):
+        return sparse.coo_array((np.broadcast_to(values, len(rows)), (rows, columns)), shape=(height, n + count))
+
     flow = entry(target, each, 1.0, count) - entry(source, each, 1.0, count)
     balance = np.zeros(count)
     balance[0] = -1
