@@ -5,6 +5,7 @@ change in one file.
 """
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -108,15 +109,14 @@ def _call_back(
 @contextlib.contextmanager
 def _patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
     """Replace a method of one graph by a function; patches may be nested."""
-    outer = vars(graph).get(method)
+    before = getattr(graph, method)
     setattr(graph, method, function)
     try:
         yield
     finally:
-        if outer is None:
-            delattr(graph, method)
-        else:
-            setattr(graph, method, outer)
+        delattr(graph, method)  # The method of the class is found again.
+        if not inspect.ismethod(before):  # It was the patch of a run around this one.
+            setattr(graph, method, before)
 
 
 def capture(tensor: tf.Tensor) -> tf.Tensor:
