@@ -98,7 +98,7 @@ def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     raise _CoupledError
 
 
-def _reshaped(before: Sequence[int], after: Sequence[int], axis: int) -> int:
+def _reshaped(before: Sequence[Any], after: Sequence[Any], axis: int) -> int:
     """The axis that starts where the samples started and holds whole samples, or parts of one sample each."""
     for i, length in enumerate(after):
         starts = math.prod(after[:i]) == math.prod(before[:axis])

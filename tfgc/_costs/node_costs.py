@@ -88,13 +88,13 @@ def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
 def _course_of(loss: Any, spec: Spec, target: tuple) -> tuple[int, ...]:
     with graph_building.scratch_graph("loss").as_default() as graph:
         predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
-        target = tf.compat.v1.placeholder(*target)
+        given = tf.compat.v1.placeholder(*target)
         with tf.GradientTape() as tape:
             tape.watch(predicted)
-            value = tf.reduce_mean(loss(target, predicted))
+            value = tf.reduce_mean(loss(given, predicted))
         upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
         gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
-    call = gradient_graphs.Call(graph, [predicted, target], [], [value], [upstream], gradients, [predicted])
+    call = gradient_graphs.Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
     footprint = gradient_graphs.footprint(call)
     # The gradient does not wait for the value, so what the value alone needs is still there.
     return tuple(count for count in footprint.keeping if count > 0) + footprint.backward
@@ -117,7 +117,7 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
 def key(program: Program, graph: Graph, node: Node) -> Hashable:
     """A name for the call of an annotated node, equal for calls that do the same; None where that cannot be known."""
     specs = tuple(graph.specs[ref] for ref in node.inputs)
-    return _key(program, node, specs, tuple(ref in node.cost.wants for ref in node.inputs))
+    return _key(program, node, specs, tuple(ref in graph.cost(node).wants for ref in node.inputs))
 
 
 def call_key(program: Program, node: Node) -> Hashable:

@@ -95,7 +95,7 @@ def _time(program: Program, graph: Graph, node: Node) -> tuple[float, float]:
     packing.take_tensors()
     reads = side_effects.discover(call, packing).reads
     values = [tf.convert_to_tensor(v.value) for v in reads]
-    wanted = [i for i, ref in enumerate(refs) if ref in node.cost.wants]
+    wanted = [i for i, ref in enumerate(refs) if ref in graph.cost(node).wants]
     trained = [i for i, v in enumerate(reads) if v.trainable]
 
     def forward(tensors: list[tf.Tensor], values: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -109,7 +109,7 @@ def _time(program: Program, graph: Graph, node: Node) -> tuple[float, float]:
         return tape.gradient(made, sources, output_gradients=[tf.ones_like(t) for t in made])
 
     seconds = _median(forward, inputs, values)
-    if not node.cost.differentiable or not (wanted or trained):
+    if not graph.cost(node).differentiable or not (wanted or trained):
         return seconds, 0.0
     return seconds, max(0.0, _median(both, inputs, values) - seconds)
 

@@ -73,13 +73,13 @@ class Settings:
 
     def _of(self, layer: keras.Layer) -> tuple:
         # Of a layer that holds others the user may exchange one; Keras's own layers keep theirs.
-        inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer)) else ()
+        inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer).__module__) else ()
         return layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), inside, self._values(layer)
 
     def _names(self, layer: keras.Layer) -> list[str]:
         if layer not in self._readers:
             own: dict[str, Any] = {}
-            for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind)]):
+            for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, _CODE)}
             own |= vars(layer)
             self._readers[layer] = _reader([n for n, v in own.items() if _is_setting(n, v)])
@@ -110,8 +110,8 @@ def _is_setting(name: str, value: Any) -> bool:
 
 
 @functools.cache
-def _of_keras(kind: type) -> bool:
-    return kind.__module__.startswith(("keras.", "tensorflow.", "builtins"))
+def _of_keras(module: str) -> bool:
+    return module.startswith(("keras.", "tensorflow.", "builtins"))
 
 
 def _reader(names: list[str]) -> tuple[list[str], Callable[[dict[str, Any]], tuple]]:

@@ -94,7 +94,7 @@ def in_stateless_scope() -> bool:
     return stateless_scope.in_stateless_scope()
 
 
-def storage(variable: keras.Variable) -> tf.Variable | None:
+def storage(variable: keras.Variable) -> Any:
     """Return the `tf.Variable` under a Keras variable, None if not yet built."""
     return attribute(variable, "_value")
 

@@ -7,7 +7,6 @@ every replay would hold another copy. So constants are made not to wait, and wha
 """
 
 import contextlib
-
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf

@@ -42,7 +42,7 @@ def attributes(tensor: Any) -> list[tuple[str, tf.Tensor]]:
     ]
 
 
-def activation(tensor: Any) -> tuple[str | None, tf.Tensor | None]:
+def activation(tensor: Any) -> tuple[str | None, Any]:
     """The type of the operation that made `tensor` and its input, where Keras looks for logits there; else Nones."""
     kind = getattr(tensor, _COPY_OF, None)
     if kind is not None:

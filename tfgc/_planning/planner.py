@@ -15,7 +15,6 @@ from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc.strategies import budget as budget_strategy
 
-
 Shapes = Mapping[str, Sequence[int | None]]
 Strategy = str | Callable[..., Plan]
 
@@ -95,13 +94,11 @@ def plan(
     return (
         chosen
         if budget is not None or batch_size or example is not None
-        else annotated.per_sample(chosen, graph.batch_size)
+        else annotated.per_sample(chosen, graph.batch_size or annotated.NOMINAL_BATCH)
     )
 
 
-def choose(
-    graph: Graph, strategy: Strategy, budget: int | str | None, fixed: int, options: dict[str, Any]
-) -> Plan:
+def choose(graph: Graph, strategy: Strategy, budget: int | str | None, fixed: int, options: dict[str, Any]) -> Plan:
     """Plan an annotated graph; with a budget, for the whole step, of which `fixed` bytes are there all the time."""
     if budget is None:
         return strategies.apply(strategy, dataclasses.replace(graph, whole_step=False), **options)

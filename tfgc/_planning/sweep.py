@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import keras
 
@@ -84,7 +85,7 @@ def front_of(
     floor_bytes, floor_node = outlooks.floor(graph, Buffers(graph))
     return Front(
         network=network,
-        batch_size=graph.batch_size,
+        batch_size=cast(int, graph.batch_size),  # known, since the graph is that of a whole step
         unit=baseline.unit,
         fixed_bytes=fixed,
         floor_bytes=floor_bytes + fixed,
@@ -100,7 +101,7 @@ def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> Fro
     return FrontPoint(
         name=name,
         peak_bytes=step.peak_bytes,
-        allocated_bytes=step.allocated_bytes,
+        allocated_bytes=cast(int, step.allocated_bytes),
         activation_bytes=step.activation_bytes,
         cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (baseline.peak_bytes - baseline.fixed_bytes),
         overhead=step.overhead,
@@ -109,9 +110,7 @@ def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> Fro
     )
 
 
-def _bought(
-    graph: Graph, front: Sequence[tuple[int, Plan]], limit: int, fixed: int
-) -> tuple[Plan | None, int | None]:
+def _bought(graph: Graph, front: Sequence[tuple[int, Plan]], limit: int, fixed: int) -> tuple[Plan | None, int | None]:
     """The plan that a budget buys and None, or None and the least budget that buys one."""
     try:
         return budget_fit.from_front(graph, front, limit, fixed), None

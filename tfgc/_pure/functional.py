@@ -44,7 +44,7 @@ class Scope(keras.StatelessScope):
     """
 
     def __init__(
-        self, values: dict[int, tf.Tensor] | None, stand_in: Callable[[keras.Variable], tf.Tensor] | None = None
+        self, values: dict[int, tf.Tensor] | None, stand_in: Callable[[keras.Variable], Any] | None = None
     ) -> None:
         super().__init__(collect_losses=True)
         self._stand_in = stand_in
@@ -98,7 +98,7 @@ class Scope(keras.StatelessScope):
         # Not of a branch: the other one may read the same variable.
         here = contextlib.nullcontext if tf.executing_eagerly() else tf.compat.v1.get_default_graph().as_default
 
-        def read(variable: keras.Variable) -> tf.Tensor:
+        def read(variable: keras.Variable) -> tf.Tensor | None:
             with here():
                 return self.get_current_value(variable)
 

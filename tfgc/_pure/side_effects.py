@@ -144,9 +144,7 @@ class _Trace:
         return inner and f"{inner} is set inside tf.cond or tf.while_loop. Set it outside the branch"
 
 
-def symbolic(
-    fn: Callable, tape: tf.GradientTape
-) -> tuple[Any, list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
     """Run `fn` in the graph being built, a placeholder for each variable that it reads.
 
     Returns:

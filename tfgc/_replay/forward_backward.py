@@ -267,8 +267,8 @@ def _alike(first: Sequence[tf.TensorSpec], second: Sequence[tf.TensorSpec]) -> b
 
 
 def _of_any_size(spec: tf.TensorSpec) -> tf.TensorSpec:
-    shape = tf.TensorShape(None if spec.shape.rank is None else [None] * spec.shape.rank)
-    return tf.TensorSpec(shape, spec.dtype)
+    open_sizes: Any = None if spec.shape.rank is None else [None] * spec.shape.rank
+    return tf.TensorSpec(open_sizes, spec.dtype)
 
 
 def _describe(specs: Sequence[tf.TensorSpec]) -> str:

@@ -208,9 +208,7 @@ class KnownCalls:
 
     def _recomputation(self, call: Call, effects: Effects) -> Recomputation:
         function = self.function
-        return Recomputation(
-            function.fn, function.replay_fn, call.packing, effects, call.surroundings, function.name
-        )
+        return Recomputation(function.fn, function.replay_fn, call.packing, effects, call.surroundings, function.name)
 
     def _uncompiled(self, call: Call, effects: Effects) -> Recomputation | TracedReplay:
         recomputation = self._recomputation(call, effects)

@@ -49,7 +49,7 @@ def attach(run: Run, recomputation: AnyRecomputation, inputs: list[tf.Tensor], s
     replay = _Replay(recomputation, inputs, sources, run)
 
     @tf.custom_gradient
-    def attached(*_: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+    def attached(*_: tf.Tensor) -> Any:
         results = [tensors[i] for i in positions]
         return [tf.stop_gradient(x) for x in results] if tf.executing_eagerly() else results, replay.backward
 

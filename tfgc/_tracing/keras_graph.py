@@ -20,7 +20,6 @@ from tfgc._framework import backward_order, keras_models, tensor_attributes
 from tfgc._framework.keras_models import FunctionalGraph
 from tfgc._tracing import shapes, submodels
 
-
 Shapes = Mapping[str, Sequence[int | None]]
 
 
@@ -74,9 +73,7 @@ class Program:
         graph: The `Graph`.
     """
 
-    def __init__(
-        self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None
-    ) -> None:
+    def __init__(self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None) -> None:
         self._model = model
         self._function = functional_of(model)
         self._steps: dict[str, _Step] = {}
@@ -214,7 +211,7 @@ class Program:
             for ref in (release or {}).get(name, ()):
                 del table[ref]
 
-    def placeholder(self, ref: Ref) -> keras.KerasTensor:
+    def placeholder(self, ref: Ref) -> Any:
         """A fresh `keras.Input` for a tensor of the model."""
         for t in self._function.inputs:
             if t.name == ref.node:

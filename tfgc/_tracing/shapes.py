@@ -40,9 +40,7 @@ def like(tensor: keras.KerasTensor, shape: Sequence[int | None]) -> keras.KerasT
     return keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
 
 
-def resized(
-    tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None
-) -> keras.KerasTensor:
+def resized(tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None) -> keras.KerasTensor:
     """An input of a model, with the batch size and the shape that were given for it."""
     full = list(tensor.shape)
     if shape is not None:

@@ -61,9 +61,8 @@ def counterparts(program: Program, first: Sequence[str], second: Sequence[str]) 
     """For each variable and layer of the first of two like segments, by id, the one in its place in the second."""
     pairs: dict[int, Any] = {}
     for one, other in zip(first, second):
-        layers = [program.call_of(name)[0] for name in (one, other)]
-        if not isinstance(layers[0], keras.Layer):
-            continue
+        operations = [program.call_of(name)[0] for name in (one, other)]
+        layers = [operation for operation in operations if isinstance(operation, keras.Layer)]
         flat = zip(*(keras_models.layers_inside(layer) for layer in layers))
         variables = zip(*(layer.variables for layer in layers))
         pairs.update((id(a), b) for group in (flat, variables) for a, b in group)

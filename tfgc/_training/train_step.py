@@ -93,23 +93,23 @@ def train_step(
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
     trainer = Trainer(model, runner.call)
     trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
-    optimizer = trainer.optimizer
-    optimizer.build(model.trainable_variables)
+    used: Any = trainer.optimizer
+    used.build(model.trainable_variables)
 
     def step(x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
             call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
         with tf.GradientTape() as tape:
             predictions = trainer(x, training=True)
-            value = trainer.compute_loss(x, y, predictions, sample_weight)
-            scaled = optimizer.scale_loss(value)
+            value: Any = trainer.compute_loss(x, y, predictions, sample_weight)
+            scaled = used.scale_loss(value)
         gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        used.apply_gradients(zip(gradients, model.trainable_variables))
         logs = trainer.compute_metrics(x, y, predictions, sample_weight)
         return {**logs, "loss": value}
 
     current: Any = _kept_current(step, model, runner, not run_eagerly, jit_compile=jit_compile)
-    current.optimizer = optimizer
+    current.optimizer = used
     current.reset_metrics = trainer.reset_metrics
     return current
 
