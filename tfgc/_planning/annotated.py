@@ -91,30 +91,31 @@ def warn_of_open_sizes(graph: Graph) -> None:
 
 def per_sample(plan: Plan, batch: int) -> Plan:
     """The plan with bytes and work of one sample in place of `batch` of them."""
-
-    def part(count: int | None) -> int | None:
-        return None if count is None else count // batch
-
-    def divided(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-        return tuple(
-            dataclasses.replace(
-                s,
-                stored_bytes=part(s.stored_bytes),
-                inside_bytes=part(s.inside_bytes),
-                input_bytes=part(s.input_bytes),
-                work=None if s.work is None else s.work / batch,
-                inner=s.inner and dataclasses.replace(s.inner, segments=divided(s.inner.segments)),
-            )
-            for s in segments
-        )
-
     outlook = plan.outlook and dataclasses.replace(
         plan.outlook,
-        peak_bytes=part(plan.outlook.peak_bytes),
-        plain_bytes=part(plan.outlook.plain_bytes),
-        floor_bytes=part(plan.outlook.floor_bytes),
+        peak_bytes=_part(plan.outlook.peak_bytes, batch),
+        plain_bytes=_part(plan.outlook.plain_bytes, batch),
+        floor_bytes=_part(plan.outlook.floor_bytes, batch),
     )
-    return dataclasses.replace(plan, segments=divided(plan.segments), outlook=outlook, batch_size=None)
+    return dataclasses.replace(plan, segments=_divided(plan.segments, batch), outlook=outlook, batch_size=None)
+
+
+def _divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
+    return tuple(
+        dataclasses.replace(
+            s,
+            stored_bytes=_part(s.stored_bytes, batch),
+            inside_bytes=_part(s.inside_bytes, batch),
+            input_bytes=_part(s.input_bytes, batch),
+            work=None if s.work is None else s.work / batch,
+            inner=s.inner and dataclasses.replace(s.inner, segments=_divided(s.inner.segments, batch)),
+        )
+        for s in segments
+    )
+
+
+def _part(count: int | None, batch: int) -> Any:
+    return None if count is None else count // batch
 
 
 def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:

@@ -108,38 +108,51 @@ def train_step(
         logs = trainer.compute_metrics(x, y, predictions, sample_weight)
         return {**logs, "loss": value}
 
-    current: Any = _kept_current(step, model, runner, not run_eagerly, jit_compile=jit_compile)
-    current.optimizer = used
-    current.reset_metrics = trainer.reset_metrics
-    return current
+    compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
+    if run_eagerly or not tf.distribute.has_strategy():
+        following = _FollowingStep(step, model, runner, None if run_eagerly else compiled)
+        made: Any = tf.autograph.experimental.do_not_convert(following.run)
+    else:
+        made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
+    made.optimizer = used
+    made.reset_metrics = trainer.reset_metrics
+    return made
 
 
-def _kept_current(step: Callable, model: keras.Model, runner: Runner, traced: bool, **options: Any) -> Callable:
-    """A step that is traced again when settings of the model change, and refuses another graph."""
-    compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, **options)
-    if traced and tf.distribute.has_strategy():
-        return compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
-    settings = layer_settings.Settings([model])
-    functions: dict[tuple, Callable] = {}
+class _FollowingStep:
+    """A step that is traced again when settings of the model change, and raises when its layers have changed.
 
-    def checked(x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
-        if not runner.is_current:
+    Args:
+        step: The step, in Python.
+        model: The model.
+        runner: What runs the model.
+        compiled: Makes a `tf.function` of the step; None to run it in Python.
+    """
+
+    def __init__(
+        self, step: Callable, model: keras.Model, runner: Runner, compiled: Callable[[], Callable] | None
+    ) -> None:
+        self._step, self._model, self._runner, self._compiled = step, model, runner, compiled
+        self._settings = layer_settings.Settings([model])
+        self._functions: dict[tuple, Callable] = {}
+
+    def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+        """Train on one batch; return its loss, and the metrics so far."""
+        if not self._runner.is_current:
             raise PlanMismatchError(
-                f"{model.name!r} has changed since tfgc.train_step was called: it has layers that "
+                f"{self._model.name!r} has changed since tfgc.train_step was called: it has layers that "
                 "the step and its optimizer do not know. Make a new step for it"
             )
-        if not traced:
-            return step(x, y, sample_weight)
-        key = settings()
-        if key in functions:
-            return functions[key](x, y, sample_weight)
-        function = compiled()
-        with settings.watched():
+        if self._compiled is None:
+            return self._step(x, y, sample_weight)
+        key = self._settings()
+        if key in self._functions:
+            return self._functions[key](x, y, sample_weight)
+        function = self._compiled()
+        with self._settings.watched():
             logs = function(x, y, sample_weight)
-        functions[settings()] = function
+        self._functions[self._settings()] = function
         return logs
-
-    return tf.autograph.experimental.do_not_convert(checked)
 
 
 class Trainer(keras.Model):
