@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._replay.block import Block
+from tfgc._replay.block import block
 
 CALLS, ROUNDS = 200, 15
 
@@ -44,9 +44,12 @@ def measure(n, n_variables):
     """Microseconds of a call with its gradient, plain and as a segment."""
     xs = [tf.ones((2,)) for _ in range(n)]
     variables = [keras.Variable(np.ones(2, "float32")) for _ in range(n_variables)]
-    body = lambda *x: [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]
+
+    def body(*x):
+        return [tf.add_n([*x, *(v.value for v in variables)]) * 2.0]
+
     plain = tf.function(body, autograph=False)
-    block = Block(body, name="tiny", compiled=True)
+    segment = block(body, name="tiny", compiled=True)
     sources = [*xs, *(v.value for v in variables)]
 
     def gradient(call):
@@ -55,7 +58,7 @@ def measure(n, n_variables):
             (y,) = call(*xs)
         return tape.gradient(y, sources)
 
-    times = {plain: [], block: []}
+    times = {plain: [], segment: []}
     for call in times:
         gradient(call)
     for _ in range(ROUNDS):
@@ -64,7 +67,7 @@ def measure(n, n_variables):
             for _ in range(CALLS):
                 gradient(call)
             spent.append((time.perf_counter() - begin) / CALLS * 1e6)
-    return [statistics.median(times[call]) for call in (plain, block)]
+    return [statistics.median(times[call]) for call in (plain, segment)]
 
 
 if __name__ == "__main__":

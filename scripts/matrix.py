@@ -7,7 +7,7 @@ import itertools
 import pathlib
 import sys
 
-from tfgc._replay import block
+from tfgc._replay import replayed_gradients
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -95,9 +95,9 @@ def control_flow(tests):
     yield "- by `tape.jacobian`, `batch_jacobian`, persistent tapes, `ForwardAccumulator`, gradients of gradients"
     yield "- None where plain code gives None, `tf.IndexedSlices` where it gives those"
     yield ""
-    yield "Refused: a `ForwardAccumulator` inside of a `tf.function`, through a branch or a loop:"
+    yield "Refused: a `ForwardAccumulator` inside a `tf.function`, through a branch or a loop:"
     yield ""
-    yield f"> {block._COPIED.format('The layer')}."
+    yield f"> {replayed_gradients.COPIED_BRANCH.format('The layer')}."
 
 
 if __name__ == "__main__":

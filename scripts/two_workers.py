@@ -179,9 +179,14 @@ def train(strategy, loop, change):
             loss = model.compute_loss(x, y, model(x, training=True))
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
 
-    run = lambda x, y: strategy.run(replica_step, args=(x, y))
+    def run(x, y):
+        return strategy.run(replica_step, args=(x, y))
+
     step = tf.function(run) if loop == "tf.function" else run
-    memory = lambda: tf.config.experimental.get_memory_info("CPU:0")
+
+    def memory():
+        return tf.config.experimental.get_memory_info("CPU:0")
+
     resident = memory()["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")
     if loop == "fit":

@@ -80,7 +80,9 @@ def series(name, *layers, group="Convolutions", **more):
 
 
 def image(name, *layers, group="Convolutions", **more):
-    first = lambda: L.Conv2D(4, 3, padding="same", activation="relu")
+    def first():
+        return L.Conv2D(4, 3, padding="same", activation="relu")
+
     return Row(group, name, between(*layers, shape=IMAGE, first=first), samples(*IMAGE), **more)
 
 

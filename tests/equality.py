@@ -196,7 +196,10 @@ def fresh(build):
 
 def build_metrics(model, x, y, sample_weight=None):
     """Give compiled metrics their variables before `fit`, which otherwise traces its first step twice."""
-    one = lambda data: None if data is None else tf.nest.map_structure(lambda t: t[:1], data)
+
+    def one(data):
+        return None if data is None else tf.nest.map_structure(lambda t: t[:1], data)
+
     model.compute_metrics(one(x), one(y), model(one(x), training=False), one(sample_weight))
     model.reset_metrics()
 

@@ -136,10 +136,16 @@ def train(strategy, build, loop, change=None):
         losses = model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0).history["loss"]
     else:
         if loop.startswith("train_step"):
-            run = lambda x, y: strategy.reduce("SUM", strategy.run(own, args=(x, y))["loss"], axis=None)
+
+            def run(x, y):
+                return strategy.reduce("SUM", strategy.run(own, args=(x, y))["loss"], axis=None)
+
         else:
             step = _step(strategy, model, optimizer, plain)
-            run = lambda x, y: strategy.reduce("MEAN", strategy.run(step, args=(x, y)), axis=None)
+
+            def run(x, y):
+                return strategy.reduce("MEAN", strategy.run(step, args=(x, y)), axis=None)
+
         if loop == "graph":
             run = tf.function(run)
         batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)

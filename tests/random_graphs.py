@@ -47,14 +47,20 @@ def graphs(draw, least=2, most=8, obstacles=False):
 
 def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     reads = tuple(dict.fromkeys(reads))
-    some = lambda refs, share: tuple(ref for ref in refs if rng.random() < share)
+
+    def some(refs, share):
+        return tuple(ref for ref in refs if rng.random() < share)
+
     made_inside = tuple(ref for ref in reads if ref.node.startswith("n") and specs[ref].dtype == "float32")
     differentiable = rng.random() < 0.95
     if kind == "view":
         wants = tuple(ref for ref in made_inside if ref == reads[0])
         times = {"seconds": 0.0, "backward_seconds": 0.0} if timed else {}
         return Cost((), wants=wants, passes=wants, views=reads[:1], differentiable=differentiable, **times)
-    few = lambda: 4 * rng.randint(0, 6)
+
+    def few():
+        return 4 * rng.randint(0, 6)
+
     made = batch * sum(spec.bytes(1) for spec in outputs)
     internal = tuple(4 + few() for _ in range(rng.choice([0, 0, 1, 2])))
     workspace = few()

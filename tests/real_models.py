@@ -239,7 +239,10 @@ class GAN(keras.Model):
 
     def train_step(self, real):
         n = ops.shape(real)[0]
-        noise = lambda: keras.random.normal((n, self.latent), seed=self.seeds)
+
+        def noise():
+            return keras.random.normal((n, self.latent), seed=self.seeds)
+
         both = ops.concatenate([self.generator(noise(), training=True), real], axis=0)
         labels = ops.concatenate([ops.ones((n, 1)), ops.zeros((n, 1))], axis=0)
         labels += 0.05 * keras.random.uniform(ops.shape(labels), seed=self.seeds)
@@ -258,7 +261,9 @@ class GAN(keras.Model):
 
 
 def gan_settings():
-    adam = lambda: keras.optimizers.Adam(0.002, beta_1=0.5, epsilon=1e-3)
+    def adam():
+        return keras.optimizers.Adam(0.002, beta_1=0.5, epsilon=1e-3)
+
     return {"d_optimizer": adam(), "g_optimizer": adam(), "loss": keras.losses.BinaryCrossentropy(label_smoothing=0.1)}
 
 
@@ -376,7 +381,10 @@ class TwoTowers(keras.Model):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         own = ops.arange(ops.shape(y_pred)[0])
-        one_way = lambda scores: ops.mean(ops.sparse_categorical_crossentropy(own, scores, from_logits=True))
+
+        def one_way(scores):
+            return ops.mean(ops.sparse_categorical_crossentropy(own, scores, from_logits=True))
+
         other = ops.softmax(ops.transpose(y_pred))
         return 0.5 * (one_way(y_pred) + ops.mean(ops.sparse_categorical_crossentropy(own, other)))
 
@@ -550,7 +558,9 @@ class T5Attention(L.Layer):
         self.drop = L.Dropout(0.1)
 
     def call(self, x, memory, seen=None, training=None):
-        split = lambda y: ops.reshape(y, (-1, y.shape[1], self.heads, self.size))
+        def split(y):
+            return ops.reshape(y, (-1, y.shape[1], self.heads, self.size))
+
         q, k, v = (split(self.parts[name](y)) for name, y in (("q", x), ("k", memory), ("v", memory)))
         scores = ops.einsum("bqhd,bkhd->bhqk", q, k)
         apart = np.arange(k.shape[1])[None, :] - np.arange(q.shape[1])[:, None]

@@ -211,8 +211,13 @@ def test_a_sequence_counted_by_hand():
 
 def real():
     """Bytes in use after each step of the sequence above, and of random ones after it, by TensorFlow's allocator."""
-    bytes_of = lambda count: [tf.fill([count], np.int8(1))]
-    current = lambda: memory.info("current")
+
+    def bytes_of(count):
+        return [tf.fill([count], np.int8(1))]
+
+    def current():
+        return memory.info("current")
+
     return [play(steps, bytes_of, list.clear, current) for steps in [SEQUENCE, *map(random_steps, range(3))]]
 
 

@@ -92,13 +92,84 @@ def test_modules_are_one_idea(module):
     assert len(module.read_text().splitlines()) <= 300
 
 
-def test_only_three_files_import_private_modules_of_the_frameworks():
-    """`_tracing.keras_graph` reads Keras's graphs; the others what surrounds a call, and graphs being built."""
-    for path in MODULES:
-        if path.name not in ("private_api.py", "graph_building.py", "keras_graph.py"):
-            text = path.read_text()
-            assert "keras.src" not in text, path
-            assert "tensorflow.python" not in text, path
+def private_reads(source):
+    """Private names of TensorFlow or Keras that a file uses: modules, attributes, and attributes named by strings.
+
+    An attribute that starts with an underscore is the file's own if the file assigns or defines it.
+    """
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    stored = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    own |= {node.attr for node in stored if getattr(node.value, "id", None) == "self"}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""] + [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            modules = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+        yield from (m for m in modules if m.startswith(("keras.src", "tensorflow.python", "tf.__internal__")))
+        if isinstance(node, ast.Attribute):
+            of_python = isinstance(node.value, ast.Name) and node.value.id in ("sys", "os")
+            private = node.attr.startswith("_") and not node.attr.endswith("__")
+            if private and not of_python and node.attr not in own:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and str(node.value).startswith(("_keras_", "_inbound_", "_outbound_")):
+            yield node.value
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("getattr", "setattr", "hasattr"):
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and name.value.startswith("_") and not name.value.endswith("__"):
+                yield f"{node.func.id} {name.value}"
+
+
+def test_private_reads_are_seen_however_they_are_written():
+    for source in (
+        "import keras.src.backend",
+        "from keras.src import backend",
+        "from keras import src\nsrc = 1\nkeras.src.backend",
+        "from tensorflow.python.eager import record",
+        "tf.__internal__.FuncGraph('a')",
+        "tensor._keras_mask = None",
+        "layer._flatten_layers()",
+        "class A:\n    def f(self, layer):\n        return self._mine, layer._inbound_nodes",
+        "getattr(layer, '_loss_ids')",
+        "name == '_keras_logits'",
+    ):
+        assert list(private_reads(source)), source
+    for source in (
+        "class A:\n    def f(self, other):\n        self._mine = 1\n        return other._mine",
+        "sys._getframe(1)",
+        "type(layer).__name__",
+        "module._private_function()\ndef _private_function(): pass",
+    ):
+        assert not list(private_reads(source)), source
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if folder(name) != "_framework"])
+def test_private_parts_of_the_frameworks_are_read_in_one_folder(name):
+    assert not list(private_reads(NAMES[name].read_text()))
+
+
+def test_the_error_about_versions_names_those_that_the_package_declares():
+    from tfgc._framework import versions
+
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for line in setup["options"]["install_requires"].split():
+        for package, label in {"tensorflow": "TensorFlow", "keras": "Keras"}.items():
+            if line.startswith(package + ">="):
+                assert line.replace(f"{package}>=", f"{label} >= ") in versions.SUPPORTED
+
+
+def test_a_missing_private_part_is_an_error_that_names_the_supported_versions(monkeypatch):
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    monkeypatch.delattr(keras.Layer, "_flatten_layers")
+    with pytest.raises(tfgc.TfgcError, match=r"_flatten_layers.*TensorFlow >= 2\.18 and Keras >= 3\.5"):
+        tfgc.plan(model, batch_size=2)
 
 
 def test_nothing_refers_to_this_machine_or_to_folders_outside():

@@ -241,10 +241,13 @@ def run_suite(suite, path, *, scale=1.0, predict=False, events=None):
 def suite(monkeypatch):
     """A suite of two rows whose cases are recorded when they run; one network dies."""
     ran = []
-    make = lambda network: (
-        Case(network, (network, None), "plain", "graph", 8),
-        Case(network, (network, None), "sqrt", "graph", 8, strategy="sqrt"),
-    )  # fmt: skip
+
+    def make(network):
+        return (
+            Case(network, (network, None), "plain", "graph", 8),
+            Case(network, (network, None), "sqrt", "graph", 8, strategy="sqrt"),
+        )
+
     module = type(
         "module",
         (),

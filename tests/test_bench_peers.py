@@ -38,7 +38,9 @@ def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
 
 
 def test_what_rounding_does_to_plain_steps_is_allowed_twice():
-    update = lambda weight, state: {"w": np.array([weight, 0.0]), "s": np.array([state])}
+    def update(weight, state):
+        return {"w": np.array([weight, 0.0]), "s": np.array([state])}
+
     plain = [update(1.0, 1.0), update(1.1, 1.0)]
     assert peers.differing_parts(update(1.25, 1.0), plain, ["w"]) == ()
     assert peers.differing_parts(update(1.4, 1.0), plain, ["w"]) == ("gradients",)

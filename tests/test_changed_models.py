@@ -349,7 +349,9 @@ def with_optional_input():
 @pytest.mark.parametrize("mode", OPTIONAL_MODES)
 def test_an_optional_input_is_none_and_then_is_not(mode):
     given = [{"first": X, "second": None}, {"first": X, "second": noise(8, 6, seed=4)}]
-    plan = lambda model: tfgc.plan(model, strategy="uniform", segments=2)
+
+    def plan(model):
+        return tfgc.plan(model, strategy="uniform", segments=2)
 
     def run(enabled):
         model = fresh(with_optional_input)

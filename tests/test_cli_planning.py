@@ -340,7 +340,9 @@ def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
 
 
 def test_what_compare_measures_by_default(plan_file):
-    names = lambda **chosen: [case.case for case in compare.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
+    def names(**chosen):
+        return [case.case for case in compare.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
+
     assert names() == ["sqrt"]
     assert names(plans=str(plan_file)) == ["plan.json"]
     plan = plans.read(plan_file)
@@ -382,7 +384,9 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
 
 
 def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():
-    make = lambda name, share: Case("chain", (chain, None), name, "graph", 64, target_ratio=share)
+    def make(name, share):
+        return Case("chain", (chain, None), name, "graph", 64, target_ratio=share)
+
     found = worker.predict(
         PredictionJob((make("all", 1.0), make("some", 0.8), make("none", 0.0)), front=True, marks=("90%",))
     )

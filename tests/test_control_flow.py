@@ -20,7 +20,10 @@ HERE = tf.constant(True)
 def plain_variable():
     """A function that closes over a plain variable and a tensor."""
     variable = tf.Variable(W)
-    call = lambda x: tf.tanh(x @ variable + tf.reduce_sum(W))
+
+    def call(x):
+        return tf.tanh(x @ variable + tf.reduce_sum(W))
+
     return call, tfgc.recompute(call), [variable]
 
 
@@ -45,7 +48,10 @@ KINDS = (plain_variable, layer, enabled)
 def cases(names, *quick):
     """Every name with every kind; fast are those of the first kind, and `quick` ones of the others."""
     pairs = [(name, kind) for name in names for kind in KINDS]
-    slow = lambda name, kind: kind is not plain_variable and name not in quick
+
+    def slow(name, kind):
+        return kind is not plain_variable and name not in quick
+
     return pytest.mark.parametrize(
         ("name", "kind"),
         [
@@ -108,7 +114,10 @@ def gradient(call, x, sources):
 @cases(THROUGH, "while_loop")
 def test_gradient_through(name, kind):
     plain, ours, sources = kind()
-    through = lambda call: lambda x: THROUGH[name](call, x)
+
+    def through(call):
+        return lambda x: THROUGH[name](call, x)
+
     step = tf.function(lambda call, x: gradient(through(call), x, sources))
     expected = step(plain, X)
     assert all(np.linalg.norm(g) > 0 for g in expected)
@@ -123,7 +132,10 @@ def test_gradient_through(name, kind):
 def test_gradient_through_under_xla(name, kind):
     plain, ours, sources = kind()
     options = {"maximum_iterations": 3} if name == "while_loop" else {}  # XLA refuses others, plain ones too
-    run = lambda call, x: gradient(lambda x: THROUGH[name](call, x, **options), x, sources)
+
+    def run(call, x):
+        return gradient(lambda x: THROUGH[name](call, x, **options), x, sources)
+
     close(tf.function(run)(plain, X), tf.function(run, jit_compile=True)(ours, X))
 
 
@@ -131,8 +143,13 @@ def test_gradient_through_under_xla(name, kind):
 def test_rows_gathered_from_a_variable(name):
     """The operation reads the variable's handle, of which a branch or body has its own."""
     table = tf.Variable(W)
-    plain = lambda x: tf.tanh(x + tf.gather(table, tf.constant([1])))
-    through = lambda call: lambda x: THROUGH[name](call, x)
+
+    def plain(x):
+        return tf.tanh(x + tf.gather(table, tf.constant([1])))
+
+    def through(call):
+        return lambda x: THROUGH[name](call, x)
+
     expected = gradient(through(plain), X, [table])
     close(expected, tf.function(lambda: gradient(through(tfgc.recompute(plain)), X, [table]))())
     close(expected, gradient(tf.function(through(tfgc.recompute(plain))), X, [table]))
@@ -173,7 +190,10 @@ INSIDE = {
 def test_gradient_inside_of(name, kind, jit_compile):
     plain, ours, sources = kind()
     zeros = [tf.zeros_like(s) for s in (X, *sources)]
-    run = lambda call, x: INSIDE[name](lambda x: gradient(call, x, sources), x, zeros)
+
+    def run(call, x):
+        return INSIDE[name](lambda x: gradient(call, x, sources), x, zeros)
+
     close(tf.function(run)(plain, X), tf.function(run, jit_compile=jit_compile)(ours, X))
 
 
@@ -197,8 +217,13 @@ def test_gradient_in_a_branch_of_what_was_computed_outside(name, kind):
 )
 def test_control_flow_inside_of_the_recomputed_function(name, graph):
     variable = tf.Variable(W)
-    body = lambda x: THROUGH[name](lambda y: tf.tanh(y @ variable), x)
-    run = lambda call: gradient(call, X, [variable])
+
+    def body(x):
+        return THROUGH[name](lambda y: tf.tanh(y @ variable), x)
+
+    def run(call):
+        return gradient(call, X, [variable])
+
     run = tf.function(run) if graph else run
     close(run(body), run(tfgc.recompute(body)))
     close(run(body), run(tfgc.recompute(lambda x: THROUGH[name](tfgc.recompute(lambda y: tf.tanh(y @ variable)), x))))
@@ -262,7 +287,9 @@ def test_recurrent_layer_whose_cell_is_recomputed(unroll):
             return y, [y]
 
     def steps(wrap):
-        build = lambda: keras.Sequential([keras.Input((5, 12)), keras.layers.RNN(Cell(wrap), unroll=unroll)])
+        def build():
+            return keras.Sequential([keras.Input((5, 12)), keras.layers.RNN(Cell(wrap), unroll=unroll)])
+
         return train(fresh(build), noise(4, 5, 12), [noise(4, 12)], graph=True)
 
     assert_equal(steps(lambda f: f), steps(tfgc.recompute), exact=False)
@@ -327,7 +354,9 @@ def test_jacobians(name, kind, graph):
 
 
 def forward_mode(order, call, sources):
-    accumulate = lambda: tf.autodiff.ForwardAccumulator(X, tf.ones_like(X))
+    def accumulate():
+        return tf.autodiff.ForwardAccumulator(X, tf.ones_like(X))
+
     if order == "of a variable":
         with tf.autodiff.ForwardAccumulator(sources[0], sources[0] * 2.0) as outer:
             y = call(X)
@@ -351,7 +380,9 @@ def forward_mode(order, call, sources):
 @cases(["once", "twice", "over a gradient", "of a variable"], "once")
 def test_forward_mode(name, kind, place):
     def run(call):
-        step = lambda: forward_mode(name, tf.function(call) if place == "over a graph" else call, sources)
+        def step():
+            return forward_mode(name, tf.function(call) if place == "over a graph" else call, sources)
+
         return (tf.function(step) if place == "graph" else step)()
 
     plain, ours, sources = kind()
@@ -364,8 +395,13 @@ def test_forward_mode(name, kind, place):
 def test_forward_mode_through_a_branch_is_right_or_an_error(name, kind):
     """Inside of a `tf.function` TensorFlow differentiates a copy of the branch, if no tangent was seen in it."""
     plain, ours, sources = kind()
-    branch = lambda call: lambda x: THROUGH["cond"](call, x)
-    run = lambda call: forward_mode(name, call, sources)
+
+    def branch(call):
+        return lambda x: THROUGH["cond"](call, x)
+
+    def run(call):
+        return forward_mode(name, call, sources)
+
     expected = run(branch(plain))
     close(expected, run(branch(ours)))
     if name == "once":
@@ -377,9 +413,15 @@ def test_forward_mode_through_a_branch_is_right_or_an_error(name, kind):
 
 
 def test_forward_mode_through_a_loop_is_right_or_an_error():
-    plain = lambda x: tf.tanh(x @ W)
-    run = lambda call: forward_mode("once", call, [])
-    around = lambda call: lambda x: loop(call, x)
+    def plain(x):
+        return tf.tanh(x @ W)
+
+    def run(call):
+        return forward_mode("once", call, [])
+
+    def around(call):
+        return lambda x: loop(call, x)
+
     close(run(around(plain)), run(tf.function(around(tfgc.recompute(plain)))))
     with pytest.raises(tfgc.UnsupportedModelError, match=r"tf\.while_loop.*a copy"):
         tf.function(lambda: run(around(tfgc.recompute(plain))))()

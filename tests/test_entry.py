@@ -15,7 +15,7 @@ from tfgc._replay import call_checks
 L = keras.layers
 TF1 = (
     "{} was called in a TensorFlow 1 graph (tf.Graph, tf.compat.v1.Session), where nothing can be recomputed: call it "
-    "eagerly or inside of a tf.function"
+    "eagerly or inside a tf.function"
 )
 SQUARE = tfgc.recompute(lambda x: x * x)
 

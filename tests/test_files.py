@@ -79,7 +79,9 @@ def test_an_interrupt_leaves_the_old_file_and_nothing_else(path, monkeypatch):
 
 
 def test_permissions_are_those_of_the_old_file_or_the_usual_ones(path):
-    mode = lambda: stat.S_IMODE(path.stat().st_mode)
+    def mode():
+        return stat.S_IMODE(path.stat().st_mode)
+
     path.chmod(0o640)
     _files.write(path, NEW)
     assert mode() == 0o640
@@ -220,7 +222,10 @@ INPUTS = {
     name: [o.opts[0] for o in command.params if isinstance(o.type, files.Input) and isinstance(o, click.Option)]
     for name, command in ALL.items()
 }
-ending = lambda flag: "x.png" if flag == "--plot" else "x.json"
+
+
+def ending(flag):
+    return "x.png" if flag == "--plot" else "x.json"
 
 
 def conflict(name, *arguments):

@@ -108,7 +108,9 @@ def by_batches(model, arguments, again):
 
 
 def fit_frozen_and_thawed(model, arguments, again):
-    optimizer = lambda: keras.optimizers.SGD(0.1)
+    def optimizer():
+        return keras.optimizers.SGD(0.1)
+
     first, layers = fit_once(model, arguments, again), [model.layers[1], model.layers[2]]
     for layer in layers:
         layer.trainable = False

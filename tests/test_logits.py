@@ -221,7 +221,9 @@ def test_the_loss_is_another_one_where_logits_are_hidden(kind):
 @pytest.mark.parametrize("mode", [*MODES[:3], slow("xla")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_subclassed_models(kind, mode):
-    make = lambda kind: Subclassed(kind)
+    def make(kind):
+        return Subclassed(kind)
+
     plain = built(make, kind)
     expected = trained(plain, plain, crossentropy(kind), BASELINE[mode])
     for way in ("layers", "recompute"):
@@ -282,8 +284,12 @@ def test_losses_that_take_the_probabilities_themselves(name, mode):
 
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
 def test_log_softmax(mode):
-    head = lambda _: functional(lambda x: keras.ops.log_softmax(keras.layers.Dense(3)(x)))
-    loss = lambda out: -tf.reduce_mean(tf.gather(out, TARGETS["softmax"], axis=1, batch_dims=1))
+    def head(_):
+        return functional(lambda x: keras.ops.log_softmax(keras.layers.Dense(3)(x)))
+
+    def loss(out):
+        return -tf.reduce_mean(tf.gather(out, TARGETS["softmax"], axis=1, batch_dims=1))
+
     plain = built(head, "")
     expected = trained(plain, plain, loss, BASELINE[mode])
     model = built(head, "")

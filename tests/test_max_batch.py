@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import tfgc
-from tfgc import InfeasibleBudgetError, Measurement
+from tfgc import InfeasibleBudgetError, Measurement, strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, max_batch, predict_max_batch, process, worker
@@ -73,7 +73,10 @@ def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
 @pytest.mark.parametrize("jump", [10, 60, 200])
 def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(jump):
     """Chunks: what is asked for never falls, what is handed out does."""
-    need = lambda batch: (100 * batch + jump * (batch * 7 % 5), 100 * batch)
+
+    def need(batch):
+        return (100 * batch + jump * (batch * 7 % 5), 100 * batch)
+
     for budget in range(50, 9000, 130):
         answer = max((b for b in range(1, 100) if need(b)[0] <= budget), default=0)
         assert predict_max_batch.largest_fitting(need, budget) == answer if need(1)[0] <= budget else answer <= 1
@@ -144,7 +147,10 @@ def test_the_search_finds_what_trying_batches_up_to_64_finds(strategy, budget):
 @pytest.mark.parametrize("strategy", ["keep_all", None])
 def test_the_search_finds_it_where_the_allocator_jumps(strategy, budget):
     """At 128 pixels a tensor of one sample is half a megabyte, which the allocator serves in larger chunks."""
-    big = lambda: conv(128)
+
+    def big():
+        return conv(128)
+
     big.__name__ = "big"
     found = searched(big, budget, strategy)
     way = found.recomputed or found.plain
@@ -324,7 +330,9 @@ def test_keep_all_answers_for_plain_training(children):
 
 
 def test_a_run_that_fails_is_an_error(children, monkeypatch):
-    failed = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "failed", "no luck")
+    def failed(case):
+        return Measurement(case.network, case.case, "graph", case.batch_size, "failed", "no luck")
+
     monkeypatch.setattr(compare, "run", failed)
     with pytest.raises(TfgcError, match=r"plain-graph of 'conv' cannot be run at batch .*: no luck"):
         tfgc.max_batch(conv, "5MB")
@@ -335,7 +343,10 @@ def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
     monkeypatch.setattr(compare, "run", lambda case: record(case, 10**9))
     with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,000,100,000"):
         tfgc.max_batch(conv, "5MB")
-    dead = lambda case: Measurement(case.network, case.case, "graph", case.batch_size, "oom", "killed")
+
+    def dead(case):
+        return Measurement(case.network, case.case, "graph", case.batch_size, "oom", "killed")
+
     monkeypatch.setattr(compare, "run", dead)
     with pytest.raises(TfgcError, match=r"no batch was measured to fit in 5,000,000 bytes.* 1, ran out of memory"):
         tfgc.max_batch(conv, "5MB")

@@ -42,7 +42,7 @@ def test_a_gpu_whose_limit_is_not_told_is_an_error(gpu, listed):
     with pytest.raises(OptionError) as error:
         free_memory.free_bytes()
     assert str(error.value) == (
-        "budget='auto': TensorFlow does not tell how much memory it may use on GPU:0; give bytes"
+        "budget='auto': TensorFlow does not report how much memory it may use on GPU:0; give bytes"
     )
 
 

@@ -280,7 +280,10 @@ def test_second_order_and_again_by_a_persistent_tape(mode):
 def test_plain_tf_variables_shared_by_inner_segments(mode):
     def run(enabled):
         first, last = variables = [tf.Variable(2.0, name="first"), tf.Variable(0.5, name="last")]
-        scaled = lambda *pairs: [x for size, v in pairs for x in (L.Dense(size), layers.PlainVariable(v))]
+
+        def scaled(*pairs):
+            return [x for size, v in pairs for x in (L.Dense(size), layers.PlainVariable(v))]
+
         model = fresh(
             lambda: keras.Sequential([keras.Input((8,)), *scaled((8, first), (8, first), (8, last), (4, last))])
         )
@@ -346,7 +349,9 @@ def assert_gradients_fit_outputs(model, x, mode):
 
 @THREE
 def test_a_segment_that_cannot_be_replayed_is_kept_with_all_that_is_inside(mode):
-    dense = lambda i: L.Dense(8, use_bias=False, name=f"d{i}")
+    def dense(i):
+        return L.Dense(8, use_bias=False, name=f"d{i}")
+
     model = keras.Sequential([keras.Input((8,)), *map(dense, range(3)), Raw(name="raw"), *map(dense, range(3, 6))])
     split = [nest(again("d0"), keep("d1")), nest(nest(again("d2"), keep("raw")), keep("d3")), again("d4"), keep("d5")]
     enable(model, lambda _: split, mode)
@@ -388,7 +393,9 @@ def test_fit_and_the_training_step_take_nested_plans(jit_compile):
 
 
 def deep():
-    convolution = lambda: L.Conv2D(8, 3, padding="same", activation="tanh")
+    def convolution():
+        return L.Conv2D(8, 3, padding="same", activation="tanh")
+
     return keras.Sequential([keras.Input((32, 32, 8)), *(convolution() for _ in range(24))])
 
 

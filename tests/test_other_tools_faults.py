@@ -141,7 +141,10 @@ def test_stateless_call_draws_the_same_noise_in_every_step():
     """Trap 23: a pure replay that forgets the global generator's advance."""
     model = fresh(lambda: keras.Sequential([keras.Input((4,)), Noisy()]))
     x = noise(2, 4)
-    keras_pure = lambda: model.stateless_call([], [v.value for v in model.non_trainable_variables], x, training=True)[0]
+
+    def keras_pure():
+        return model.stateless_call([], [v.value for v in model.non_trainable_variables], x, training=True)[0]
+
     keras_pure()
     np.testing.assert_array_equal(keras_pure(), keras_pure())
     ours = tfgc.recompute(model)

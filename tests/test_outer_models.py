@@ -271,7 +271,7 @@ def test_a_function_of_the_users_own_is_named():
     infer(X)
     line = train.python_function.__code__.co_firstlineno
     told = rf"^tfgc.enable of 'net' does not reach tf.function 'train' \(test_outer_models.py, line {line}\), which "
-    told += r"trained with it before: TensorFlow goes on with what it traced. "
+    told += r"trained with it before: TensorFlow keeps using the old trace. "
     told += r"Use tf.function\(train.python_function\) from now on$"
     with pytest.warns(tfgc.StaleTraceWarning, match=told) as caught:
         tfgc.enable(model, strategy="uniform")
@@ -415,8 +415,8 @@ def test_the_error_names_functional_parts():
         with pytest.raises(tfgc.UnsupportedModelError) as caught:
             call(model)
         assert str(caught.value) == (
-            "'many' is a subclassed model (Many), whose inside tfgc cannot read. Enable the functional parts that it "
-            f"holds, each by itself: {advised}"
+            "'many' is a subclassed model (Many), whose inside tfgc cannot read. Enable each functional part that it "
+            f"holds: {advised}"
         )
     for call in advised.split(", "):
         if "nets[1]" not in call:
@@ -436,7 +436,7 @@ def test_the_error_advises_layers_where_there_are_no_functional_parts():
         tfgc.enable(Empty(name="empty"))
     assert str(caught.value) == (
         "'empty' is a subclassed model (Empty), whose inside tfgc cannot read. It plans keras.Sequential and "
-        "functional models; elsewhere name the large blocks: tfgc.enable(model, layers=[...])"
+        "functional models; for others choose the large layers: tfgc.enable(model, layers=[...])"
     )
 
 

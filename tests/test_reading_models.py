@@ -305,7 +305,7 @@ def frozen():
     [
         (Subclassed, "layers="),
         (lambda: keras.Sequential([L.Dense(2)], name="open"), "'open' is not built"),
-        (lambda: 3, "3 is no keras.Model"),
+        (lambda: 3, "3 is not a keras.Model"),
     ],
 )
 def test_models_that_cannot_be_read(use, model, message):
@@ -330,9 +330,9 @@ def test_models_that_cannot_be_read(use, model, message):
         (lambda m: tfgc.enable(m, tfgc.plan(m), strategy="sqrt"), OptionError, "not both"),
         (lambda m: tfgc.enable(m, budget=10**9), OptionError, "batch_size is needed"),
         (lambda m: tfgc.enable(m, budget=10**9, strategy="sqrt"), OptionError, "does not honour a budget"),
-        (lambda m: tfgc.enable(m, "sqrt"), OptionError, "'sqrt' is no tfgc.Plan"),
-        (lambda m: tfgc.enable(m, wrap="recompute_grad"), OptionError, "'recompute_grad' is no function"),
-        (lambda m: tfgc.train_step(m, "mse", "sgd", plan=4), OptionError, "4 is no tfgc.Plan"),
+        (lambda m: tfgc.enable(m, "sqrt"), OptionError, "'sqrt' is not a tfgc.Plan"),
+        (lambda m: tfgc.enable(m, wrap="recompute_grad"), OptionError, "'recompute_grad' is not a function"),
+        (lambda m: tfgc.train_step(m, "mse", "sgd", plan=4), OptionError, "4 is not a tfgc.Plan"),
         (lambda m: tfgc.plan(m, strategy="manual"), OptionError, "needs the option keep"),
         (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
         (lambda m: tfgc.train_step(weightless(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),

@@ -68,7 +68,10 @@ def test_arguments_of_every_kind(graph):
         return tf.reduce_sum(x, axis=0) * scale + table["w"] if flag else x
 
     recomputed = tfgc.recompute(fn)
-    call = lambda f: lambda x, w: f(x, True, "sum", scale=2.0, table={"w": w, "note": "text"})
+
+    def call(f):
+        return lambda x, w: f(x, True, "sum", scale=2.0, table={"w": w, "note": "text"})
+
     same(gradients(call(fn), (X, W), graph=graph), gradients(call(recomputed), (X, W), graph=graph))
 
 
@@ -117,14 +120,18 @@ def test_arguments_are_not_kept_alive():
     ids=["namedtuple", "dict", "integers", "input", "swapped", "not tensors", "float64", "one input unused"],
 )
 def test_results_of_every_structure(fn, graph):
-    plain = lambda x, w: [r for r in tf.nest.flatten(fn(x, w)) if tf.is_tensor(r)]
+    def plain(x, w):
+        return [r for r in tf.nest.flatten(fn(x, w)) if tf.is_tensor(r)]
+
     check(plain, X, W, graph=graph)
     tf.nest.assert_same_structure(fn(X, W), tfgc.recompute(fn)(X, W))
 
 
 @BOTH
 def test_structured_inputs_one_tensor_passed_twice_and_empty_batches(graph):
-    nested = lambda pair, table: pair.left * table["x"] + pair.right
+    def nested(pair, table):
+        return pair.left * table["x"] + pair.right
+
     check(lambda a, b, c: nested(Pair(a, b), {"x": c}), X, X, X, graph=graph)
     recomputed = tfgc.recompute(nested)
     plain = gradients(lambda x: nested(Pair(x, x), {"x": x}), (X,), graph=graph)
@@ -145,8 +152,12 @@ def test_batches_of_another_size(graph):
 
 @BOTH
 def test_outputs_that_nobody_uses(graph):
-    fn = lambda x, w: (x @ w, tf.tanh(w), tf.argmax(x))
-    take = lambda f: lambda x, w: f(x, w)[0]
+    def fn(x, w):
+        return (x @ w, tf.tanh(w), tf.argmax(x))
+
+    def take(f):
+        return lambda x, w: f(x, w)[0]
+
     same(gradients(take(fn), (X, W), graph=graph), gradients(take(tfgc.recompute(fn)), (X, W), graph=graph))
 
 
@@ -165,7 +176,10 @@ def test_layer_not_yet_built(graph):
         return keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
 
     plain, ours = build(), build()
-    call = lambda f: lambda x: f(x, training=True)
+
+    def call(f):
+        return lambda x: f(x, training=True)
+
     same(gradients(call(plain), (X,), graph=graph), gradients(call(tfgc.recompute(ours)), (X,), graph=graph))
     for v, w in zip(plain.variables, ours.variables, strict=True):
         np.testing.assert_array_equal(v, w)
@@ -253,7 +267,9 @@ def test_closure_that_changes_between_calls(graph):
             y = tf.reduce_sum(call(x))
         return y, tape.gradient(y, [x, w])
 
-    plain = lambda x: tf.sin(x) * box["skip"]
+    def plain(x):
+        return tf.sin(x) * box["skip"]
+
     for box["traced"] in (False, True, True):
         run = tf.function(step) if graph else step
         same(run(plain, X, X), run(recomputed, X, X))
@@ -284,7 +300,9 @@ def test_a_variable_read_through_keras_and_past_it_gets_both_gradients():
     layer = keras.layers.Dense(3)
     layer.build((None, 3))
     raw = layer.kernel.value
-    fn = lambda x: layer(x) @ raw
+
+    def fn(x):
+        return layer(x) @ raw
 
     def gradient(call):
         with tf.GradientTape() as tape:
@@ -298,7 +316,10 @@ def test_a_variable_read_through_keras_and_past_it_gets_both_gradients():
 def test_recompute_inside_recompute(graph):
     dense, dropout = keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=1)
     dense.build((None, 3))
-    build = lambda wrap: wrap(lambda x: wrap(lambda y: dropout(dense(y), training=True))(tf.tanh(x)) + wrap(dense)(x))
+
+    def build(wrap):
+        return wrap(lambda x: wrap(lambda y: dropout(dense(y), training=True))(tf.tanh(x)) + wrap(dense)(x))
+
     plain, ours = build(lambda f: f), build(tfgc.recompute)
     sources = [X, dense.kernel.value]
     dropout.seed_generator.state.assign([1, 0])
@@ -451,7 +472,9 @@ def test_tensor_arrays_are_kept_with_a_warning(graph):
 
         return (tf.function(step) if graph else step)()
 
-    fn = lambda array, x: array.unstack(tf.sin(x))
+    def fn(array, x):
+        return array.unstack(tf.sin(x))
+
     with pytest.warns(NotReplayableWarning, match="TensorArray"):
         ours = run(tfgc.recompute(fn))
     np.testing.assert_array_equal(run(fn), ours)

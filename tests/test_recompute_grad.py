@@ -368,15 +368,22 @@ def test_gradients_under_xla(wrap):
             loss = tf.reduce_sum(call(call(X)) ** 2)
         return tape.gradient(loss, [X, variable])
 
-    block = lambda x: tf.tanh(x @ variable)
+    def block(x):
+        return tf.tanh(x @ variable)
+
     compare(tf.function(step)(block), tf.function(step, jit_compile=True)(wrap(block)))
 
 
 @WRAPPERS
 def test_a_gradient_that_is_not_finite_stays_so_where_plain_code_has_it(wrap):
     """The fence of a graph must not spread it."""
-    step = lambda call: tf.function(lambda x: run((call, [x], []), "eager"))(tf.constant([1.0, 0.0]))
-    block = lambda x: tf.sqrt(x)
+
+    def step(call):
+        return tf.function(lambda x: run((call, [x], []), "eager"))(tf.constant([1.0, 0.0]))
+
+    def block(x):
+        return tf.sqrt(x)
+
     for a, b in zip(tf.nest.flatten(step(block)), tf.nest.flatten(step(wrap(block))), strict=True):
         np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
 
@@ -397,7 +404,10 @@ def test_second_order(wrap, graph):
         return outer.gradient(slope, variable)
 
     run = tf.function(step) if graph else step
-    block = lambda x: tf.tanh(x @ variable)
+
+    def block(x):
+        return tf.tanh(x @ variable)
+
     if wrap is tf.recompute_grad and not graph:
         with pytest.raises(NotImplementedError, match="tried to transpose"):
             run(wrap(block))
@@ -424,7 +434,10 @@ def test_third_order(wrap, graph):
         return first, second, outer.gradient(second, x)
 
     run = tf.function(third) if graph else third
-    fn = lambda x: tf.reduce_prod(tf.tanh(x) ** 2)
+
+    def fn(x):
+        return tf.reduce_prod(tf.tanh(x) ** 2)
+
     compare(run(fn), run(wrap(fn)))
 
 
@@ -439,7 +452,10 @@ def test_an_argument_of_a_function_stays_recomputed():
         return tape.gradient(y, x)
 
     fn, other = tfgc.recompute(lambda x: tf.sin(tf.sin(x))), tfgc.recompute(lambda x: tf.cos(x))
-    count = lambda call: sum(op.type == "Sin" for op in gradient.get_concrete_function(call, X).graph.get_operations())
+
+    def count(call):
+        return sum(op.type == "Sin" for op in gradient.get_concrete_function(call, X).graph.get_operations())
+
     assert count(fn) == 2 * count(fn.__wrapped__)
     np.testing.assert_allclose(gradient(fn, X), gradient(fn.__wrapped__, X))
     np.testing.assert_allclose(gradient(other, X), -tf.sin(X), rtol=1e-6)

@@ -113,7 +113,7 @@ def test_branches_of_a_replay_are_differentiated_in_turn(monkeypatch):
         return sum(len(op.control_inputs) for op in graph.get_operations() if op.type == "Identity")
 
     in_turn = waiting()
-    monkeypatch.setattr(backward_order, "turns", lambda: None)
+    monkeypatch.setattr(backward_order, "new_chain", lambda: None)
     assert in_turn >= waiting() + 8
 
 

@@ -9,7 +9,7 @@ from equality import MODES, assert_equal, fresh, noise, train
 import tfgc
 from tfgc._tracing import keras_graph
 from tfgc._training import shared_traces
-from tfgc._training.segment_runner import interface
+from tfgc._training.segment_runner import boundary_tensors
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -37,7 +37,7 @@ def kinds(model, plan):
     program = keras_graph.Program(model)
     found = []
     for segment in plan.segments:
-        needed, produced, _ = interface(program.graph, segment.nodes)
+        needed, produced, _ = boundary_tensors(program.graph, segment.nodes)
         signature = shared_traces.signature(program, segment, segment.nodes, needed, produced)
         found.append(object() if signature is None else signature)
     return len(set(found))

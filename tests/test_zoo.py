@@ -183,7 +183,9 @@ FANS_OUT = {"densenet161", "inception_v4", "nasnet_cifar10", "amoebanet_cifar10"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_every_network_trains_by_the_optimal_plan_as_plainly(name):
-    build = lambda: zoo.build(name, SMALL[name])
+    def build():
+        return zoo.build(name, SMALL[name])
+
     model = fresh(build)
     shape = (2, *model.input_shape[1:])
     x = noise(*shape) if SMALL[name] else tf.range(64) % 100

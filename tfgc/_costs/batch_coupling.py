@@ -1,11 +1,13 @@
 """Whether a call mixes the samples of a batch, read from its forward operations.
 
-Each tensor is followed by the axis on which its samples lie, or none where it is the same for
-all. An operation that sums, sorts or joins across that axis couples samples, as BatchNormalization
+For each tensor this keeps the axis on which its samples lie, or None where it is the same for
+all samples. An operation that sums, sorts or joins across that axis couples samples, as BatchNormalization
 does; so, to be safe, does one that is not known here, such as a loop.
 """
 
 import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +33,7 @@ class _CoupledError(Exception):
     pass
 
 
-def couples(operations, inputs):
+def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor]) -> bool:
     """Whether `operations`, run in order on `inputs` with the batch in front, mix samples."""
     axes = {t.ref(): 0 for t in inputs if t.shape.rank}
     try:
@@ -46,8 +48,8 @@ def couples(operations, inputs):
     return False
 
 
-def _axis(op, carried, made):
-    """The axis of the samples in an output; raises where they are mixed, or that cannot be told."""
+def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
+    """The axis of the samples in an output; raises where they are mixed, or where it is not known."""
     first, axis = op.inputs[0], carried[0]
     if op.type in _ELEMENTWISE:
         ends = {axis - t.shape.rank for t, axis in zip(op.inputs, carried) if axis is not None}
@@ -73,7 +75,7 @@ def _axis(op, carried, made):
     return _several(op, carried, made)
 
 
-def _several(op, carried, made):
+def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     """Operations that may carry samples in any of their inputs."""
     if op.type == "ConcatV2":
         axis = _only({a for a in carried[:-1] if a is not None})
@@ -96,7 +98,7 @@ def _several(op, carried, made):
     raise _CoupledError
 
 
-def _reshaped(before, after, axis):
+def _reshaped(before: Sequence[Any], after: Sequence[Any], axis: int) -> int:
     """The axis that starts where the samples started and holds whole samples, or parts of one sample each."""
     for i, length in enumerate(after):
         starts = math.prod(after[:i]) == math.prod(before[:axis])
@@ -105,20 +107,20 @@ def _reshaped(before, after, axis):
     raise _CoupledError
 
 
-def _constant(tensor):
+def _constant(tensor: tf.Tensor) -> np.ndarray:
     value = tf.get_static_value(tensor)
     if value is None:
         raise _CoupledError
     return np.asarray(value)
 
 
-def _only(values):
+def _only(values: Collection[int]) -> int:
     if len(values) != 1:
         raise _CoupledError
     return next(iter(values))
 
 
-def _unless(mixed, axis):
+def _unless(mixed: bool, axis: int) -> int:
     if mixed:
         raise _CoupledError
     return axis

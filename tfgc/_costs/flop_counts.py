@@ -8,8 +8,8 @@ VIEWS = frozenset(["Identity", "StopGradient", "PreventGradient", "Reshape", "Sq
 SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Rank", "Size", "ZerosLike", "OnesLike", "BroadcastGradientArgs"])
 
 
-def flops(op):
-    """Floating-point operations of one op; one for each element where it is no product or convolution."""
+def flops(op: tf.Operation) -> int:
+    """Floating-point operations of one op; one for each element, except for products and convolutions."""
     made = [t for t in op.outputs if t.shape.num_elements() is not None and t.dtype != tf.variant]
     if not made or op.type in VIEWS or op.type in SHAPE_ONLY:
         return 0
@@ -21,14 +21,14 @@ def flops(op):
         return 2 * count * (op.inputs[0].shape[-2 if flipped else -1] or 1)
     if op.type == "Einsum":
         terms = op.get_attr("equation").decode().partition("->")[0].split(",")
-        sizes = {}
+        sizes: dict[str, int | None] = {}
         for term, tensor in zip(terms, op.inputs):
             sizes.update(zip(term, tensor.shape.as_list()))
         return 2 * math.prod(d or 1 for d in sizes.values())
     return count
 
 
-def _products(op):
+def _products(op: tf.Operation) -> int:
     """Multiplications of a convolution or of one of its gradients: those of its forward pass."""
     if op.type.endswith("BackpropInput") or op.type.endswith("BackpropInputV2"):
         kernel, made = op.inputs[1].shape, op.inputs[2].shape
@@ -36,5 +36,5 @@ def _products(op):
         kernel, made = op.outputs[0].shape, op.inputs[2].shape
     else:
         kernel, made = op.inputs[1].shape, op.outputs[0].shape
-    per_output = math.prod(kernel[:-2] if "Depthwise" in op.type else kernel[:-1])
+    per_output = math.prod((kernel[:-2] if "Depthwise" in op.type else kernel[:-1]).as_list())
     return made.num_elements() * per_output

@@ -11,6 +11,8 @@ as nothing. Operations run in the order in which they were traced.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,22 +20,8 @@ from tfgc._costs import batch_coupling, flop_counts, tensor_lists
 from tfgc._costs.flop_counts import SHAPE_ONLY, VIEWS
 
 _IN_PLACE = frozenset(
-    [
-        "Add",
-        "AddV2",
-        "AddN",
-        "Sub",
-        "Mul",
-        "RealDiv",
-        "DivNoNan",
-        "BiasAdd",
-        "Neg",
-        "Exp",
-        "Log",
-        "Log1p",
-        "Abs",
-        "Sign",
-    ]
+    ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]
+    + ["Sign"]
     + ["Relu", "Relu6", "ReluGrad", "Relu6Grad", "LeakyRelu", "LeakyReluGrad", "Elu", "EluGrad", "Selu", "SeluGrad"]
     + ["Tanh", "TanhGrad", "Sigmoid", "SigmoidGrad", "Softplus", "SoftplusGrad", "Softsign", "Softmax", "LogSoftmax"]
     + ["Square", "SquaredDifference", "Sqrt", "SqrtGrad", "Rsqrt", "RsqrtGrad", "Reciprocal", "Erf", "Erfc", "Pow"]
@@ -45,13 +33,13 @@ _IN_PLACE = frozenset(
 class Call:
     """The tensors of one traced call; `gradients` are those of its sources and of its trainable variables."""
 
-    graph: object
-    inputs: list
-    variables: list
-    outputs: list
-    upstream: list
-    gradients: list
-    sources: list
+    graph: Any
+    inputs: list[tf.Tensor]
+    variables: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+    upstream: list[tf.Tensor]
+    gradients: list[Any]
+    sources: list[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,170 +59,219 @@ class Footprint:
         coupled: Whether a sample's result depends on others of the batch.
     """
 
-    kept_inputs: tuple
-    kept_outputs: tuple
-    internal: tuple
-    forward: tuple
-    keeping: tuple
-    backward: tuple
-    views: tuple
+    kept_inputs: tuple[int, ...]
+    kept_outputs: tuple[int, ...]
+    internal: tuple[int, ...]
+    forward: tuple[int, ...]
+    keeping: tuple[int, ...]
+    backward: tuple[int, ...]
+    views: tuple[int | None, ...]
     takes: int | None
-    passes: tuple
+    passes: tuple[int | None, ...]
     flops: int
     backward_flops: int
     coupled: bool
 
 
-def footprint(call):
+def footprint(call: Call) -> Footprint:
     """Return the `Footprint` of a traced call."""
-    return _Reading(call).footprint()
+    operations, buffers = _classified(call), _Buffers(call)
+    inputs, outputs, upstream = (
+        [buffers.root(t) for t in tensors] for tensors in (call.inputs, call.outputs, call.upstream)
+    )
+    at_input, at_output = _refs(inputs), _refs(outputs)
+    kept = _kept(operations, buffers)
+    internal = {ref: n for ref, n in kept.items() if ref not in at_input and ref not in at_output and n}
+    workspaces = tuple(_workspace(op) for op in operations.forward if _workspace(op))
+    to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
+    gradients = _refs(buffers.root(t) for t in operations.gradients)
+    return Footprint(
+        kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
+        kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
+        internal=(*internal.values(), *(workspaces if operations.late else ())),
+        forward=(*workspaces, *_trace(operations.forward, buffers, {}, at_output)),
+        keeping=(*workspaces, *_trace(operations.early, buffers, {}, {*at_output, *kept})),
+        # Workspaces are there until the end of the backward pass.
+        backward=_trace(operations.late, buffers, to_free, gradients),
+        views=tuple(_find(inputs, root) for root in outputs),
+        takes=_taken(operations, buffers, inputs, outputs),
+        passes=_passed(call, buffers),
+        flops=sum(map(flop_counts.flops, operations.early)),
+        backward_flops=sum(map(flop_counts.flops, operations.late)),
+        coupled=batch_coupling.couples(operations.forward, call.inputs),
+    )
 
 
-class _Reading:
-    def __init__(self, call):
-        self._call = call
-        self._roots = {}
+@dataclasses.dataclass(frozen=True)
+class _Operations:
+    """The operations of a call that a step runs, in the order in which they were traced.
+
+    Attributes:
+        early: Those that depend on no upstream gradient.
+        late: The others.
+        forward: Those among the early ones that an output depends on.
+        free: Constants and variables, which cost a step nothing.
+        after_upstream: All that depends on an upstream gradient, run or not, and the upstream gradients.
+        gradients: The tensors of all gradients.
+    """
+
+    early: list[tf.Operation]
+    late: list[tf.Operation]
+    forward: list[tf.Operation]
+    free: set[tf.Operation]
+    after_upstream: set[tf.Operation]
+    gradients: list[tf.Tensor]
+
+
+def _classified(call: Call) -> _Operations:
+    operations = call.graph.get_operations()
+    after_upstream: set[tf.Operation] = set()
+    constant: set[tf.Operation] = set()  # TensorFlow folds these.
+    upstream = _refs(call.upstream)
+    for op in operations:
+        if op.type == "Placeholder":
+            after_upstream.update([op] if op.outputs[0].ref() in upstream else [])
+        elif any(t.op in after_upstream for t in op.inputs) or any(c in after_upstream for c in op.control_inputs):
+            after_upstream.add(op)
+        elif all(t.op in constant for t in op.inputs):
+            constant.add(op)
+    free = constant | {t.op for t in call.variables}
+    gradients = [t for g in call.gradients if g is not None for t in tf.nest.flatten(g, expand_composites=True)]
+    needed, forward = _ancestors([*call.outputs, *gradients]), _ancestors(call.outputs)
+    computed = [op for op in operations if op in needed and op not in free and op.type != "Placeholder"]
+    early = [op for op in computed if op not in after_upstream]
+    return _Operations(
+        early=early,
+        late=[op for op in computed if op in after_upstream],
+        forward=[op for op in early if op in forward],
+        free=free,
+        after_upstream=after_upstream,
+        gradients=gradients,
+    )
+
+
+class _Buffers:
+    """Which tensors of a call share a buffer, and the bytes of each."""
+
+    def __init__(self, call: Call) -> None:
+        self._roots: dict[Any, tf.Tensor] = {}
         # Gradients of weights are counted apart: they are no activations.
-        weights = [self._root(g) for g in call.gradients[len(call.sources) :] if isinstance(g, tf.Tensor)]
+        weights = [self.root(g) for g in call.gradients[len(call.sources) :] if isinstance(g, tf.Tensor)]
         self._sizes = {t.ref(): 0 for t in weights if t.ref() not in _refs(call.upstream)}
-        operations = call.graph.get_operations()
         self._loops = tensor_lists.Loops(call.graph)
-        # What TensorFlow folds into constants, and the variables themselves, cost a step nothing.
-        late, constant = set(), set()
-        upstream = _refs(call.upstream)
-        for op in operations:
-            if op.type == "Placeholder":
-                late.update([op] if op.outputs[0].ref() in upstream else [])
-            elif any(t.op in late for t in op.inputs) or any(c in late for c in op.control_inputs):
-                late.add(op)
-            elif all(t.op in constant for t in op.inputs):
-                constant.add(op)
-        idle = constant | {t.op for t in call.variables}
-        wanted = [t for g in call.gradients if g is not None for t in tf.nest.flatten(g, expand_composites=True)]
-        self._idle = idle
-        self._gradients = wanted
-        needed = _ancestors([*call.outputs, *wanted])
-        computed = [op for op in operations if op in needed and op not in idle and op.type != "Placeholder"]
-        self._late = [op for op in computed if op in late]
-        self._early = [op for op in computed if op not in late]
-        forward = _ancestors(call.outputs)
-        self._forward = [op for op in self._early if op in forward]
-        self._late_set = late
 
-    def footprint(self):
-        call = self._call
-        inputs = [self._root(t) for t in call.inputs]
-        outputs = [self._root(t) for t in call.outputs]
-        kept = {}
-        for op in self._late:
-            if op.type not in SHAPE_ONLY:
-                for t in op.inputs:
-                    root = self._root(t)
-                    # A shape is known to whoever knows the tensor: nothing runs again for it.
-                    if root.op not in self._late_set and root.op not in self._idle and root.op.type not in SHAPE_ONLY:
-                        kept[root.ref()] = self._bytes(root)
-        at_input, at_output = _refs(inputs), _refs(outputs)
-        workspaces = tuple(_workspace(op) for op in self._forward if _workspace(op))
-        internal = {ref: n for ref, n in kept.items() if ref not in at_input and ref not in at_output and n}
-        stays = {*at_output, *kept}
-        upstream = [self._root(t) for t in call.upstream]
-        gone = {**internal, **{t.ref(): self._bytes(t) for t in upstream}}
-        return Footprint(
-            kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
-            kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
-            internal=(*internal.values(), *(workspaces if self._late else ())),
-            forward=(*workspaces, *self._events(self._forward, {}, at_output)),
-            keeping=(*workspaces, *self._events(self._early, {}, stays)),
-            # Workspaces are there until the end of the backward pass.
-            backward=self._events(self._late, gone, _refs(self._root(t) for t in self._gradients)),
-            views=tuple(_find(inputs, root) for root in outputs),
-            takes=self._taken(inputs, outputs),
-            passes=self._passed(),
-            flops=sum(map(flop_counts.flops, self._early)),
-            backward_flops=sum(map(flop_counts.flops, self._late)),
-            coupled=batch_coupling.couples(self._forward, call.inputs),
-        )
-
-    def _events(self, operations, there, stays):
-        """Signed bytes of the buffers that come and go while `operations` run."""
-        last = {}
-        for i, op in enumerate(operations):
-            if op.type not in SHAPE_ONLY:
-                last.update((self._root(t).ref(), i) for t in op.inputs)
-            for t in op.outputs:
-                last.setdefault(self._root(t).ref(), i)
-        ends = {}
-        for ref, i in last.items():
-            ends.setdefault(i, []).append(ref)
-        alive, events = dict(there), []
-        for i, op in enumerate(operations):
-            for t in op.outputs:
-                if _renamed(t) is not None:
-                    continue
-                taken = self._reusable(op, t, alive, stays, last, i)
-                if taken is not None:
-                    del alive[taken]
-                elif self._bytes(t):
-                    events.append(self._bytes(t))
-                alive[t.ref()] = self._bytes(t)
-            for ref in ends.get(i, ()):
-                if ref in alive and ref not in stays:
-                    size = alive.pop(ref)
-                    events += [-size] if size else []
-        return tuple(events)
-
-    def _reusable(self, op, output, alive, stays, last, i):
-        if op.type in _IN_PLACE:
-            for t in op.inputs:
-                ref = self._root(t).ref()
-                if ref in alive and ref not in stays and last.get(ref) == i and alive[ref] == self._bytes(output):
-                    return ref
-        return None
-
-    def _taken(self, inputs, outputs):
-        """The input over whose buffer a chain of in-place operations writes the first output."""
-        if len(outputs) != 1 or len({t.ref() for t in inputs}) != len(inputs):
-            return None
-        readers = {}
-        for op in self._forward:
-            for t in op.inputs if not op.outputs or _renamed(op.outputs[0]) is None else ():
-                readers.setdefault(self._root(t).ref(), set()).add(op)
-        at, found = outputs[0], None
-        while at.op.type in _IN_PLACE and found is None:
-            same = [
-                r for r in map(self._root, at.op.inputs) if self._bytes(r) == self._bytes(at) and r.dtype == at.dtype
-            ]
-            same = [r for r in same if r.op not in self._idle and len(readers[r.ref()]) == 1]
-            if not same:
-                return None
-            at = same[0]
-            found = _find(inputs, at)
-        return found
-
-    def _passed(self):
-        """Inputs whose gradient is an upstream gradient, handed on as it is."""
-        upstream = _refs(self._call.upstream)
-        given = zip(self._call.sources, self._call.gradients)
-        handed = [s for s, g in given if isinstance(g, tf.Tensor) and self._root(g).ref() in upstream]
-        return tuple(_find(self._call.inputs, source) for source in handed)
-
-    def _root(self, tensor):
+    def root(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor that `tensor` renames, or itself."""
         key = tensor.ref()
         if key not in self._roots:
             source = _renamed(tensor)
-            self._roots[key] = tensor if source is None else self._root(source)
+            self._roots[key] = tensor if source is None else self.root(source)
         return self._roots[key]
 
-    def _bytes(self, tensor):
+    def bytes(self, tensor: tf.Tensor) -> int:
+        """Bytes of the buffer that a tensor which renames no other one has."""
         key = tensor.ref()
         if key not in self._sizes:
-            self._sizes[key] = (
-                self._loops.list_bytes(tensor) if tensor.dtype == tf.variant else tensor_lists.tensor_bytes(tensor)
-            )
+            lists = tensor.dtype == tf.variant
+            self._sizes[key] = self._loops.list_bytes(tensor) if lists else tensor_lists.tensor_bytes(tensor)
         return self._sizes[key]
 
 
-def _workspace(op):
+def _kept(operations: _Operations, buffers: _Buffers) -> dict[Any, int]:
+    """Bytes of each buffer that the backward pass reads."""
+    kept = {}
+    for op in operations.late:
+        for t in op.inputs if op.type not in SHAPE_ONLY else ():
+            root = buffers.root(t)
+            made = root.op not in operations.after_upstream and root.op not in operations.free
+            # A shape is known to whoever knows the tensor: nothing runs again for it.
+            if made and root.op.type not in SHAPE_ONLY:
+                kept[root.ref()] = buffers.bytes(root)
+    return kept
+
+
+def _trace(
+    operations: Sequence[tf.Operation], buffers: _Buffers, there: Mapping[Any, int], stays: Iterable[Any]
+) -> tuple[int, ...]:
+    """Signed bytes of the buffers that come and go while `operations` run.
+
+    Args:
+        operations: What runs, in order.
+        buffers: The buffers of the call.
+        there: Bytes of the buffers that are there before, by tensor.
+        stays: Tensors whose buffers do not go.
+    """
+    last: dict[Any, int] = {}
+    for i, op in enumerate(operations):
+        if op.type not in SHAPE_ONLY:
+            last.update((buffers.root(t).ref(), i) for t in op.inputs)
+        for t in op.outputs:
+            last.setdefault(buffers.root(t).ref(), i)
+    ends: dict[int, list[Any]] = {}
+    for ref, i in last.items():
+        ends.setdefault(i, []).append(ref)
+    alive, signed = dict(there), []
+    for i, op in enumerate(operations):
+        dying = [ref for ref in ends.get(i, ()) if ref not in stays]
+        for t in op.outputs:
+            if _renamed(t) is not None:
+                continue
+            overwritten = _overwritten(op, t, buffers, alive, dying)
+            if overwritten is not None:
+                del alive[overwritten]
+            elif buffers.bytes(t):
+                signed.append(buffers.bytes(t))
+            alive[t.ref()] = buffers.bytes(t)
+        for ref in dying:
+            if ref in alive:
+                size = alive.pop(ref)
+                signed += [-size] if size else []
+    return tuple(signed)
+
+
+def _overwritten(
+    op: tf.Operation, output: tf.Tensor, buffers: _Buffers, alive: Mapping[Any, int], dying: Sequence[Any]
+) -> Any:
+    """The input whose buffer an in-place operation reuses for an output, or None."""
+    if op.type in _IN_PLACE:
+        for t in op.inputs:
+            ref = buffers.root(t).ref()
+            if ref in alive and ref in dying and alive[ref] == buffers.bytes(output):
+                return ref
+    return None
+
+
+def _taken(
+    operations: _Operations, buffers: _Buffers, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+) -> int | None:
+    """The input over whose buffer a chain of in-place operations writes the first output."""
+    if len(outputs) != 1 or len({t.ref() for t in inputs}) != len(inputs):
+        return None
+    readers: dict[Any, set[tf.Operation]] = {}
+    for op in operations.forward:
+        for t in op.inputs if not op.outputs or _renamed(op.outputs[0]) is None else ():
+            readers.setdefault(buffers.root(t).ref(), set()).add(op)
+    at, found = outputs[0], None
+    while at.op.type in _IN_PLACE and found is None:
+        roots = map(buffers.root, at.op.inputs)
+        same = [r for r in roots if buffers.bytes(r) == buffers.bytes(at) and r.dtype == at.dtype]
+        same = [r for r in same if r.op not in operations.free and len(readers[r.ref()]) == 1]
+        if not same:
+            return None
+        at = same[0]
+        found = _find(inputs, at)
+    return found
+
+
+def _passed(call: Call, buffers: _Buffers) -> tuple[int | None, ...]:
+    """Inputs whose gradient is an upstream gradient, handed on as it is."""
+    upstream = _refs(call.upstream)
+    given = zip(call.sources, call.gradients)
+    handed = [s for s, g in given if isinstance(g, tf.Tensor) and buffers.root(g).ref() in upstream]
+    return tuple(_find(call.inputs, source) for source in handed)
+
+
+def _workspace(op: tf.Operation) -> int:
     """Bytes that a kernel keeps for its gradient without showing them as an output.
 
     On CPUs the pooling of oneDNN keeps the place of each maximum, in one byte for windows of up to 255.
@@ -244,7 +281,7 @@ def _workspace(op):
     return op.outputs[0].shape.num_elements() * (1 if max(op.get_attr("ksize")) < 16 else 4)
 
 
-def _renamed(tensor):
+def _renamed(tensor: tf.Tensor) -> tf.Tensor | None:
     """The tensor whose buffer `tensor` merely renames, or None."""
     op = tensor.op
     if op.type in VIEWS:
@@ -260,8 +297,9 @@ def _renamed(tensor):
     return None
 
 
-def _ancestors(tensors):
-    found, stack = set(), [t.op for t in tensors]
+def _ancestors(tensors: Iterable[tf.Tensor]) -> set[tf.Operation]:
+    found: set[tf.Operation] = set()
+    stack = [t.op for t in tensors]
     while stack:
         op = stack.pop()
         if op not in found:
@@ -270,9 +308,9 @@ def _ancestors(tensors):
     return found
 
 
-def _refs(tensors):
+def _refs(tensors: Iterable[tf.Tensor]) -> set[Any]:
     return {t.ref() for t in tensors}
 
 
-def _find(tensors, wanted):
+def _find(tensors: Sequence[tf.Tensor], wanted: tf.Tensor) -> int | None:
     return next((i for i, t in enumerate(tensors) if t.ref() == wanted.ref()), None)

@@ -7,22 +7,26 @@ is allocated or run.
 
 import dataclasses
 import json
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._core.graph import Cost, Ref
+from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._costs import gradient_graphs, tensor_lists
 from tfgc._errors import one_line
+from tfgc._framework import graph_building, keras_models
 from tfgc._pure import side_effects
+from tfgc._tracing.keras_graph import Program
 
-_READ = {}
+_READ: dict[Hashable, tuple[gradient_graphs.Footprint, dict[str, Any]]] = {}
 # Random draws up to this share of what a node computes are stored for its replay, and not counted.
 _UNCOUNTED = 1 / 64
 _LIMIT = 4096
 
 
-def annotate(program):
+def annotate(program: Program) -> Graph:
     """Return the graph of `program` with a `Cost` for each node.
 
     Args:
@@ -33,12 +37,14 @@ def annotate(program):
     """
     graph = program.graph
     graph.cut_bytes  # noqa: B018 - raises where a size is unknown
-    flows, nodes, twins = set(), [], {}
+    flows: set[Ref] = set()
+    nodes: list[Node] = []
+    first_like: dict[Hashable, str] = {}
     for node in graph.nodes:
         cost = _cost(program, node, tuple(ref in flows for ref in node.inputs))
-        twin = twins.setdefault(_same(program, node) or node.name, node.name)
-        if twin != node.name:
-            cost = dataclasses.replace(_NOTHING, views=(Ref(twin),))
+        first = first_like.setdefault(_same(program, node) or node.name, node.name)
+        if first != node.name:
+            cost = dataclasses.replace(_NOTHING, views=(Ref(first),))
         if cost.differentiable:
             flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
         nodes.append(dataclasses.replace(node, cost=cost))
@@ -49,7 +55,7 @@ def annotate(program):
 _NOTHING = Cost(keeps=())
 
 
-def _same(program, node):
+def _same(program: Program, node: Node) -> Hashable:
     """Equal for nodes of which TensorFlow runs one alone: no variables, no random numbers, the same inputs."""
     operation, _, _ = program.call_of(node.name)
     specs = tuple(program.graph.specs[ref] for ref in node.inputs)
@@ -58,14 +64,18 @@ def _same(program, node):
     return None if call is None else (call, node.inputs)
 
 
-def loss_course(graph, loss):
-    """The course of a loss and its gradient, for `Graph.loss`.
+def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
+    """The byte trace of a loss and its gradient, for `Graph.loss`.
 
-    `loss` is a name, a function of targets and predictions, or a `keras.Loss`; every output gets it.
-    Targets have the shape of their output, or are one whole number in place of its last dimension.
+    Every output gets the loss. Targets have the shape of their output, or are one integer in place of its last
+    dimension.
+
+    Args:
+        graph: The graph of the model.
+        loss: A name, a function of targets and predictions, or a `keras.Loss`.
     """
     loss = keras.losses.get(loss)
-    course = ()
+    course: tuple[int, ...] = ()
     for ref in graph.outputs:
         spec = graph.specs[ref]
         try:
@@ -75,22 +85,22 @@ def loss_course(graph, loss):
     return course
 
 
-def _course_of(loss, spec, target):
-    with tf.__internal__.FuncGraph("loss").as_default() as graph:
+def _course_of(loss: Any, spec: Spec, target: tuple) -> tuple[int, ...]:
+    with graph_building.scratch_graph("loss").as_default() as graph:
         predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
-        target = tf.compat.v1.placeholder(*target)
+        given = tf.compat.v1.placeholder(*target)
         with tf.GradientTape() as tape:
             tape.watch(predicted)
-            value = tf.reduce_mean(loss(target, predicted))
+            value = tf.reduce_mean(loss(given, predicted))
         upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
         gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
-    call = gradient_graphs.Call(graph, [predicted, target], [], [value], [upstream], gradients, [predicted])
+    call = gradient_graphs.Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
     footprint = gradient_graphs.footprint(call)
     # The gradient does not wait for the value, so what the value alone needs is still there.
     return tuple(count for count in footprint.keeping if count > 0) + footprint.backward
 
 
-def _cost(program, node, wanted):
+def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
     specs = tuple(program.graph.specs[ref] for ref in node.inputs)
     call = _key(program, node, specs, wanted)
     reading = _READ.get(call)
@@ -104,29 +114,29 @@ def _cost(program, node, wanted):
     return _bound(node, *reading)
 
 
-def key(program, graph, node):
+def key(program: Program, graph: Graph, node: Node) -> Hashable:
     """A name for the call of an annotated node, equal for calls that do the same; None where that cannot be known."""
     specs = tuple(graph.specs[ref] for ref in node.inputs)
-    return _key(program, node, specs, tuple(ref in node.cost.wants for ref in node.inputs))
+    return _key(program, node, specs, tuple(ref in graph.cost(node).wants for ref in node.inputs))
 
 
-def call_key(program, node):
+def call_key(program: Program, node: Node) -> Hashable:
     """Equal for calls that do the same with other weights, whatever gradients are wanted; None if that is unknown."""
     return _key(program, node, tuple(program.graph.specs[ref] for ref in node.inputs), ())
 
 
-def _key(program, node, specs, wanted):
+def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[bool]) -> Hashable:
     """Equal for calls that trace to the same graph; None where that cannot be known."""
     operation, arguments, training = program.call_of(node.name)
     layer = isinstance(operation, keras.Layer)
-    parts = operation._flatten_layers() if layer else [operation]
+    parts = keras_models.layers_inside(operation) if layer else [operation]
     if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in parts):
         return None
     try:
         config = operation.get_config()
         config.pop("name", None)
         written = json.dumps(config, default=str, sort_keys=True)
-    except Exception:  # A configuration is the user's code; without one the call is traced by itself.
+    except Exception:  # A configuration is the user's code; without one the call shares no trace.
         return None
     variables = [(tuple(v.shape), str(v.dtype), v.trainable) for v in operation.variables] if layer else []
     static = keras.tree.map_structure(lambda x: None if isinstance(x, keras.KerasTensor) else str(x), arguments)
@@ -134,16 +144,18 @@ def _key(program, node, specs, wanted):
     return (type(operation), written, specs, wanted, repeated, str(variables), str(static), training)
 
 
-def _read(program, node, specs, wanted):
+def _read(
+    program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[bool]
+) -> tuple[gradient_graphs.Footprint, dict[str, Any]]:
     """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
     refs = tuple(dict.fromkeys(node.inputs))
     shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
-    with tf.__internal__.FuncGraph("cost").as_default() as graph:
+    with graph_building.scratch_graph("cost").as_default() as graph:
         table = {ref: tf.compat.v1.placeholder(shapes[ref].dtype, shapes[ref].shape) for ref in refs}
         inputs = list(table.values())
         sources = [table[ref] for ref in refs if flowing[ref]]
 
-        def call():
+        def call() -> list[Any]:
             program.run([node.name], table, training=True)
             return [_values(table[Ref(node.name, i)]) for i in range(len(node.outputs))]
 
@@ -168,26 +180,29 @@ def _read(program, node, specs, wanted):
     return footprint, rest
 
 
-def _values(made):
+def _values(made: Any) -> tf.Tensor:
     """What stands for an output: of a sparse one its values. Its `Spec` counts it as if it were dense."""
     return made.values if isinstance(made, tf.SparseTensor) else made
 
 
-def _bound(node, footprint, rest):
+def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any]) -> Cost:
     """The `Cost` of a node whose call was read, with its tensors by name."""
     refs = tuple(dict.fromkeys(node.inputs))
-    at = lambda i: None if i is None else refs[i]
+
+    def at(positions: Iterable[int | None]) -> tuple[Ref | None, ...]:
+        return tuple(None if i is None else refs[i] for i in positions)
+
     return Cost(
-        keeps=(*map(at, footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
+        keeps=(*at(footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
         internal=footprint.internal,
         forward=footprint.forward,
         keeping=footprint.keeping,
         backward=footprint.backward,
-        passes=tuple(map(at, footprint.passes)),
-        views=tuple(map(at, footprint.views)),
-        takes=at(footprint.takes),
+        passes=at(footprint.passes),
+        views=at(footprint.views),
+        takes=None if footprint.takes is None else refs[footprint.takes],
         flops=footprint.flops,
         backward_flops=footprint.backward_flops,
         coupled=footprint.coupled,
-        **{**rest, "wants": tuple(map(at, rest["wants"]))},
+        **{**rest, "wants": at(rest["wants"])},
     )

@@ -1,5 +1,7 @@
 """Bytes of the lists of tensors that a loop fills, one entry a trip: what a recurrent layer keeps."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfgc._core.graph import itemsize
@@ -8,10 +10,10 @@ from tfgc._core.graph import itemsize
 class Loops:
     """The lists of a graph's loops."""
 
-    def __init__(self, graph):
+    def __init__(self, graph: Any) -> None:
         self._bodies = _function_bodies(graph) if any(_is_loop(op) for op in graph.get_operations()) else {}
 
-    def list_bytes(self, tensor):
+    def list_bytes(self, tensor: tf.Tensor) -> int:
         """Bytes of a list: what a loop puts into it, once a trip, or the tensor that it was made of."""
         if tensor.op.type == "TensorListFromTensor":
             return tensor_bytes(tensor.op.inputs[0])
@@ -21,26 +23,26 @@ class Loops:
         return _trips(tensor.op) * body.get(tensor.value_index, 0)
 
 
-def tensor_bytes(tensor):
-    """Bytes of a tensor of known shape; 0 for what is no array. A string is its handle, as in `Spec.bytes`."""
+def tensor_bytes(tensor: tf.Tensor) -> int:
+    """Bytes of a tensor of known shape; 0 for resources and variants. A string is its handle, as in `Spec.bytes`."""
     count = tensor.shape.num_elements()
     if count is None or tensor.dtype in (tf.resource, tf.variant):
         return 0
     return count * itemsize(tensor.dtype.name)
 
 
-def _is_loop(op):
+def _is_loop(op: tf.Operation) -> bool:
     return op.type in ("While", "StatelessWhile")
 
 
-def _trips(loop):
+def _trips(loop: tf.Operation) -> int:
     """How often a loop runs: the longest list of tensors that it walks over."""
     lengths = [t.op.inputs[0].shape[0] for t in loop.inputs if t.op.type == "TensorListFromTensor"]
     reserved = [tf.get_static_value(t.op.inputs[1]) for t in loop.inputs if t.op.type == "TensorListReserve"]
     return max((int(n) for n in [*lengths, *reserved] if n is not None), default=1)
 
 
-def _function_bodies(graph):
+def _function_bodies(graph: Any) -> dict[str, dict[int, int]]:
     """For each function of a loop: bytes that each of its outputs gains in one trip."""
     bodies = {}
     for function in graph.as_graph_def(add_shapes=True).library.function:

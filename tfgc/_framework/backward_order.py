@@ -2,8 +2,8 @@
 
 The executor starts whatever is ready: two branches of a residual block would be differentiated
 at the same time, and what both need meanwhile would add up. Each node's backward pass is made
-to wait for that of the node after it. Values are untouched; XLA, which drops control edges,
-orders by itself.
+to wait for that of the node after it. Values do not change. XLA drops control edges
+and chooses its own order.
 
 Invariant: an edge leads from a node's backward pass to that of a node before it, so that there is no circle.
 """
@@ -11,51 +11,54 @@ Invariant: an edge leads from a node's backward pass to that of a node before it
 import contextlib
 import contextvars
 import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from tfgc._core.graph import Graph, Ref
 from tfgc._framework import graph_building, private_api, tensor_attributes
 
-_OPEN = contextvars.ContextVar("open", default=None)
+_CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.ContextVar("tfgc_chains", default=None)
 
 
 @contextlib.contextmanager
-def sequential_backward():
+def sequential_backward() -> Iterator[None]:
     """Order the backward passes of the nodes and segments that run, and are differentiated, in here."""
     if tf.executing_eagerly():
         yield
         return
-    opened = []
-    token = _OPEN.set(opened)
+    chains: list[BackwardChain] = []
+    token = _CHAINS.set(chains)
     try:
         yield
     finally:
-        _OPEN.reset(token)
-    for turns in opened:
-        turns.add_edges()
+        _CHAINS.reset(token)
+    for chain in chains:
+        chain.add_edges()
 
 
 @contextlib.contextmanager
-def unordered_backward():
+def unordered_backward() -> Iterator[None]:
     """Leave what runs in here out: its gradients come from elsewhere."""
-    token = _OPEN.set(None)
+    token = _CHAINS.set(None)
     try:
         yield
     finally:
-        _OPEN.reset(token)
+        _CHAINS.reset(token)
 
 
-def turns():
-    """New turns for what runs in a row; None outside of `sequential_backward`."""
-    opened = _OPEN.get()
-    if opened is None:
+def new_chain() -> "BackwardChain | None":
+    """A chain for what runs in a row; None outside of `sequential_backward`."""
+    chains = _CHAINS.get()
+    if chains is None:
         return None
-    opened.append(BackwardChain())
-    return opened[-1]
+    chains.append(BackwardChain())
+    return chains[-1]
 
 
-def is_chain(graph, names):
-    """Whether each of the nodes reads only the one before, so that they take turns anyway."""
+def is_sequential(graph: Graph, names: Sequence[str]) -> bool:
+    """Whether each of the nodes reads only the one before, so that their backward passes are in a row anyway."""
     return all(
         ref.node == before
         for before, name in itertools.pairwise(names)
@@ -66,49 +69,57 @@ def is_chain(graph, names):
 class BackwardChain:
     """What runs in a row, each to be differentiated after what follows it."""
 
-    def __init__(self):
-        self._starts, self._ends = [], []  # of each: tensors of its backward pass
-        self._made = []  # tensors, by the last one
+    def __init__(self) -> None:
+        # Of each: tensors of its backward pass.
+        self._starts: list[list[tf.Tensor]] = []
+        self._ends: list[list[tf.Tensor]] = []
+        self._made: list[tf.Tensor] = []  # by the last one
 
-    def take(self, run, refs, table):
+    def run(
+        self, function: Callable[[dict[Ref, Any]], list], refs: Sequence[Ref], table: Mapping[Ref, Any]
+    ) -> list[Any]:
         """Run what is next, noting where its backward pass will start and end.
 
-        `run` makes a list of tensors from a table of those that it reads, which are `refs` of `table`.
+        Args:
+            function: Makes a list of tensors from a table of those that it reads.
+            refs: What it reads of `table`.
+            table: Tensors, and whatever else a node makes.
         """
-        starts, ends = [], []
+        starts: list[tf.Tensor] = []
+        ends: list[tf.Tensor] = []
         self._starts.append(starts)
         self._ends.append(ends)
 
-        def end(upstream):
+        def end(upstream: tf.Tensor) -> tf.Tensor:
             ends.append(upstream)
             return upstream
 
-        def start(upstream):
+        def start(upstream: tf.Tensor) -> tf.Tensor:
             upstream = tf.identity(upstream)
             starts.append(upstream)
             return upstream
 
         with tf.control_dependencies(self._made):  # what runs now waits for what ran before
             given = {ref: _passed(table[ref], end) for ref in refs}
-        made = run(given)
+        made = function(given)
         self._made = tf.nest.flatten(made, expand_composites=True)
         return [_passed(tensor, start) for tensor in made]
 
-    def add_edges(self):
+    def add_edges(self) -> None:
         """Let every start wait for the ends of the next one that has any."""
-        ends = []
+        ends: list[tf.Tensor] = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
                 graph_building.wait_for(start, ends)
             ends = own or ends
 
 
-def _passed(tensor, backward):
+def _passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor]) -> Any:
     """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are."""
     if not isinstance(tensor, tf.Tensor):
         return tensor
 
-    def copy(value):
+    def copy(value: tf.Tensor) -> tf.Tensor:
         if value.dtype.is_floating and private_api.is_recorded([value]):
             return tf.custom_gradient(lambda x: (tf.identity(x), backward))(value)
         return tf.identity(value)

@@ -1,43 +1,57 @@
 """The graph that is being built: what it captures, which operations it makes, and what waits for what.
 
-TensorFlow has no public way to see or change any of that; like `private_api`, this file is there so that a change in
-a new release is a change in one file.
+TensorFlow has no public API to read or change any of this. As with `private_api`, a change in a new release is a
+change in one file.
 """
 
 import contextlib
 import inspect
 import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.framework import op_callbacks
-from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+
+from tfgc._framework import versions
+from tfgc._framework.versions import attribute
+
+try:
+    from tensorflow.python.eager import record
+    from tensorflow.python.framework import op_callbacks
+    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+def scratch_graph(name: str) -> Any:
+    """A graph of a function that is never run, to trace in."""
+    return tf.__internal__.FuncGraph(name)
 
 
 @contextlib.contextmanager
-def captures_watched(found):
-    """Add the eager tensors that the graph being built takes over, small ones as constants, to the list `found`."""
+def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
+    """Add the eager tensors that the graph being built captures, small ones as constants, to the list `found`."""
     graph = tf.compat.v1.get_default_graph()
-    capture = graph.capture
+    original = graph.capture
 
-    def seen(tensor, *args, **kwargs):
+    def spy(tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
         if not tf.is_symbolic_tensor(tensor):
             found.append(tensor)
-        return capture(tensor, *args, **kwargs)
+        return original(tensor, *args, **kwargs)
 
-    with _replaced(graph, "capture", seen):
+    with _patched(graph, "capture", spy):
         yield
 
 
 @contextlib.contextmanager
-def operations_seen(types, see):
+def operations_seen(types: Collection[str], see: Callable[[tf.Tensor], Any]) -> Iterator[None]:
     """Call `see` with the first output of each operation of these types that this thread makes in here.
 
     In a graph those of the graph being built, without those of its branches and loops.
     """
     here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
-    def seen(op_type, outputs, graph):
+    def seen(op_type: str, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
         if op_type in types and graph is here:
             see(outputs[0])
         return outputs
@@ -47,22 +61,22 @@ def operations_seen(types, see):
 
 
 @contextlib.contextmanager
-def operations_replaced(types, instead):
+def operations_replaced(types: Collection[str], instead: Callable[[str, tf.DType], tf.Tensor]) -> Iterator[None]:
     """In the graph being built, let `instead(type, dtype)` give a tensor in place of each operation of these types.
 
     The operation, whose attributes TensorFlow reads, goes to a graph that is never run.
     """
-    graph, unused = tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph("unused")
-    create = graph._create_op_internal
+    graph, unused = tf.compat.v1.get_default_graph(), scratch_graph("unused")
+    create, create_unused = (attribute(g, "_create_op_internal") for g in (graph, unused))
 
-    def created(op_type, *args, **kwargs):
-        return (unused._create_op_internal if op_type in types else create)(op_type, *args, **kwargs)
+    def created(op_type: str, *args: Any, **kwargs: Any) -> tf.Operation:
+        return (create_unused if op_type in types else create)(op_type, *args, **kwargs)
 
-    def replaced(op_type, outputs, _):
+    def replaced(op_type: str, outputs: list[tf.Tensor], _: Any) -> list[tf.Tensor]:
         drawn = op_type in types and outputs[0].graph is unused
         return [instead(op_type, outputs[0].dtype)] if drawn else outputs
 
-    with _replaced(graph, "_create_op_internal", created), _called_back(replaced):
+    with _patched(graph, "_create_op_internal", created), _called_back(replaced):
         yield
 
 
@@ -70,7 +84,7 @@ _callbacks = threading.local()
 
 
 @contextlib.contextmanager
-def _called_back(callback):
+def _called_back(callback: Callable) -> Iterator[None]:
     """Call `callback(type, outputs, graph)`, which returns the outputs, for each operation that this thread makes."""
     stack = vars(_callbacks).setdefault("stack", [])
     if not stack:
@@ -84,79 +98,95 @@ def _called_back(callback):
             op_callbacks.remove_op_callback(_call_back)
 
 
-def _call_back(op_type, inputs, attributes, outputs, op_name=None, graph=None):
+def _call_back(
+    op_type: str, inputs: Any, attributes: Any, outputs: list[tf.Tensor], op_name: Any = None, graph: Any = None
+) -> list[tf.Tensor]:
     for callback in _callbacks.stack:  # TensorFlow keeps callbacks in no order
         outputs = callback(op_type, outputs, graph)
     return outputs
 
 
 @contextlib.contextmanager
-def _replaced(graph, method, function):
-    """Let a function stand for a method of one graph."""
+def _patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
+    """Replace a method of one graph by a function; patches may be nested."""
     before = getattr(graph, method)
     setattr(graph, method, function)
     try:
         yield
     finally:
-        delattr(graph, method)
-        if not inspect.ismethod(before):  # put there by a run around this one
+        delattr(graph, method)  # The method of the class is found again.
+        if not inspect.ismethod(before):  # It was the patch of a run around this one.
             setattr(graph, method, before)
 
 
-def inside(tensor):
+def capture(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that stands for `tensor` in the graph being built."""
     return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
 
 
-def captures_so_far():
-    """What the graph being built has captured so far, for `captures_redirected`: the graph, and pairs of tensors."""
+Captures = tuple[Any, list[tuple[tf.Tensor, tf.Tensor]]]
+
+
+def captures_so_far() -> Captures:
+    """The graph being built, and what it has captured so far: pairs of an outer tensor and its stand-in."""
     graph = tf.compat.v1.get_default_graph()
     return graph, list(getattr(graph, "captures", ()))
 
 
 @contextlib.contextmanager
-def captures_redirected(known):
-    """Let what a function closes over be found as `captures_so_far` told it.
+def redirect_captures(earlier: Captures) -> Iterator[None]:
+    """Let the graph being built capture what the `earlier` one captured by the stand-ins that it had there.
 
-    The gradient of `tf.cond` or `tf.while_loop` reaches what the branch or the body captured by the tensors
-    that stand for it there, and by no others.
+    The gradient of `tf.cond` or `tf.while_loop` is a graph beside that of the branch or the body. What the branch made
+    or captured reaches it as an input, under the branch's name for it; a tensor of the graph around, captured
+    directly, would have the same value and lead past the branch, so that no gradient arrives:
+
+        around      x --------------------------.
+                    |                            \\   without redirection
+        branch      x' (a capture of x) -> y      \\
+                    |                              \\
+        gradient    x'' (an input for x')           x (another input)
+
+    In here, capturing `x` gives `x''`, and tapes record it as a copy of `x`.
     """
-    seen, here = {id(outer): own for outer, own in known[1]}, tf.compat.v1.get_default_graph()
+    graph, pairs = earlier
+    stand_ins, here = {id(outer): inner for outer, inner in pairs}, tf.compat.v1.get_default_graph()
     branching = any(isinstance(graph, ControlFlowFuncGraph) for graph in _enclosing(here))
-    if known[0] is here or not branching:
+    if graph is here or not branching:
         yield
         return
-    capture = here.capture
+    original = here.capture
 
-    def captured(tensor, *args, **kwargs):
-        stand_in = capture(seen.get(id(tensor), tensor), *args, **kwargs)
-        if id(tensor) in seen:  # as capturing `tensor` itself would tell the tapes
-            record.record_operation("captured_value", [stand_in], [tensor], lambda g: [g], lambda t: [t])
-        return stand_in
+    def redirected(tensor: tf.Tensor, *args: Any, **kwargs: Any) -> tf.Tensor:
+        captured = original(stand_ins.get(id(tensor), tensor), *args, **kwargs)
+        if id(tensor) in stand_ins:  # as capturing `tensor` itself would show it to the tapes
+            record.record_operation("captured_value", [captured], [tensor], lambda g: [g], lambda t: [t])
+        return captured
 
-    with _replaced(here, "capture", captured):
+    with _patched(here, "capture", redirected):
         yield
 
 
-def reaches(known):
+def can_reach(earlier: Captures) -> bool:
     """Return False if the graph being built cannot use the tensors of the branch or body that `captures_so_far` saw.
 
     Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
     """
-    if not isinstance(known[0], ControlFlowFuncGraph):
+    graph, _ = earlier
+    if not isinstance(graph, ControlFlowFuncGraph):
         return True
     around = _enclosing(tf.compat.v1.get_default_graph())
-    return any(known[0] in (graph, getattr(graph, "_forward_graph", None)) for graph in around)
+    return any(graph in (outer, getattr(outer, "_forward_graph", None)) for outer in around)
 
 
-def _enclosing(graph):
+def _enclosing(graph: Any) -> Iterator[Any]:
     """The graph and all around it."""
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)
 
 
-def wait_for(tensor, others):
-    """Let the operation of `tensor`, in the graph being built, wait for those of `others`."""
+def wait_for(tensor: tf.Tensor, others: Iterable[tf.Tensor]) -> None:
+    """Make the operation of `tensor`, in the graph being built, wait for those of `others`."""
     operations = [other.op for other in others if other.graph is tensor.graph]
-    tensor.op._add_control_inputs(operations)
+    attribute(tensor.op, "_add_control_inputs")(operations)

@@ -3,23 +3,27 @@
 A trace freezes the Python that a layer ran: whether a layer is frozen, its dtype policy, a dropout rate, an activation,
 LoRA. Plain eager code sees each as it is now, so what was traced is looked up by them.
 
-Known weakness: values inside of lists, dicts and objects that a layer holds are not compared, and of attributes those
-that the layer had at its first call.
+Known weakness: values inside lists, dicts and objects that a layer holds are not compared, and only the attributes
+are that the layer had at its first call.
 """
 
 import contextlib
 import functools
 import operator
 import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
+
+from tfgc._framework.versions import attribute
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 _PLAIN = (bool, int, float, str, type(None), *_CODE)
 
 
 class Settings:
-    """The settings of layers, and of all that is inside of them.
+    """The settings of layers, and of all layers inside them.
 
     Args:
         layers: The layers that are called.
@@ -34,16 +38,26 @@ class Settings:
         False
     """
 
-    def __init__(self, layers):
+    def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())
-        self._known = {}
+        self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
+        books()  # Raises where this version of Keras keeps others.
 
-    def __call__(self):
+    def __call__(self) -> tuple:
         """A hashable value."""
         return tuple([self._of(layer) for layer in self._all()])
 
+    def watching(self, fn: Callable) -> Callable:
+        """`fn`, `watched` in each call."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.watched():
+                return fn(*args, **kwargs)
+
+        return call
+
     @contextlib.contextmanager
-    def watched(self):
+    def watched(self) -> Iterator[None]:
         """Leave out from now on what layers change themselves while they run in here, such as a counter of calls."""
         before = [(layer, self._names(layer), self._values(layer)) for layer in self._all()]
         yield
@@ -51,30 +65,30 @@ class Settings:
             now = self._values(layer)
             kept = [name for name, old, new in zip(names, values, now) if old is new or old == new]
             if len(kept) < len(names):
-                self._known[layer] = _reader(kept)
+                self._readers[layer] = _reader(kept)
 
-    def _all(self):
+    def _all(self) -> Iterator[keras.Layer]:
         for layer in self._layers:
             yield from layer._flatten_layers() if layer._layers else (layer,)
 
-    def _of(self, layer):
+    def _of(self, layer: keras.Layer) -> tuple:
         # Of a layer that holds others the user may exchange one; Keras's own layers keep theirs.
-        inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer)) else ()
+        inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer).__module__) else ()
         return layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), inside, self._values(layer)
 
-    def _names(self, layer):
-        if layer not in self._known:
-            own = {}
-            for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind)]):
+    def _names(self, layer: keras.Layer) -> list[str]:
+        if layer not in self._readers:
+            own: dict[str, Any] = {}
+            for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, _CODE)}
             own |= vars(layer)
-            self._known[layer] = _reader([n for n, v in own.items() if _is_setting(n, v)])
-        return self._known[layer][0]
+            self._readers[layer] = _reader([n for n, v in own.items() if _is_setting(n, v)])
+        return self._readers[layer][0]
 
-    def _values(self, layer):
+    def _values(self, layer: keras.Layer) -> tuple:
         names = self._names(layer)
         try:
-            values = self._known[layer][1](vars(layer))
+            values = self._readers[layer][1](vars(layer))
             hash(values)
         except (KeyError, TypeError):
             values = (getattr(layer, name, None) for name in names)
@@ -82,7 +96,7 @@ class Settings:
         return values
 
 
-def _held(layer):
+def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
     """The layers that a layer holds, as its code would find them now."""
     for name, value in vars(layer).items():
         if isinstance(value, keras.Layer):
@@ -91,17 +105,17 @@ def _held(layer):
             yield from (inner for inner in keras.tree.flatten(value) if isinstance(inner, keras.Layer))
 
 
-def _is_setting(name, value):
+def _is_setting(name: str, value: Any) -> bool:
     return isinstance(value, _PLAIN) and name not in books() and not name.startswith(("__", "_self_"))
 
 
 @functools.cache
-def _of_keras(kind):
-    return kind.__module__.startswith(("keras.", "tensorflow.", "builtins"))
+def _of_keras(module: str) -> bool:
+    return module.startswith(("keras.", "tensorflow.", "builtins"))
 
 
-def _reader(names):
-    """Names of attributes, and what reads them, as a tuple, of a layer's own."""
+def _reader(names: list[str]) -> tuple[list[str], Callable[[dict[str, Any]], tuple]]:
+    """Names of attributes, and a function that reads them from a layer's `vars`, as a tuple."""
     if len(names) > 1:
         return names, operator.itemgetter(*names)
     return names, lambda own: tuple(own[name] for name in names)
@@ -112,17 +126,20 @@ class _Same:
 
     __slots__ = ("_thing",)
 
-    def __init__(self, thing):
+    def __init__(self, thing: Any) -> None:
         self._thing = thing
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return id(self._thing)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self._thing is other._thing
 
 
 @functools.cache
-def books():
+def books() -> frozenset[str]:
     """Attributes in which Keras keeps its books."""
-    return frozenset(["call", *vars(keras.Layer(name="books")), *vars(keras.Model(name="books"))])
+    layer = keras.Layer(name="books")
+    for name in ("_layers", "_flatten_layers"):  # Read directly above, since that runs in each call.
+        attribute(layer, name)
+    return frozenset(["call", *vars(layer), *vars(keras.Model(name="books"))])

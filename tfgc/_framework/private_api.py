@@ -1,22 +1,32 @@
-"""What surrounds a call and is no argument of it. The only private reads.
+"""What surrounds a call and is no argument of it.
 
 Keras keeps the `training` value and the autocast dtype in thread-wide state;
 a replay runs much later, outside of the layers that set them, and must see
-them again. TensorFlow knows, and has no public way to tell, whether a tape
+them again. TensorFlow knows, but has no public API that says, whether a tape
 records a tensor, whether a forward accumulator follows it, and whether XLA
 will compile the graph being traced. All of that is read here and nowhere else,
 so that a change in a new release is a change in one file.
 """
 
 import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state, stateless_scope
-from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
-from keras.src.layers.layer import CallContext
-from tensorflow.python.eager import forwardprop_util, record
-from tensorflow.python.framework import op_def_registry
-from tensorflow.python.ops import control_flow_util
+
+from tfgc._framework import versions
+from tfgc._framework.versions import attribute
+
+try:
+    from keras.src.backend.common import global_state, stateless_scope
+    from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
+    from keras.src.layers.layer import CallContext
+    from tensorflow.python.eager import forwardprop_util, record
+    from tensorflow.python.framework import op_def_registry
+    from tensorflow.python.ops import control_flow_util
+except ImportError as error:
+    raise versions.unsupported(error) from error
 
 
 class CallState:
@@ -26,7 +36,7 @@ class CallState:
         key: A hashable value, equal for surroundings that are the same.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         context = global_state.get_global_attribute("current_call_ctx")
         values = dict(vars(context)) if context is not None else {}
         values.pop("entry_layer", None)
@@ -37,7 +47,7 @@ class CallState:
         self.key = (flags, self._autocast)
 
     @contextlib.contextmanager
-    def restored(self):
+    def reentered(self) -> Iterator[None]:
         """Run a replay as if it still stood where the first run did.
 
         The context has no entry layer, so no layer takes itself for the
@@ -58,13 +68,13 @@ class CallState:
             global_state.set_global_attribute("autocast_scope", outer_autocast)
 
 
-def call_context():
+def call_context() -> dict[str, Any] | None:
     """What Keras's call context holds now, its entry layer apart; None outside of any call."""
     context = global_state.get_global_attribute("current_call_ctx")
     return None if context is None else {k: v for k, v in vars(context).items() if k != "entry_layer"}
 
 
-def set_call_context(values):
+def set_call_context(values: dict[str, Any] | None) -> None:
     """Let Keras's call context hold `values`: an explicit `training=` stays there for the calls that follow."""
     context = global_state.get_global_attribute("current_call_ctx")
     if context is not None and values is not None:
@@ -73,88 +83,92 @@ def set_call_context(values):
         vars(context).update(values, entry_layer=entry)
 
 
-def is_inference():
-    """Return True inside of a call whose `training` is False."""
+def is_inference() -> bool:
+    """Return True inside a call whose `training` is False."""
     context = global_state.get_global_attribute("current_call_ctx")
     return context is not None and context.training is False
 
 
-def in_stateless_scope():
+def in_stateless_scope() -> bool:
     """Return True where Keras variables are served from a table: in a replay, or while Keras only looks at shapes."""
     return stateless_scope.in_stateless_scope()
 
 
-def storage(variable):
+def storage(variable: keras.Variable) -> Any:
     """Return the `tf.Variable` under a Keras variable, None if not yet built."""
-    return variable._value
+    return attribute(variable, "_value")
 
 
-def read(variables):
+def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
     """Read Keras variables as they are stored, whatever the autocast scope."""
     with AutocastScope(None):
         return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
-def wants_xla(function):
+def wants_xla(function: Any) -> bool:
     """Whether a `tf.function` asks for XLA."""
-    return bool(function._jit_compile)
+    return bool(attribute(function, "_jit_compile"))
 
 
-def traces(function):
+def traces(function: Any) -> list[Any]:
     """The concrete functions that a `tf.function` keeps."""
-    return list(function._function_cache.values())
+    return list(attribute(function, "_function_cache").values())
 
 
-def is_differentiated(trace):
+def is_differentiated(trace: Any) -> bool:
     """Whether a concrete function was called under an eager tape."""
-    return bool(trace._first_order_tape_functions or trace._higher_order_tape_functions)
+    kinds = "_first_order_tape_functions", "_higher_order_tape_functions"
+    return any(attribute(trace, kind) for kind in kinds)
 
 
-def no_recording():
+def no_recording() -> contextlib.AbstractContextManager:
     """Let no tape record what runs in here, whether it is eager or not."""
     return record.stop_recording()
 
 
-def concrete(function, arguments):
-    """The function that a `tf.function` runs for these arguments, freed with it: the public way keeps it for good."""
-    return function._get_concrete_function_garbage_collected(*arguments)
+def concrete(function: Any, arguments: Sequence[Any]) -> Any:
+    """The function that a `tf.function` runs for these arguments; the public method would keep it forever."""
+    return attribute(function, "_get_concrete_function_garbage_collected")(*arguments)
 
 
-def call_flat(function, tensors):
+def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:
     """Call a concrete function on the tensors of its signature, in order, past its checks of them.
 
     These cost 5 to 10 microseconds for each argument, and are not needed for what was looked up by dtypes and shapes.
     """
-    return function._call_flat(tensors, function.captured_inputs)
+    return attribute(function, "_call_flat")(tensors, function.captured_inputs)
 
 
-def shape_of(tensor):
+def shape_of(tensor: tf.Tensor) -> tuple[int, ...]:
     """The shape of an eager tensor as a plain tuple."""
-    return tensor._shape_tuple()
+    try:  # not by `attribute`: this runs for each argument of a call
+        return tensor._shape_tuple()
+    except AttributeError as error:
+        raise versions.unsupported(error) from error
 
 
-def is_recorded(tensors):
+def is_recorded(tensors: Iterable[Any]) -> bool:
     """Return True if a tape that is active now records any of `tensors`."""
     return record.should_record_backprop(list(tensors))
 
 
-def has_tangents(tensors):
+def has_tangents(tensors: Iterable[Any]) -> bool:
     """Return True if a forward accumulator follows any of `tensors`."""
     return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
 
 
-def replica():
+def replica() -> int | None:
     """Return the number of the replica that calls this in eager `Strategy.run`, None if no strategy does."""
     here = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
     return None if here is None else int(here.replica_id_in_sync_group)
 
 
-def in_xla():
+def in_xla() -> bool:
     """Return True while tracing what XLA will compile."""
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
-def is_stateful(op_type):
+def is_stateful(op_type: str) -> bool:
     """Return True if running an op of this type twice may differ from once."""
     definition = op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful

@@ -1,23 +1,26 @@
-"""Let constants of a replay be those of the first run.
+"""Share constants between a replay and the first run.
 
-TensorFlow computes what depends on constants alone once, when it optimizes a graph, and holds it for good: with a
-static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a mask, positions). Equal constants become
-one, unless they wait for different operations, as all that runs in a replay waits for its upstream gradients:
-then every replay holds a copy of its own. So constants are made not to wait, and what reads them waits in their place.
+When TensorFlow optimizes a graph, it computes what depends on constants alone, and keeps it: with a
+static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a mask, positions). Equal constants are
+merged, unless they wait for different operations. All that runs in a replay waits for its upstream gradients, so
+every replay would hold another copy. So constants are made not to wait, and what reads them waits instead.
 """
 
 import contextlib
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-# TensorFlow leaves larger ones to each step (`ConstantFoldingOptions`), where those of a replay had better wait.
+from tfgc._framework.versions import attribute
+
+# TensorFlow computes larger ones in each step (`ConstantFoldingOptions`); in a replay these should wait.
 _MOST = 10 * 2**20
 _LEAST = 2**10
 
 
 @contextlib.contextmanager
-def shared(upstream):
-    """Let no constant made in here wait for `upstream`, tensors that all else waits for by control dependencies."""
+def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Keep constants made in here from waiting for `upstream`, which all else waits for by control dependencies."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     yield
@@ -27,19 +30,20 @@ def shared(upstream):
     for op in free:
         others = [c for c in op.control_inputs if c not in fence]
         if len(others) < len(op.control_inputs):
-            op._remove_all_control_inputs()
-            op._add_control_inputs(others)
+            attribute(op, "_remove_all_control_inputs")()
+            attribute(op, "_add_control_inputs")(others)
     inside = set(made) - free
     for op in inside:
         read = {tensor.op for tensor in op.inputs}
         # TensorFlow adds no control edge to an operation that reads one that has it.
         if read & free and not read & inside:
-            op._add_control_inputs([c for c in fence if c not in op.control_inputs])
+            attribute(op, "_add_control_inputs")([c for c in fence if c not in op.control_inputs])
 
 
-def _worth_freeing(operations):
+def _worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
     """Constants that are folded into large ones, and all that they are made of."""
-    constant, free = set(), set()
+    constant: set[tf.Operation] = set()
+    free: set[tf.Operation] = set()
     for op in operations:
         if op.type == "Const" or (op.inputs and not op.op_def.is_stateful and all(t.op in constant for t in op.inputs)):
             constant.add(op)
@@ -49,5 +53,5 @@ def _worth_freeing(operations):
     return free
 
 
-def _bytes(tensor):
+def _bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -1,9 +1,12 @@
-"""What Keras and TensorFlow read off a tensor beside its value.
+"""What Keras and TensorFlow read from a tensor besides its value.
 
 A tensor carries its mask and the logits behind its probabilities as attributes (`_keras_mask`, `_keras_logits`). In a
-graph Keras's crossentropies also look at the operation that made a tensor: of a Softmax or Sigmoid they take the input
-for the logits. A copy of a tensor, or what a function returns in its place, has neither of its own.
+graph Keras's crossentropies also look at the operation that made a tensor: they use the input of a Softmax or Sigmoid
+as the logits. A copy of a tensor, or what a function returns in its place, has neither.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,39 +15,55 @@ ACTIVATIONS = {
     "Sigmoid": lambda logits: tf.raw_ops.Sigmoid(x=logits),
 }
 
-
 _COPY_OF = "_tfgc_copy_of"
+MASK = "_keras_mask"
+LOGITS = "_keras_logits"
 
 
-def attributes(tensor):
-    """The tensors that hang on a tensor, as pairs of a name and a tensor."""
+def mask_of(tensor: Any) -> Any:
+    """The mask that Keras attached to a tensor, or None."""
+    return getattr(tensor, MASK, None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Attach a mask to a tensor, as Keras does."""
+    setattr(tensor, MASK, mask)
+
+
+def is_composite(value: Any) -> bool:
+    """Whether a value is made of several tensors, as sparse and ragged ones are."""
+    return isinstance(value, tf.__internal__.CompositeTensor)
+
+
+def attributes(tensor: Any) -> list[tuple[str, tf.Tensor]]:
+    """The tensors attached to a tensor, as pairs of a name and a tensor."""
     return [
         (name, value) for name, value in sorted(getattr(tensor, "__dict__", {}).items()) if isinstance(value, tf.Tensor)
     ]
 
 
-def activation(tensor):
+def activation(tensor: Any) -> tuple[str | None, Any]:
     """The type of the operation that made `tensor` and its input, where Keras looks for logits there; else Nones."""
     kind = getattr(tensor, _COPY_OF, None)
     if kind is not None:
-        return kind, tensor._keras_logits
+        return kind, getattr(tensor, LOGITS)
     if not tf.is_symbolic_tensor(tensor) or tensor.op.type not in ACTIVATIONS:
         return None, None
     logits = tensor.op.inputs[0]
-    return (tensor.op.type, logits) if getattr(tensor, "_keras_logits", logits) is logits else (None, None)
+    return (tensor.op.type, logits) if getattr(tensor, LOGITS, logits) is logits else (None, None)
 
 
-def copied(tensor, copy):
-    """`copy(tensor)`, off which the same is read, each in a copy of its own."""
-    copies = {}
+def copied(tensor: tf.Tensor, copy: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """`copy(tensor)`, with a copy of everything that Keras reads from the tensor."""
+    copies: dict[int, tf.Tensor] = {}
 
-    def once(value):
+    def once(value: tf.Tensor) -> tf.Tensor:
         if id(value) not in copies:
             copies[id(value)] = copy(value)
         return copies[id(value)]
 
     (kind, logits), hung = activation(tensor), attributes(tensor)
-    if kind is not None and not hasattr(tensor, "_keras_logits"):
+    if kind is not None and not hasattr(tensor, LOGITS):
         made = ACTIVATIONS[kind](once(logits))
     else:
         # Keras does not look at the operation then, and one more would store its result once more.

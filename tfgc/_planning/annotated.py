@@ -1,12 +1,15 @@
-"""What a plan needs to know besides the model: batch, open dimensions, fixed bytes, the budget in bytes."""
+"""What a plan depends on besides the model: batch, open dimensions, fixed bytes, the budget in bytes."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._core.plan import Plan
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan, Segment
 from tfgc._costs import node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
 from tfgc._planning import free_memory
@@ -16,17 +19,26 @@ from tfgc._units import parse_bytes
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
 NOMINAL_BATCH = 64
-# Of what a device has free, the part that is left alone: fragmentation, and what else the process holds.
+# The share of free memory that is left for fragmentation, and for what else the process holds.
 MARGIN = 0.1
 
 
-def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_step=False, loss=None):
+def graph_of(
+    model: keras.Model,
+    batch_size: int | None,
+    input_shapes: Mapping[str, Sequence[int | None]] | None,
+    example: Any,
+    *,
+    measure: bool = False,
+    whole_step: bool = False,
+    loss: Any = None,
+) -> Graph:
     """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for."""
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
-            raise OptionError("give input_shapes or example, not both: either one answers the open dimensions")
+            raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
         example_batch, input_shapes = _shapes(model, example)
         if batch_size not in (None, example_batch):
             raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")
@@ -55,8 +67,8 @@ def graph_of(model, batch_size, input_shapes, example, *, measure=False, whole_s
     return dataclasses.replace(graph, whole_step=whole_step)
 
 
-def warn_of_open_sizes(graph):
-    """Say that nothing is recomputed, since the sizes of `graph` are not known, and how to give them."""
+def warn_of_open_sizes(graph: Graph) -> None:
+    """Warn that nothing is recomputed, since the sizes of `graph` are not known, and say how to give them."""
     inputs = {name: spec.shape for name, spec in graph.inputs.items() if spec.open}
     if inputs:
         shapes = ", ".join(f"{name!r} is {shape}" for name, shape in inputs.items())
@@ -77,63 +89,68 @@ def warn_of_open_sizes(graph):
     )
 
 
-def per_sample(plan, batch):
+def per_sample(plan: Plan, batch: int) -> Plan:
     """The plan with bytes and work of one sample in place of `batch` of them."""
-    part = lambda count: None if count is None else count // batch
-
-    def divided(segments):
-        return tuple(
-            dataclasses.replace(
-                s,
-                stored_bytes=part(s.stored_bytes),
-                inside_bytes=part(s.inside_bytes),
-                input_bytes=part(s.input_bytes),
-                work=None if s.work is None else s.work / batch,
-                inner=s.inner and dataclasses.replace(s.inner, segments=divided(s.inner.segments)),
-            )
-            for s in segments
-        )
-
     outlook = plan.outlook and dataclasses.replace(
         plan.outlook,
-        peak_bytes=part(plan.outlook.peak_bytes),
-        plain_bytes=part(plan.outlook.plain_bytes),
-        floor_bytes=part(plan.outlook.floor_bytes),
+        peak_bytes=_part(plan.outlook.peak_bytes, batch),
+        plain_bytes=_part(plan.outlook.plain_bytes, batch),
+        floor_bytes=_part(plan.outlook.floor_bytes, batch),
     )
-    return dataclasses.replace(plan, segments=divided(plan.segments), outlook=outlook, batch_size=None)
+    return dataclasses.replace(plan, segments=_divided(plan.segments, batch), outlook=outlook, batch_size=None)
 
 
-def fixed_bytes(model, optimizer=None):
-    """Bytes of weights, other variables and optimizer slots, there for all of training.
+def _divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
+    return tuple(
+        dataclasses.replace(
+            s,
+            stored_bytes=_part(s.stored_bytes, batch),
+            inside_bytes=_part(s.inside_bytes, batch),
+            input_bytes=_part(s.input_bytes, batch),
+            work=None if s.work is None else s.work / batch,
+            inner=s.inner and dataclasses.replace(s.inner, segments=_divided(s.inner.segments, batch)),
+        )
+        for s in segments
+    )
 
-    `optimizer` is a `keras.Optimizer`, its name, or None: then the one that the model is
-    compiled with, or else two slots for each weight, as Adam has.
+
+def _part(count: int | None, batch: int) -> Any:
+    return None if count is None else count // batch
+
+
+def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
+    """Bytes of weights, other variables and optimizer slots, which stay in memory during all of training.
+
+    Args:
+        model: The model.
+        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is
+            compiled with, or else two slots for each weight, as Adam has.
     """
     weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
     if optimizer is None:
         optimizer = getattr(model, "optimizer", None) or "adam"
     try:
-        optimizer = keras.optimizers.get(optimizer)
+        chosen: Any = keras.optimizers.get(optimizer)
     except (ValueError, TypeError) as error:
         known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
         raise OptionError(
             f"there is no optimizer {optimizer!r}{did_you_mean(str(optimizer).capitalize(), known)}"
         ) from error
-    if optimizer.built:
-        return weights + _bytes(optimizer.variables)
-    # How many slots it makes shows on a stand-in; the user's optimizer stays as it is.
-    copy = type(optimizer).from_config(optimizer.get_config())
+    if chosen.built:
+        return weights + _bytes(chosen.variables)
+    # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.
+    copy = type(chosen).from_config(chosen.get_config())
     scalars = len(copy.variables)
-    stand_in = keras.Variable(np.zeros((4, 4), "float32"))
-    copy.build([stand_in])
-    return weights + round(trained * _bytes(copy.variables[scalars:]) / _bytes([stand_in]))
+    variable = keras.Variable(np.zeros((4, 4), "float32"))
+    copy.build([variable])
+    return weights + round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
 
 
-def _bytes(variables):
+def _bytes(variables: Iterable[keras.Variable]) -> int:
     return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
 
 
-def budget_bytes(budget, graph, fixed):
+def budget_bytes(budget: int | str, graph: Graph, fixed: int) -> int:
     """A budget of the whole step, in bytes."""
     if budget == "auto":
         return int(free_memory.free_bytes() * (1 - MARGIN))
@@ -144,12 +161,12 @@ def budget_bytes(budget, graph, fixed):
             share = 0
         if not 0 < share < float("inf"):
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-        plain = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
-        return int(share * plain.needed_bytes)
+        baseline = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
+        return int(share * baseline.needed_bytes)
     return parse_bytes(budget)
 
 
-def _shapes(model, example):
+def _shapes(model: keras.Model, example: Any) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Batch size and input shapes of an example batch."""
     inputs = keras_graph.functional_of(model).inputs
     if isinstance(example, dict):
@@ -174,7 +191,7 @@ def _shapes(model, example):
     return batches.pop(), {name: shape[1:] for name, shape in given.items()}
 
 
-def _fitting(tensor, array):
+def _fitting(tensor: keras.KerasTensor, array: Any) -> tuple[int, ...]:
     """The shape of an array as an input takes it: Keras adds or drops a last dimension of one."""
     shape, rank = tuple(array.shape), len(tensor.shape)
     if len(shape) == rank + 1 and shape[-1] == 1:

@@ -1,16 +1,35 @@
 """From a model to plans for it, and to what a step will need."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
 from tfgc import strategies
+from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
 from tfgc._planning import annotated, budget_fit
 from tfgc._simulate import outlooks, simulator
+from tfgc._simulate.simulator import Prediction
+
+Shapes = Mapping[str, Sequence[int | None]]
+Strategy = str | Callable[..., Plan]
 
 
 def plan(
-    model, batch_size=None, *, strategy=None, budget=None, input_shapes=None, example=None, measure=False,
-    optimizer=None, loss=None, **options,
-):  # fmt: skip
+    model: keras.Model,
+    batch_size: int | None = None,
+    *,
+    strategy: Strategy | None = None,
+    budget: int | str | None = None,
+    input_shapes: Shapes | None = None,
+    example: Any = None,
+    measure: bool = False,
+    optimizer: keras.Optimizer | str | None = None,
+    loss: Any = None,
+    **options: Any,
+) -> Plan:
     """Choose what to keep and what to recompute when `model` trains.
 
     Args:
@@ -27,7 +46,7 @@ def plan(
             "60%" of the plain step's, or "auto": 90 % of what is free now. That is on a
             GPU the limit of TensorFlow's allocator less what it has handed out, on a CPU what the
             machine has available or what is left of the container's limit, whichever is less.
-            Weights that are there already are not free, and count in the step once more.
+            Weights that are in memory already are not free, and the step counts them again.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a pair of inputs and targets) that
@@ -73,11 +92,11 @@ def plan(
     return (
         chosen
         if budget is not None or batch_size or example is not None
-        else annotated.per_sample(chosen, graph.batch_size)
+        else annotated.per_sample(chosen, graph.batch_size or annotated.NOMINAL_BATCH)
     )
 
 
-def choose(graph, strategy, budget, fixed, options):
+def choose(graph: Graph, strategy: Strategy, budget: int | str | None, fixed: int, options: dict[str, Any]) -> Plan:
     """Plan an annotated graph; with a budget, for the whole step, of which `fixed` bytes are there all the time."""
     if budget is None:
         return strategies.apply(strategy, graph.counting(whole_step=False), **options)
@@ -85,26 +104,36 @@ def choose(graph, strategy, budget, fixed, options):
     return outlooks.with_outlook(graph, fitting(graph, strategy, total, fixed, options))
 
 
-def fitting(graph, strategy, total, fixed, options):
+def fitting(graph: Graph, strategy: Strategy, total: int, fixed: int, options: dict[str, Any]) -> Plan:
     """The plan of a strategy whose step fits in `total` bytes as TensorFlow's allocator serves it."""
     if strategies.has_frontier(strategy):
         return strategies.frontier(graph, strategy, **options).fitting(total, fixed)
     strategies.check_options(strategy, options, total)
-    ask = lambda budget: strategies.get(strategy)(graph, budget=budget, **options)
+
+    def ask(budget: int) -> Plan:
+        return strategies.get(strategy)(graph, budget=budget, **options)
+
     return budget_fit.from_strategy(graph, ask, total, fixed)
 
 
 def pareto(
-    model, batch_size=None, *, input_shapes=None, example=None, measure=False, loss=None, **options
-):  # fmt: skip
-    """Return the plans from the least peak to the plain step, each next one with less work.
+    model: keras.Model,
+    batch_size: int | None = None,
+    *,
+    input_shapes: Shapes | None = None,
+    example: Any = None,
+    measure: bool = False,
+    loss: Any = None,
+    **options: Any,
+) -> list[Plan]:
+    """Return the Pareto front of plans, from the least peak to the plain step, each with less work than the one before.
 
     Args:
         model, batch_size, input_shapes, example, measure, loss: As for `tfgc.plan`.
         **options: Options of the strategy `budget`.
 
     Returns:
-        A list of `Plan` whose `outlook` tells peak and overhead.
+        A list of `Plan` whose `outlook` holds peak and overhead.
 
     Example:
         >>> import keras, tfgc
@@ -118,9 +147,17 @@ def pareto(
 
 
 def estimate(
-    model, batch_size=None, plan=None, *, mode="graph", input_shapes=None, example=None, measure=False,
-    optimizer=None, loss=None,
-):  # fmt: skip
+    model: keras.Model,
+    batch_size: int | None = None,
+    plan: Plan | None = None,
+    *,
+    mode: str = "graph",
+    input_shapes: Shapes | None = None,
+    example: Any = None,
+    measure: bool = False,
+    optimizer: keras.Optimizer | str | None = None,
+    loss: Any = None,
+) -> Prediction:
     """Predict memory and work of one training step; nothing is run.
 
     Args:

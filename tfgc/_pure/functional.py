@@ -2,7 +2,7 @@
 
 Data: a call is a `Packing` (structure and static leaves) and a flat list of
 tensors. `run` executes the function once with every Keras variable served from
-a table, and hands back all that it did: output tensors, the losses it added and
+a table, and returns all that it did: output tensors, the losses it added and
 the new values of the variables it wrote. Nothing outside has changed by then.
 
 Invariant: two runs with the same tensors and the same table do the same thing,
@@ -14,16 +14,21 @@ a function keeps to that (no raw `tf.random`, no write to a plain
 import contextlib
 import contextvars
 import dataclasses
-import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import keras_models, private_api
 from tfgc._pure import inner_functions, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
-_noted = contextvars.ContextVar("tfgc_noted", default=None)
+Label = tuple[str, tf.TensorSpec]  # the layer behind a checksum, and the spec of what it made
+
+_checksums: contextvars.ContextVar[list[tuple[Label, tf.Tensor]] | None] = contextvars.ContextVar(
+    "tfgc_checksums", default=None
+)
 
 
 class StaleEffectsError(Exception):
@@ -31,24 +36,27 @@ class StaleEffectsError(Exception):
 
 
 class Scope(keras.StatelessScope):
-    """Serves variables from a table, and notes all that is read and written.
+    """Serves variables from a table, and records all that is read and written.
 
-    With `values` None it only takes notes, for a trace that is never run; then
-    `stand_in` may give what stands for a variable, when it is first read.
+    Args:
+        values: The values of variables, by id. None for a trace that is never run.
+        stand_in: Without `values`, gives what stands for a variable when it is first read.
     """
 
-    def __init__(self, values, stand_in=None):
+    def __init__(
+        self, values: dict[int, tf.Tensor] | None, stand_in: Callable[[keras.Variable], Any] | None = None
+    ) -> None:
         super().__init__(collect_losses=True)
         self._stand_in = stand_in
-        self.reads = {}
-        self.written = {}
-        self.notes = None if values is None else []
+        self.reads: dict[int, keras.Variable] = {}
+        self.written: dict[int, tuple[keras.Variable, tf.Tensor]] = {}
+        self.checksums: list[tuple[Label, tf.Tensor]] | None = None if values is None else []
         self._strict = values is not None
         self._given = values or {}
-        self._makers = {}
+        self._makers: dict[int, keras.Layer] = {}
         self.state_mapping.update(self._given)
 
-    def get_current_value(self, variable):
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
         value = self.state_mapping.get(id(variable))
         storage = private_api.storage(variable)
         if value is None and self._strict and storage is not None:
@@ -62,40 +70,39 @@ class Scope(keras.StatelessScope):
             value = tf.zeros(storage.shape, storage.dtype)
         return value
 
-    def add_update(self, update):
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         variable, value = update
         self.written[id(variable)] = (variable, value)
         given = self._given.get(id(variable)) if variable.trainable else None
         self.state_mapping[id(variable)] = tf.stop_gradient(value) if given is None else _read_after_write(given, value)
 
-    def add_loss(self, loss):
-        # Keras passes the loss and not the layer; the caller is Layer.add_loss.
-        self._makers[id(loss)] = sys._getframe(1).f_locals["self"]
+    def add_loss(self, loss: tf.Tensor) -> None:
+        self._makers[id(loss)] = keras_models.maker_of_loss()
         super().add_loss(loss)
 
-    def __enter__(self):
-        self._outer_notes = _noted.set(self.notes)
+    def __enter__(self) -> "Scope":
+        self._outer_checksums = _checksums.set(self.checksums)
         return super().__enter__()
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        _noted.reset(self._outer_notes)
-        # A layer remembers its losses by id, and ids are used again.
+        _checksums.reset(self._outer_checksums)
         for loss, layer in zip(self.losses, self.loss_layers):
-            layer._loss_ids.discard(id(loss))
+            keras_models.forget_loss(layer, loss)
 
-    def apart(self, body, args, kwargs, xla):
-        """Call a function that needs a graph of its own; writes and losses leave it as its results."""
-        packing, runs = Packing((args, kwargs)), []
-        tensors = packing.release()
+    def apart(self, body: Callable, args: tuple, kwargs: dict, xla: bool) -> Any:
+        """Call a function that needs a separate graph; its writes and losses become results of that graph."""
+        packing = Packing((args, kwargs))
+        runs: list[Run] = []
+        tensors = packing.take_tensors()
         # Not of a branch: the other one may read the same variable.
         here = contextlib.nullcontext if tf.executing_eagerly() else tf.compat.v1.get_default_graph().as_default
 
-        def read(variable):
+        def read(variable: keras.Variable) -> tf.Tensor | None:
             with here():
                 return self.get_current_value(variable)
 
-        def pure(*tensors):
+        def pure(*tensors: tf.Tensor) -> list[tf.Tensor]:
             args, kwargs = packing.unpack(tensors)
             with Scope(None, read) as scope, inner_functions.inlined(scope.apart):
                 result = body(*args, **kwargs)
@@ -105,24 +112,24 @@ class Scope(keras.StatelessScope):
         made = inner_functions.call_apart(pure, tensors, xla)
         return runs[-1].finish(made)
 
-    def outcome(self, result, draws):
+    def outcome(self, result: Any, draws: list[tf.Tensor]) -> "Run":
         """The `Run` of what was done in this scope: a function's result, and what it drew."""
         packed = Packing(result, made=True)
-        outputs = packed.release()
-        sums = [checksum for _, checksum in self.notes or ()]
+        outputs = packed.take_tensors()
+        sums = [checksum for _, checksum in self.checksums or ()]
         tensors = [*outputs, *self.losses, *sums, *(value for _, value in self.written.values())]
         specs = [spec_of(t) for t in tensors]
-        labels = [label for label, _ in self.notes or ()]
+        labels = [label for label, _ in self.checksums or ()]
         return Run(tensors, specs, packed, self.loss_layers, labels, [v for v, _ in self.written.values()], draws)
 
     @property
-    def loss_layers(self):
+    def loss_layers(self) -> list[keras.Layer]:
         """The layer that made each of `losses`."""
         return [self._makers[id(loss)] for loss in self.losses]
 
 
 @tf.custom_gradient
-def _read_after_write(given, value):
+def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """The new value of a variable, with gradients going to the variable.
 
     A tape sums the gradients of all reads of a variable, whatever was written
@@ -135,62 +142,84 @@ def _read_after_write(given, value):
 class Run:
     """All that one run of a function did.
 
-    `tensors` are the outputs, then the losses, then the checksums that were noted, then
-    the new values of the written variables. `labels` hold the layer behind each checksum, and the spec of what it made;
-    `draws` are random numbers that only their tensors tell.
+    Attributes:
+        tensors: The outputs, then the losses, then the recorded checksums, then the new values of the written
+            variables.
+        specs: Their shapes and dtypes.
+        packing: The structure of the outputs.
+        loss_layers: The layer that made each loss.
+        labels: For each checksum the layer behind it, and the spec of what it made.
+        written: The variables that were written.
+        draws: Random numbers that cannot be drawn again.
     """
 
-    tensors: list
-    specs: list
+    tensors: list[tf.Tensor]
+    specs: list[tf.TensorSpec]
     packing: Packing
-    loss_layers: list
-    labels: list
-    written: list
-    draws: list
+    loss_layers: list[keras.Layer]
+    labels: list[Label]
+    written: list[keras.Variable]
+    draws: list[tf.Tensor]
 
     @property
-    def differentiable(self):
+    def differentiable(self) -> list[int]:
         """Positions in `tensors` through which gradients can flow."""
         end = len(self.specs) - len(self.written)
         return [i for i, s in enumerate(self.specs[:end]) if s.dtype.is_floating or s.dtype.is_complex]
 
     @property
-    def checksums(self):
-        """The tensors that `note` left."""
+    def checksums(self) -> list[tf.Tensor]:
+        """The recorded checksums."""
         end = len(self.specs) - len(self.written)
         return self.tensors[end - len(self.labels) : end]
 
-    def without_tensors(self):
+    def without_tensors(self) -> "Run":
         """What is the same in every run of this signature."""
-        return dataclasses.replace(self, tensors=None, draws=None)
+        return dataclasses.replace(self, tensors=[], draws=[])
 
-    def finish(self, tensors):
-        """Write the state, give the losses to their layers, return the value."""
+    def finish(self, tensors: list[tf.Tensor]) -> Any:
+        """Write the state, give the losses to their layers, return the value: `tensors` stand for those of the run."""
         states_at = len(tensors) - len(self.written)
-        notes_at = states_at - len(self.labels)
-        losses_at = notes_at - len(self.loss_layers)
+        checksums_at = states_at - len(self.labels)
+        losses_at = checksums_at - len(self.loss_layers)
         for variable, value in zip(self.written, tensors[states_at:]):
             variable.assign(value)
-        for layer, loss in zip(self.loss_layers, tensors[losses_at:notes_at]):
+        for layer, loss in zip(self.loss_layers, tensors[losses_at:checksums_at]):
             layer.add_loss(loss)
-        if _noted.get() is not None:
-            _noted.get().extend(zip(self.labels, tensors[notes_at:states_at]))
+        recorded = _checksums.get()
+        if recorded is not None:
+            recorded.extend(zip(self.labels, tensors[checksums_at:states_at]))
         return self.packing.unpack(tensors[:losses_at])
 
 
-def note(name, tensors):
-    """Note the checksums of what a layer made, if what runs now is to be compared with a second run."""
-    if _noted.get() is not None:
-        _noted.get().extend(((name, spec_of(t)), replay_checksums.of(t)) for t in tensors if tf.is_tensor(t))
+def record_checksum(name: str, tensors: list) -> None:
+    """Record the checksums of what a layer made, if what runs now is to be compared with a second run."""
+    recorded = _checksums.get()
+    if recorded is not None:
+        recorded.extend(((name, spec_of(t)), replay_checksums.checksum(t)) for t in tensors if tf.is_tensor(t))
 
 
-def run(fn, packing, tensors, variables, values, draws=contextlib.nullcontext):
-    """Run `fn` once on `tensors`, with `variables` holding `values`. Pure, but for what it draws.
+def run(
+    fn: Callable,
+    packing: Packing,
+    tensors: Sequence[tf.Tensor],
+    variables: Sequence[keras.Variable],
+    values: Sequence[tf.Tensor],
+    draws: Callable[[list[tf.Tensor]], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> Run:
+    """Run `fn` once, without changing anything but the state of random generators.
 
-    `draws(found)` is a context in which the drawn tensors are added to the list `found`, or others stand in for them.
+    Args:
+        fn: The function.
+        packing: The structure of its arguments.
+        tensors: Their tensors.
+        variables: The Keras variables that it may read.
+        values: The values of these.
+        draws: Called with a list; a context that adds the drawn tensors to the list, or replaces them by others.
     """
     args, kwargs = packing.unpack(tensors)
-    table, found = {id(v): value for v, value in zip(variables, values)}, []
+    table = {id(v): value for v, value in zip(variables, values)}
+    found: list[tf.Tensor] = []
     with Scope(table) as scope, inner_functions.inlined(scope.apart), draws(found):
         result = fn(*args, **kwargs)
     return scope.outcome(result, found)

@@ -1,23 +1,25 @@
 """The streams of Python's `random` and NumPy's global generator, which some layers choose by (Keras's AugMix).
 
-A trace draws from them, too: what looks at a function gives back what it took, and a second run draws what the first
-did.
+A trace draws from them, too: after a trace the streams are rewound, and a second run draws the same numbers as the
+first.
 """
 
 import contextlib
 import pickle
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 
-def state():
+def state() -> tuple[Any, bytes]:
     """Where both streams are; equal states are equal values."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 @contextlib.contextmanager
-def drawn_from(start):
+def drawn_from(start: tuple[Any, bytes]) -> Iterator[None]:
     """Draw from `start` on inside, and afterwards from where the streams are now."""
     now = state()
     rewind(start)
@@ -27,7 +29,8 @@ def drawn_from(start):
         rewind(now)
 
 
-def rewind(start):
+def rewind(start: tuple[Any, bytes]) -> None:
+    """Set both streams back to a `state`."""
     own, numpy = start
     random.setstate(own)
     np.random.set_state(pickle.loads(numpy))

@@ -1,12 +1,16 @@
-"""Random numbers that TensorFlow draws from hidden state, taken from the first run for the second.
+"""Random numbers that TensorFlow draws from hidden state: the second run uses those of the first.
 
-`tf.random.uniform` and its like move a state that no one can read; a second run would draw others. What they drew is
-stored instead, and stands in for the operation when the function runs again. For `tf.random.Generator` that is three
-numbers: the counter that it skipped to.
+`tf.random.uniform` and similar functions advance a state that nobody can read; a second run would draw other numbers.
+So what they drew is stored, and replaces the operation when the function runs again. For `tf.random.Generator` these
+are three numbers: the counter that it skipped to.
 """
 
 import contextlib
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
 from tfgc._framework import graph_building
@@ -20,7 +24,7 @@ TYPES = frozenset(
 SHARE = 1 / 16
 
 
-def too_large(graph, share=SHARE):
+def too_large(graph: Any, share: float = SHARE) -> tf.Operation | None:
     """The operation that draws most in a graph, if the draws are more than a share of all it computes; else None."""
     operations = graph.get_operations()
     draws = [op for op in operations if op.type in TYPES]
@@ -31,7 +35,7 @@ def too_large(graph, share=SHARE):
     return max(draws, key=_bytes_of) if not drawn <= share * computed else None
 
 
-def _bytes_of(op):
+def _bytes_of(op: tf.Operation) -> float:
     """Bytes of what an operation makes for one sample; of a random one without bounds where that is not known."""
     known = [t for t in op.outputs if t.shape.rank is not None]
     if len(known) < len(op.outputs) and op.type in TYPES:
@@ -40,18 +44,18 @@ def _bytes_of(op):
 
 
 @contextlib.contextmanager
-def noted(found):
-    """Add what is drawn in here to the list `found`."""
+def noted(found: list[tf.Tensor]) -> Iterator[None]:
+    """Add the numbers drawn in here to the list `found`."""
     with graph_building.operations_seen(TYPES, found.append):
         yield
 
 
 @contextlib.contextmanager
-def handed_in(drawn, name):
-    """Let `drawn` stand for what would be drawn in here, in the graph being built, in turn."""
+def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
+    """In the graph being built, replace what would be drawn in here by the tensors in `drawn`, in order."""
     rest = list(drawn)
 
-    def next_one(op_type, dtype):
+    def next_one(op_type: str, dtype: tf.DType) -> tf.Tensor:
         if not rest or rest[0].dtype != dtype:
             raise ReplayMismatchError(
                 f"The second run of {name} did not repeat the first: it draws {dtype.name} numbers by {op_type} where "

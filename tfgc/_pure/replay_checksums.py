@@ -9,6 +9,8 @@ another dropout mask moves the sums by about the norm.
 A checksum is carried as integers, because no gradient flows through it.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfgc._errors import OptionError, ReplayMismatchError
@@ -18,8 +20,8 @@ _ROUNDINGS = 4
 _GOLDEN = 0.6180339887498949
 
 
-def of(tensor):
-    """The checksum of a tensor: whole numbers of shape (4,)."""
+def checksum(tensor: tf.Tensor) -> tf.Tensor:
+    """The checksum of a tensor: integers of shape (4,)."""
     if tensor.dtype == tf.string:
         tensor = tf.strings.to_hash_bucket_fast(tensor, 2**20)
     precision = _epsilon(tensor.dtype.real_dtype) if tensor.dtype.is_floating or tensor.dtype.is_complex else 0.0
@@ -36,17 +38,19 @@ def of(tensor):
     return tf.bitcast(tf.stack([norm, *sums, allowed]), tf.int64)
 
 
-def _epsilon(dtype):
+def _epsilon(dtype: tf.DType) -> float:
     return {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23}.get(dtype, 2.0**-52)
 
 
-def _weighted(values):
-    """A sum in which every place has another weight: multiples of the golden ratio, without their whole part."""
+def _weighted(values: tf.Tensor) -> tf.Tensor:
+    """A sum in which every place has another weight: the fractional parts of multiples of the golden ratio."""
     places = tf.cast(tf.range(tf.size(values)), tf.float64)
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.math.mod(places * _GOLDEN, 1.0))
 
 
-def held(name, labels, first, again, gradients):
+def raise_if_different(
+    name: str, labels: list[str], first: list[tf.Tensor], again: list[tf.Tensor], gradients: Any
+) -> Any:
     """Return `gradients`, provided that the checksums of both runs agree.
 
     Args:
@@ -61,27 +65,33 @@ def held(name, labels, first, again, gradients):
         OptionError: In what XLA compiles, which drops assertions.
     """
     if private_api.in_xla():
-        raise OptionError("check_replay=True cannot stop a step that XLA compiles: leave it or jit_compile=True out")
-    first, again = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
-    difference = tf.abs(first - again)[:, :3]
-    alike = (difference <= first[:, 3:]) | ~(tf.math.is_finite(first[:, :3]) | tf.math.is_finite(again[:, :3]))
+        raise OptionError(
+            "check_replay=True cannot stop a step that XLA compiles: leave out one of check_replay=True and "
+            "jit_compile=True"
+        )
+    ones, others = (tf.bitcast(tf.stack(sums), tf.float64) for sums in (first, again))
+    difference = tf.abs(ones - others)[:, :3]
+    alike = (difference <= ones[:, 3:]) | ~(tf.math.is_finite(ones[:, :3]) | tf.math.is_finite(others[:, :3]))
     wrong = ~tf.reduce_all(alike, axis=1)
     at = tf.argmax(wrong)
     which = tf.argmax(tf.where(alike[at], tf.zeros((), tf.float64), difference[at] + 1))
     culprit = tf.gather(tf.constant(labels), at)
-    values = first[at, which], again[at, which]
+    values = ones[at, which], others[at, which]
     if tf.executing_eagerly():
         if bool(wrong[at]):
             raise ReplayMismatchError(_message(name, culprit.numpy().decode(), *(float(v) for v in values)))
         return gradients
-    told = _message(name, "{}", "{}", "{}").split("{}")
-    data = [told[0], culprit, told[1], values[0], told[2], values[1], told[3]]
+    words = _message(name, "{}", "{}", "{}").split("{}")
+    data = [words[0], culprit, words[1], values[0], words[2], values[1], words[3]]
     with tf.control_dependencies([tf.debugging.Assert(~wrong[at], data)]):
-        copy = lambda gradient: None if gradient is None else tf.identity(gradient)
-        return tf.nest.map_structure(copy, gradients, expand_composites=True)
+        return tf.nest.map_structure(_copy, gradients, expand_composites=True)
 
 
-def _message(name, layer, first, again):
+def _copy(gradient: tf.Tensor | None) -> tf.Tensor | None:
+    return None if gradient is None else tf.identity(gradient)
+
+
+def _message(name: str, layer: str, first: float | str, again: float | str) -> str:
     return (
         f"The second run of {name} did not repeat the first: {layer} made values with the checksum {first} "
         f"in the first run and {again} in the second. Draw random numbers with keras.random and keep state in Keras "

@@ -1,12 +1,14 @@
 """Find out what a function touches besides its arguments, by tracing it once.
 
-Nothing is run: the trace tells which variables are read, what is closed over, and
-whether some operation would give another result or effect when run again.
+Nothing is run: the trace shows which variables are read, what is closed over, and
+whether some operation would give another result or have another effect when run again.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
@@ -54,47 +56,33 @@ class Effects:
         writes: Keras variables it writes.
         captured: Tensors it closes over through which gradients can flow.
         variables: Plain `tf.Variable`s it reads, the trainable ones.
-        constants: Whether it reads eager tensors that a trace takes over as constants.
-        unread: Slots of its arguments, such as masks, that hang on tensors and are not looked at.
+        constants: Whether it reads eager tensors that a trace captures as constants.
+        unread: Slots of logits, attached to its arguments, that it does not use.
         draws: Whether it draws random numbers from hidden state, to be stored for a second run.
-        chooses: Whether it draws from Python's or NumPy's global stream, as each call then does anew.
+        chooses: Whether it draws from Python's or NumPy's global stream, so that each call may choose another path.
         obstacle: Why it must not be run twice, or None.
     """
 
-    reads: tuple
-    writes: tuple = ()
-    captured: tuple = ()
-    variables: tuple = ()
+    reads: tuple[keras.Variable, ...]
+    writes: tuple[keras.Variable, ...] = ()
+    captured: tuple[tf.Tensor, ...] = ()
+    variables: tuple[tf.Variable, ...] = ()
     constants: bool = False
-    unread: frozenset = frozenset()
+    unread: frozenset[int] = frozenset()
     draws: bool = False
     chooses: bool = False
-    obstacle: Any = None
+    obstacle: str | None = None
 
 
-def discover(fn, packing):
+def discover(fn: Callable, packing: Packing) -> Effects:
     """Trace `fn` once, symbolically, and return its `Effects`.
 
     Layers not built yet are built by this, as by their first call.
     """
-    scope, unread = None, frozenset()
-    found = packing.opaque
-    taken = []
+    trace = _Trace(fn, packing)
 
-    def traced(*tensors):
-        nonlocal scope, found, unread
-        args, kwargs = packing.unpack(tensors)
-        inlined = inner_functions.inlined(lambda *call: scope.apart(*call))
-        with Scope(None) as scope, inlined, graph_building.captures_watched(taken):
-            result = Packing(fn(*args, **kwargs), made=True)
-        unread = packing.unread(tensors, result.tensors)
-        here = tf.compat.v1.get_default_graph()
-        made = [*((v.path, value) for v, value in scope.written.values()), *(("a loss", x) for x in scope.losses)]
-        inner = [name for name, value in made if value.graph is not here]
-        if inner:
-            found = f"{inner[0]} is set inside of tf.cond or tf.while_loop. Set it outside of the branch"
-        found = found or result.opaque
-        return result.tensors
+    def traced(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return trace.run(*tensors)
 
     before, start = private_api.call_context(), python_random.state()
     try:
@@ -105,29 +93,69 @@ def discover(fn, packing):
         if chooses:
             python_random.rewind(start)
     return Effects(
-        reads=tuple(scope.reads.values()),
-        writes=tuple(variable for variable, _ in scope.written.values()),
+        reads=tuple(trace.scope.reads.values()),
+        writes=tuple(variable for variable, _ in trace.scope.written.values()),
         captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
         variables=tuple(graph.variables),
-        constants=any(tensor.dtype != tf.resource for tensor in taken),
-        unread=unread,
+        constants=any(tensor.dtype != tf.resource for tensor in trace.captured),
+        unread=trace.unread,
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         chooses=chooses,
-        obstacle=found or obstacle(graph),
+        obstacle=trace.obstacle or obstacle(graph),
     )
 
 
-def symbolic(fn, tape):
+class _Trace:
+    """One symbolic run of a function, and what it shows besides the graph.
+
+    Attributes:
+        scope: What the run reads and writes.
+        captured: Eager tensors that the graph captures.
+        unread: Slots of logits that the run does not use.
+        obstacle: Why the function must not be run twice, or None.
+    """
+
+    def __init__(self, fn: Callable, packing: Packing) -> None:
+        self._fn, self._packing = fn, packing
+        self.scope = Scope(None)
+        self.captured: list[tf.Tensor] = []
+        self.unread: frozenset[int] = frozenset()
+        self.obstacle = packing.unsupported
+
+    def run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """Run the function on the symbolic tensors of the graph being built.
+
+        TensorFlow does so once more if the function made variables; the last run counts.
+        """
+        args, kwargs = self._packing.unpack(tensors)
+        self.scope = Scope(None)
+        inlined = inner_functions.inlined(self.scope.apart)
+        with self.scope, inlined, graph_building.spy_on_captures(self.captured):
+            result = Packing(self._fn(*args, **kwargs), made=True)
+        self.unread = self._packing.unread(tensors, result.tensors)
+        self.obstacle = self._set_in_branch() or self.obstacle or result.unsupported
+        return result.tensors
+
+    def _set_in_branch(self) -> str | None:
+        here = tf.compat.v1.get_default_graph()
+        made = [(variable.path, value) for variable, value in self.scope.written.values()]
+        made += [("a loss", loss) for loss in self.scope.losses]
+        inner = next((name for name, value in made if value.graph is not here), None)
+        return inner and f"{inner} is set inside tf.cond or tf.while_loop. Set it outside the branch"
+
+
+def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
     """Run `fn` in the graph being built, a placeholder for each variable that it reads.
 
     Returns:
         The result, the losses that were added, all placeholders, and those of
         trainable variables, which `tape` watches.
     """
-    standing, trainable = [], []
+    standing: list[tf.Tensor] = []
+    trainable: list[tf.Tensor] = []
     here = tf.compat.v1.get_default_graph()
 
-    def stand_in(variable):
+    def stand_in(variable: keras.Variable) -> tf.Tensor:
         stored = private_api.storage(variable)
         # A branch must not hold what the other one reads too.
         with here.as_default():
@@ -142,7 +170,7 @@ def symbolic(fn, tape):
     return result, list(scope.losses), standing, trainable
 
 
-def obstacle(graph, share=random_draws.SHARE):
+def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
     """Name the first op that gives another result or effect when run again.
 
     What random operations draw can be stored, if that is no more than a share of what the graph computes.
@@ -158,7 +186,7 @@ def obstacle(graph, share=random_draws.SHARE):
     return None if large is None else f"{_remedy(large.type, large.name)}: what it draws is too large to be stored"
 
 
-def _remedy(op_type, name):
+def _remedy(op_type: str, name: str) -> str:
     return (
         f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
         "(`self.add_weight`) to let tfgc recompute it"

@@ -1,6 +1,8 @@
 """A value of any structure with its tensors taken out, and put together again from others."""
 
 import copy
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -9,112 +11,141 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import tensor_attributes
 
 
-def spec_of(tensor):
+def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
     """The static shape and dtype of a tensor."""
     return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+class _Leaf(NamedTuple):
+    """What stands for one value of a structure.
+
+    Attributes:
+        kind: "tensor", "composite" (sparse, ragged) or "static".
+        static: The value, where it holds no tensor; the type of a composite one; of a tensor the activation that
+            makes it of its logits, or None.
+        slots: Positions of its tensors.
+        attached: Names and positions of the tensors that Keras attached to it.
+    """
+
+    kind: str
+    static: Any
+    slots: tuple[int, ...] = ()
+    attached: tuple[tuple[str, int], ...] = ()
 
 
 class Packing:
     """The structure of a value with its tensors taken out.
 
-    What Keras reads off a tensor (its mask, the logits behind it) travels as tensors of its own.
+    What Keras reads off a tensor (its mask, the logits behind it) travels as separate tensors.
 
     Args:
         value: Any nesting of tensors and other values.
         made: Whether the value was made by a function whose results are replaced. A tensor that a Softmax or
             Sigmoid made then gives its logits alone, and `unpack` applies the operation to what stands for these.
+
+    Attributes:
+        tensors: The tensors, until they are taken.
+        specs: Their static shapes and dtypes, from then on.
+        unsupported: Why a function with this value cannot be recomputed, or None.
     """
 
-    def __init__(self, value, made=False):
-        self.tensors = []
-        self.opaque = None
+    def __init__(self, value: Any, made: bool = False) -> None:
+        self.tensors: list[tf.Tensor] = []
+        self.specs: list[tf.TensorSpec] = []
+        self.unsupported: str | None = None
         self._made = made
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
         flat = type(value) is list and len(value) == len(self._leaves)
-        plain = (kind == "tensor" and static is None and not hung for kind, static, _, hung in self._leaves)
+        plain = (leaf.kind == "tensor" and leaf.static is None and not leaf.attached for leaf in self._leaves)
         self._flat = flat and all(plain)
 
-    def _take(self, leaf):
-        """Replace a leaf by (kind, static part, slots of its tensors, attributes and their slots)."""
-        if isinstance(leaf, (keras.Variable, tf.Variable)):
-            return ("static", leaf, (), ())
-        if isinstance(leaf, tf.__internal__.CompositeTensor):
-            parts = tf.nest.flatten(leaf, expand_composites=True)
-            return ("composite", tf.type_spec_from_value(leaf), tuple(map(self._slot, parts)), ())
-        if isinstance(leaf, keras.KerasTensor):
+    def _take(self, value: Any) -> _Leaf:
+        """Take the tensors out of a value that is no structure."""
+        if isinstance(value, (keras.Variable, tf.Variable)):
+            return _Leaf("static", value)
+        if tensor_attributes.is_composite(value):
+            parts = tf.nest.flatten(value, expand_composites=True)
+            return _Leaf("composite", tf.type_spec_from_value(value), tuple(map(self._slot, parts)))
+        if isinstance(value, keras.KerasTensor):
             raise UnsupportedModelError(
-                f"A recomputed function was called on the symbolic {leaf!r}. It takes tensors; "
+                f"A recomputed function was called on the symbolic {value!r}. It takes tensors; "
                 "to recompute parts of a functional model use tfgc.enable(model)."
             )
-        if not tf.is_tensor(leaf):
-            if isinstance(leaf, tf.TensorArray):
-                self.opaque = "it takes or returns a tf.TensorArray. Pass its stack() instead"
-            return ("static", leaf, (), ())
-        (kind, logits), slots, known = tensor_attributes.activation(leaf), [], {}
-        if kind is not None:
+        if not tf.is_tensor(value):
+            if isinstance(value, tf.TensorArray):
+                self.unsupported = "it takes or returns a tf.TensorArray. Pass its stack() instead"
+            return _Leaf("static", value)
+        activation, logits = tensor_attributes.activation(value)
+        slots: list[int] = []
+        known: dict[int, int] = {}
+        if activation is not None:
             slots.append(known.setdefault(id(logits), self._slot(logits)))
-        if kind is None or not self._made:
-            slots.append(known.setdefault(id(leaf), self._slot(leaf)))
-        hung = []
-        for name, value in tensor_attributes.attributes(leaf):
-            if id(value) not in known:
-                known[id(value)] = self._slot(value)
-            hung.append((name, known[id(value)]))
-        return ("tensor", kind, tuple(slots), tuple(hung))
+        if activation is None or not self._made:
+            slots.append(known.setdefault(id(value), self._slot(value)))
+        attached = []
+        for name, tensor in tensor_attributes.attributes(value):
+            if id(tensor) not in known:
+                known[id(tensor)] = self._slot(tensor)
+            attached.append((name, known[id(tensor)]))
+        return _Leaf("tensor", activation, tuple(slots), tuple(attached))
 
-    def _slot(self, tensor):
+    def _slot(self, tensor: Any) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    def release(self):
+    def take_tensors(self) -> list[tf.Tensor]:
         """Hand over the tensors and keep only their dtypes and static shapes."""
-        tensors, self.tensors = self.tensors, None
+        tensors, self.tensors = self.tensors, []
         self.specs = [spec_of(t) for t in tensors]
         return tensors
 
-    def unpack(self, tensors):
-        """Put `tensors` (in the order of `release`) back into the structure."""
+    def unpack(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """Put `tensors` (in the order of `take_tensors`) back into the structure."""
         if self._flat:
             return list(tensors)
         leaves = []
-        for kind, static, slots, hung in self._leaves:
-            if kind == "static":
-                leaves.append(static)
+        for leaf in self._leaves:
+            if leaf.kind == "static":
+                leaves.append(leaf.static)
                 continue
-            if kind == "composite":
-                parts = [tensors[i] for i in slots]
-                leaves.append(tf.nest.pack_sequence_as(static, parts, expand_composites=True))
+            if leaf.kind == "composite":
+                parts = [tensors[i] for i in leaf.slots]
+                leaves.append(tf.nest.pack_sequence_as(leaf.static, parts, expand_composites=True))
                 continue
-            leaf = tensors[slots[0]]
-            if static is not None:
-                leaf = tensor_attributes.ACTIVATIONS[static](leaf)
-            for name, slot in hung:
-                setattr(leaf, name, tensors[slot])
-            leaves.append(leaf)
+            tensor = tensors[leaf.slots[0]]
+            if leaf.static is not None:
+                tensor = tensor_attributes.ACTIVATIONS[leaf.static](tensor)
+            for name, slot in leaf.attached:
+                setattr(tensor, name, tensors[slot])
+            leaves.append(tensor)
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
-    def unread(self, given, returned):
-        """Slots of logits that hang on tensors, or stand behind them, and that a trace never looked at.
+    def unread(self, given: Sequence[tf.Tensor], returned: Sequence[tf.Tensor]) -> frozenset[int]:
+        """Slots of logits, attached to tensors or behind them, that a trace never looked at.
 
-        `given` are the symbolic tensors that the trace got, `returned` those that it made. A mask counts as read: that
-        there is one may matter.
+        A mask counts as read: that there is one may matter.
+
+        Args:
+            given: The symbolic tensors that the trace got.
+            returned: Those that it made.
         """
-        returned = {id(tensor) for tensor in returned}
+        returned_ids = {id(tensor) for tensor in returned}
         found = set()
-        for kind, static, slots, hung in self._leaves:
-            if kind != "tensor":
+        for leaf in self._leaves:
+            if leaf.kind != "tensor":
                 continue
             # Of the logits behind a tensor `unpack` itself makes one operation.
-            least = {slots[0]: 1} if static is not None else {}
-            for slot in {*least, *(slot for name, slot in hung if name == "_keras_logits")} - {slots[-1]}:
+            least = {leaf.slots[0]: 1} if leaf.static is not None else {}
+            logits = (slot for name, slot in leaf.attached if name == tensor_attributes.LOGITS)
+            for slot in {*least, *logits} - {leaf.slots[-1]}:
                 consumers = len(given[slot].consumers())
-                if consumers <= least.get(slot, 0) and id(given[slot]) not in returned:
+                if consumers <= least.get(slot, 0) and id(given[slot]) not in returned_ids:
                     found.add(slot)
         return frozenset(found)
 
-    def without(self, slots):
-        """The same value without what hangs on its tensors in these slots; other slots move up."""
+    def without(self, slots: Collection[int]) -> "Packing":
+        """The same value without what is attached to its tensors in these slots; other slots move up."""
         if not slots:
             return self
         kept = [slot for slot in range(len(self.specs)) if slot not in slots]
@@ -122,27 +153,32 @@ class Packing:
         other = copy.copy(self)
         other.specs = [self.specs[slot] for slot in kept]
         other._leaves = []
-        for kind, static, own, hung in self._leaves:
-            behind = kind == "tensor" and own[0] not in moved
-            own = tuple(moved[slot] for slot in own if slot in moved)
-            hung = tuple((name, moved[slot]) for name, slot in hung if slot in moved)
-            other._leaves.append((kind, None if behind else static, own, hung))
+        for leaf in self._leaves:
+            no_logits = leaf.kind == "tensor" and leaf.slots[0] not in moved
+            other._leaves.append(
+                _Leaf(
+                    leaf.kind,
+                    None if no_logits else leaf.static,
+                    tuple(moved[slot] for slot in leaf.slots if slot in moved),
+                    tuple((name, moved[slot]) for name, slot in leaf.attached if slot in moved),
+                )
+            )
         return other
 
     @property
-    def shapes(self):
+    def shapes(self) -> tuple[tuple[int | None, ...] | None, ...]:
         """The static shapes of the tensors, as plain tuples."""
         return tuple(None if spec.shape.rank is None else tuple(spec.shape) for spec in self.specs)
 
     @property
-    def tells_all(self):
-        """Whether `key` tells the values of everything but the tensors."""
-        return all(kind != "static" or isinstance(static, _FLAGS) for kind, static, _, _ in self._leaves)
+    def is_hashable(self) -> bool:
+        """Whether `key` holds the values of everything but the tensors."""
+        return all(leaf.kind != "static" or isinstance(leaf.static, _FLAGS) for leaf in self._leaves)
 
     @property
-    def key(self):
+    def key(self) -> Hashable:
         """Hashable; equal for calls that `discover` need look at only once."""
-        leaves = tuple((kind, _hashable(static), slots, hung) for kind, static, slots, hung in self._leaves)
+        leaves = tuple((leaf.kind, _hashable(leaf.static), leaf.slots, leaf.attached) for leaf in self._leaves)
         dtypes = tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
         return (repr(self._structure), leaves, dtypes)
 
@@ -150,6 +186,6 @@ class Packing:
 _FLAGS = bool | str | int | float | tf.TypeSpec | None
 
 
-def _hashable(leaf):
+def _hashable(leaf: Any) -> Hashable:
     """Flags, numbers and names by value, since they choose what is run; the rest by type, and not kept alive."""
     return (type(leaf), leaf) if isinstance(leaf, _FLAGS) else type(leaf)

@@ -57,7 +57,8 @@ class Case:
     def planned_as(self) -> str:
         """How it is to be planned, in one line; empty for plain cases and peers.
 
-        >>> Case("alexnet", ("alexnet", None), "least", "graph", 8, target_ratio=0.25, options={"nested": False}).planned_as
+        >>> case = Case("alexnet", ("alexnet", None), "least", "graph", 8, target_ratio=0.25, options={"nested": False})
+        >>> case.planned_as
         'share=0.25, nested=False'
         """
         how = {"strategy": self.strategy, "share": self.target_ratio, **self.options}

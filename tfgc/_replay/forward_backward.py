@@ -6,16 +6,17 @@ first by Grappler or XLA.
 """
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
 from tfgc._framework import backward_order, graph_building, private_api, shared_constants
-from tfgc._pure import functional, python_random, random_draws, tensor_packing
+from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
@@ -23,52 +24,72 @@ _RULE = "A function that is recomputed must depend on nothing but its arguments 
 class Recomputation:
     """Both directions of a block, for one structure of arguments.
 
-    `again` is what the second run calls: `fn`, or the same function with parts that are recomputed in turn.
+    Args:
+        fn: What the first run calls.
+        replay_fn: What the second run calls: `fn`, or the same function with parts that are recomputed in turn.
+        packing: The structure of the arguments.
+        effects: What `fn` touches besides them.
+        surroundings: Keras's call state at the first run, which the second one enters again.
+        name: What messages call the function.
     """
 
+    # Whether an active tape must be kept from recording the first run.
     records_nothing = False
 
-    def __init__(self, fn, packing, effects, surroundings, name, again):
+    def __init__(
+        self,
+        fn: Callable,
+        replay_fn: Callable,
+        packing: tensor_packing.Packing,
+        effects: side_effects.Effects,
+        surroundings: private_api.CallState,
+        name: str,
+    ) -> None:
         self.effects = effects
-        self._fn = fn
-        self._again = again
-        self._packing = packing.without(effects.unread)
         self.surroundings = surroundings
         self.name = name
-        self._start = None
+        self._fn = fn
+        self._replay_fn = replay_fn
+        self._packing = packing.without(effects.unread)
+        self._start: Any = None
 
-    def forward(self, inputs):
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         """Run on `inputs`: the argument tensors, then the values of the variables."""
         self._start = python_random.state() if self.effects.chooses else None
         with backward_order.unordered_backward():
             return self._run(self._fn, inputs, random_draws.noted if self.effects.draws else contextlib.nullcontext)
 
-    def _run(self, fn, inputs, draws):
+    def _run(self, fn: Callable, inputs: list[tf.Tensor], draws: Callable) -> functional.Run:
         n = len(self._packing.specs)
         return functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:], draws)
 
-    def backward(self, inputs, sources, first, upstream, draws):
-        """Run again; return a gradient for each source and closed-over thing, and the checksums noted.
+    def backward(
+        self,
+        inputs: list[tf.Tensor],
+        sources: list[int],
+        first: functional.Run,
+        upstream: Sequence[tf.Tensor],
+        draws: list[tf.Tensor],
+    ) -> tuple[list[Any], list[tf.Tensor]]:
+        """Run again; return a gradient for each source and closed-over thing, and the recorded checksums.
 
-        `first` is the first run without its tensors, `upstream` the gradients
-        of its differentiable tensors, `draws` what it drew.
+        Args:
+            inputs: Those of `forward`.
+            sources: Positions of the inputs that gradients are asked for.
+            first: The first run, without its tensors.
+            upstream: The gradients of the differentiable tensors of the first run.
+            draws: What the first run drew.
         """
         n = len(self._packing.specs)
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
-        with self.surroundings.restored(), chosen, _fence(upstream) as wait, backward_order.sequential_backward():
-            # A copy of its own for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + [graph_building.inside(x) for x in inputs[n:]]
-            captured = [graph_building.inside(t) for t in self.effects.captured]
-            drawn = [graph_building.inside(t) for t in draws]
-            again_drawn = lambda _: random_draws.handed_in(drawn, self.name) if drawn else contextlib.nullcontext()
+        with self.surroundings.reentered(), chosen, _fence(upstream) as wait, backward_order.sequential_backward():
+            # A copy for each, since one tensor may be passed twice.
+            held = [wait(x) for x in inputs[:n]] + [graph_building.capture(x) for x in inputs[n:]]
+            captured = [graph_building.capture(t) for t in self.effects.captured]
+            drawn = [graph_building.capture(t) for t in draws]
             with tf.GradientTape() as tape:
                 tape.watch([held[i] for i in sources] + captured)
-                try:
-                    again = self._run(self._again, held, again_drawn)
-                except functional.StaleEffectsError as error:
-                    raise ReplayMismatchError(
-                        f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
-                    ) from None
+                again = self._run_again(held, drawn)
             self._check(first, again)
             gradients = tape.gradient(
                 [again.tensors[i] for i in first.differentiable],
@@ -77,11 +98,22 @@ class Recomputation:
             )
             return gradients, again.checksums
 
-    def _check(self, first, again):
-        """Layer by layer where checksums were noted, and what the whole returned."""
-        named = [(name, [spec]) for name, spec in first.labels], [(name, [spec]) for name, spec in again.labels]
+    def _run_again(self, inputs: list[tf.Tensor], drawn: list[tf.Tensor]) -> functional.Run:
+        def draws(_: list) -> contextlib.AbstractContextManager:
+            return random_draws.handed_in(drawn, self.name) if drawn else contextlib.nullcontext()
+
+        try:
+            return self._run(self._replay_fn, inputs, draws)
+        except functional.StaleEffectsError as error:
+            raise ReplayMismatchError(
+                f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
+            ) from None
+
+    def _check(self, first: functional.Run, again: functional.Run) -> None:
+        """Compare shapes and dtypes: layer by layer where checksums were recorded, then the results."""
+        layers = [(name, [spec]) for name, spec in first.labels], [(name, [spec]) for name, spec in again.labels]
         results = ("its results", first.specs), ("its results", [tensor_packing.spec_of(t) for t in again.tensors])
-        for one, other in [*itertools.zip_longest(*named, fillvalue=("nothing", [])), results]:
+        for one, other in [*itertools.zip_longest(*layers, fillvalue=("nothing", [])), results]:
             if one[0] != other[0] or not _alike(one[1], other[1]):
                 raise ReplayMismatchError(
                     f"The second run of {self.name} did not repeat the first.\n"
@@ -89,81 +121,110 @@ class Recomputation:
                 )
 
 
-class CompiledRecomputation:
-    """A piece whose two directions are `tf.function`s, for eager callers.
+class TracedReplay:
+    """A recomputation that first runs op by op, and again in a `tf.function`.
 
-    The backward function drops the part of the replay that no gradient reads.
+    Only in a graph can what the first run drew stand for what the second one draws. The
+    backward function drops the part of the replay that no gradient reads.
     """
+
+    records_nothing = False
+
+    def __init__(self, recomputation: Recomputation) -> None:
+        self.effects, self.name = recomputation.effects, recomputation.name
+        self.surroundings = recomputation.surroundings
+        self._recomputation = recomputation
+        self._backward: dict[tuple[int, ...], _ConcreteCache] = {}
+
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+        return self._recomputation.forward(inputs)
+
+    def backward(
+        self,
+        inputs: list[tf.Tensor],
+        sources: list[int],
+        first: functional.Run,
+        upstream: Sequence[tf.Tensor],
+        draws: list[tf.Tensor],
+    ) -> tuple[list[Any], list[tf.Tensor]]:
+        function = self._backward.get(tuple(sources))
+        if function is None:
+
+            def trace_backward(
+                inputs: list[tf.Tensor], upstream: list[tf.Tensor], draws: list[tf.Tensor]
+            ) -> tuple[list[Any], list[tf.Tensor]]:
+                return self._recomputation.backward(inputs, sources, first, upstream, draws)
+
+            function = self._backward[tuple(sources)] = _ConcreteCache(trace_backward)
+        return function(inputs, list(upstream), list(draws))
+
+
+class CompiledRecomputation(TracedReplay):
+    """A recomputation whose two directions are `tf.function`s, for eager callers."""
 
     records_nothing = True
 
-    def __init__(self, piece):
-        self.effects, self.surroundings, self.name = piece.effects, piece.surroundings, piece.name
-        self._piece = piece
+    def __init__(self, recomputation: Recomputation) -> None:
+        super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
-        self._backward = {}
-        self._layouts = {}
-        self._rename = None
+        self._layouts: dict[Any, tuple[functional.Run, Any]] = {}
 
-    def _trace_forward(self, inputs):
-        run = self._piece.forward(inputs)
+    def _trace_forward(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        run = self._recomputation.forward(inputs)
         # One backward function serves many shapes, so it holds none of them.
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
         specs = [_of_any_size(s) for s in run.specs]
-        layout = dataclasses.replace(run, tensors=None, draws=None, specs=specs, labels=labels)
+        layout = dataclasses.replace(run, tensors=[], draws=[], specs=specs, labels=labels)
         self._layouts[tf.compat.v1.get_default_graph()] = layout, private_api.call_context()
         return run.tensors + run.draws
 
-    def renamed(self, effects, rename):
-        """The same functions for other variables and layers; `rename` gives them for a list of these."""
-        other = copy.copy(self)
-        other.effects, other._rename = effects, rename
-        return other
-
-    def forward(self, inputs):
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         before = private_api.call_context()
         function = self._forward.concrete([inputs])
         private_api.set_call_context(before)
         made = private_api.call_flat(function, inputs)
-        layout, left = self._layouts[function.graph]
-        private_api.set_call_context(left)
-        tensors, draws = made[: len(layout.specs)], made[len(layout.specs) :]
-        if self._rename is None:
-            return dataclasses.replace(layout, tensors=tensors, draws=draws)
-        layers, written = self._rename(layout.loss_layers), self._rename(layout.written)
-        return dataclasses.replace(layout, tensors=tensors, draws=draws, loss_layers=layers, written=written)
-
-    def backward(self, inputs, sources, first, upstream, draws):
-        function = self._backward.get(tuple(sources))
-        if function is None:
-
-            def trace_backward(inputs, upstream, draws):
-                return self._piece.backward(inputs, sources, first, upstream, draws)
-
-            function = _ConcreteCache(trace_backward)
-            self._backward[tuple(sources)] = function
-        return function(inputs, list(upstream), list(draws))
+        layout, context_left = self._layouts[function.graph]
+        private_api.set_call_context(context_left)
+        n = len(layout.specs)
+        return dataclasses.replace(layout, tensors=made[:n], draws=made[n:])
 
 
-class TracedReplay(CompiledRecomputation):
-    """A piece that runs op by op, and again in a `tf.function`: only there can what it drew stand for what it draws."""
+class SharedTrace:
+    """The compiled functions of another block, run on other variables and layers.
 
-    records_nothing = False
+    Args:
+        compiled: That block's recomputation.
+        effects: Its effects, with the variables of this block.
+        counterparts: Gives for a list of that block's variables or layers those of this one.
+    """
 
-    def forward(self, inputs):
-        return self._piece.forward(inputs)
+    records_nothing = True
+
+    def __init__(self, compiled: CompiledRecomputation, effects: side_effects.Effects, counterparts: Callable) -> None:
+        self.effects, self.name, self.surroundings = effects, compiled.name, compiled.surroundings
+        self.backward = compiled.backward
+        self._compiled = compiled
+        self._counterparts = counterparts
+
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+        run = self._compiled.forward(inputs)
+        layers, written = self._counterparts(run.loss_layers), self._counterparts(run.written)
+        return dataclasses.replace(run, loss_layers=layers, written=written)
+
+
+AnyRecomputation = Recomputation | TracedReplay | SharedTrace
 
 
 class _ConcreteCache:
-    """A `tf.function` of lists of tensors, looked up by their shapes: their dtypes are those of the piece."""
+    """The concrete functions of a `tf.function` of lists of tensors, by shapes; a recomputation has fixed dtypes."""
 
-    def __init__(self, python_function):
+    def __init__(self, python_function: Callable) -> None:
         # TensorFlow warns of retracing by code object, and a `partial` has none.
         partial = functools.partial(python_function)
         self._function = tf.function(partial, autograph=False, reduce_retracing=True)
-        self._concrete = {}
+        self._concrete: dict[tuple, Any] = {}
 
-    def concrete(self, lists):
+    def concrete(self, lists: Sequence[list[tf.Tensor]]) -> Any:
         """The concrete function for lists of eager tensors."""
         key = tuple(private_api.shape_of(tensor) for given in lists for tensor in given)
         function = self._concrete.get(key)
@@ -171,20 +232,20 @@ class _ConcreteCache:
             function = self._concrete[key] = private_api.concrete(self._function, lists)
         return function
 
-    def __call__(self, *lists):
+    def __call__(self, *lists: list[tf.Tensor]) -> Any:
         tensors = [tensor for given in lists for tensor in given]
         if not all(map(_is_plain, tensors)):
             return self._function(*lists)
         return private_api.call_flat(self.concrete(lists), tensors)
 
 
-def _is_plain(tensor):
+def _is_plain(tensor: Any) -> bool:
     """Eager, and no `tf.IndexedSlices`."""
     return isinstance(tensor, tf.Tensor) and not tf.is_symbolic_tensor(tensor)
 
 
 @contextlib.contextmanager
-def _fence(upstream):
+def _fence(upstream: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.Tensor]]:
     """Yield a function that makes a tensor wait until `upstream` is there."""
     if tf.executing_eagerly():
         yield tf.identity
@@ -199,15 +260,16 @@ def _fence(upstream):
             yield tf.identity
 
 
-def _alike(first, second):
+def _alike(first: Sequence[tf.TensorSpec], second: Sequence[tf.TensorSpec]) -> bool:
     return len(first) == len(second) and all(
         a.dtype == b.dtype and a.shape.is_compatible_with(b.shape) for a, b in zip(first, second)
     )
 
 
-def _of_any_size(spec):
-    return tf.TensorSpec(None if spec.shape.rank is None else [None] * spec.shape.rank, spec.dtype)
+def _of_any_size(spec: tf.TensorSpec) -> tf.TensorSpec:
+    open_sizes: Any = None if spec.shape.rank is None else [None] * spec.shape.rank
+    return tf.TensorSpec(open_sizes, spec.dtype)
 
 
-def _describe(specs):
+def _describe(specs: Sequence[tf.TensorSpec]) -> str:
     return ", ".join(f"{spec.dtype.name}{spec.shape}" for spec in specs)

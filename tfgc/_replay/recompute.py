@@ -1,6 +1,8 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad` for hand-written loops."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -8,10 +10,10 @@ import tensorflow as tf
 from tfgc._errors import OptionError
 from tfgc._framework import layer_settings
 from tfgc._replay import call_checks
-from tfgc._replay.block import Block
+from tfgc._replay.block import block
 
 
-def recompute(fn):
+def recompute(fn: Callable) -> Callable:
     """Return `fn`, storing only its inputs for the backward pass.
 
     A drop-in for `tf.recompute_grad` that gives the gradients of plain
@@ -49,45 +51,41 @@ def recompute(fn):
     if not callable(fn):
         raise OptionError(f"recompute takes a function, a layer or a model, not {fn!r}")
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
-    call, settings = fn, tuple
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])
-
-        def call(*args, **kwargs):
-            with settings.watched():
-                return fn(*args, **kwargs)
-
-    block = Block(call, name=name, settings=settings)
+        run = block(settings.watching(fn), name=name, cache_key=settings)
+    else:
+        run = block(fn, name=name)
 
     # Keras layers are callables whose attributes are not a function's.
     @functools.wraps(fn, assigned=("__doc__", "__name__", "__module__"), updated=())
     @tf.autograph.experimental.do_not_convert
-    def recomputed(*args, **kwargs):
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
         call_checks.refuse_tf1_graph(f"the recomputed {name!r}")
-        return fn(*args, **kwargs) if call_checks.is_empty(args, kwargs) else block(*args, **kwargs)
+        return fn(*args, **kwargs) if call_checks.is_empty(args, kwargs) else run(*args, **kwargs)
 
     # Given as an argument to a `tf.function`, what has `__wrapped__` would be unwrapped.
-    recomputed.__tf_tracing_type__ = lambda _: _Itself(recomputed)
+    vars(recomputed)["__tf_tracing_type__"] = lambda _: _Itself(recomputed)
     return recomputed
 
 
 class _Itself(tf.types.experimental.TraceType):
-    """How `tf.function` takes a recomputed function as an argument: as a value that it is traced anew for."""
+    """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
 
-    def __init__(self, function):
+    def __init__(self, function: Callable) -> None:
         self._function = function
 
-    def is_subtype_of(self, other):
+    def is_subtype_of(self, other: Any) -> bool:
         return self == other
 
-    def most_specific_common_supertype(self, others):
+    def most_specific_common_supertype(self, others: Any) -> "_Itself | None":
         return self if all(self == other for other in others) else None
 
-    def placeholder_value(self, placeholder_context):
+    def placeholder_value(self, placeholder_context: Any) -> Callable:
         return self._function
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, _Itself) and self._function is other._function
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return id(self._function)

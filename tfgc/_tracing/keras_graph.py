@@ -1,6 +1,6 @@
 """Read a Keras model into a Graph, and run its nodes by name.
 
-The only file that knows how Keras stores a functional graph. A `Program` is the runnable side of a `Graph`: the same
+A `Program` is the runnable side of a `Graph`: the same
 node names, with the layer and the symbolic arguments behind each. It calls each layer just as `Functional.call` does,
 so a node does exactly what it does in the model.
 """
@@ -8,22 +8,25 @@ so a node does exactly what it does in the model.
 import dataclasses
 import functools
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
-from keras.src.models.functional import Functional, operation_fn, unpack_singleton
-from keras.src.models.sequential import Sequential
 
 from tfgc._core import node_order
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._errors import OptionError, UnsupportedModelError, did_you_mean
-from tfgc._framework import backward_order
+from tfgc._framework import backward_order, keras_models, tensor_attributes
+from tfgc._framework.keras_models import FunctionalGraph
 from tfgc._tracing import shapes, submodels
 
+Shapes = Mapping[str, Sequence[int | None]]
 
-def read(model, batch_size=None, input_shapes=None):
+
+def read(model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None) -> Graph:
     """Read a built Sequential or functional model into a `Graph`.
 
-    Nested models are flattened into the nodes of their own, except where they
+    Nested models are replaced by their nodes, except where they
     are called on masked inputs or change the dtype or rank of an input.
 
     Args:
@@ -43,22 +46,23 @@ def read(model, batch_size=None, input_shapes=None):
 class _Step:
     """One node's call: the layer, its symbolic arguments, and their `Ref`s."""
 
-    node: object
-    sources: tuple
-    training: object
+    node: Any
+    sources: tuple[tuple[int, Ref], ...]
+    training: bool | None
 
-    def call(self, function, table):
+    def call(self, function: Callable, table: Mapping[Ref, Any]) -> list[Any]:
+        """Call a function in place of the layer, on tensors of a table."""
         filled = {key: table[ref] for key, ref in self.sources}
         args, kwargs = self.node.arguments.fill_in(filled)
         return keras.tree.flatten(function(*args, **kwargs))
 
-    def outputs(self, specs):
+    def outputs(self, specs: Mapping[Ref, keras.KerasTensor]) -> list[keras.KerasTensor]:
         """What it makes of inputs of these sizes, as `keras.KerasTensor`s."""
         made = self.call(self.node.operation.compute_output_spec, specs)
         given = {ref: specs[ref] for _, ref in self.sources}
         if all(None not in t.shape for t in made) or any(None in t.shape for t in given.values()):
             return made
-        function = operation_fn(self.node.operation, training=True)
+        function = keras_models.call_with_training(self.node.operation, training=True)
         return shapes.traced(functools.partial(self.call, function), given, made)
 
 
@@ -69,17 +73,17 @@ class Program:
         graph: The `Graph`.
     """
 
-    def __init__(self, model, batch_size=None, input_shapes=None):
+    def __init__(self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None) -> None:
         self._model = model
         self._function = functional_of(model)
-        self._steps = {}
-        self._read = [(model, self._function)]
+        self._steps: dict[str, _Step] = {}
+        self._read: list[tuple[Any, FunctionalGraph]] = [(model, self._function)]
         self._names = {t.name for t in self._function.inputs}
         inputs = {t.name: t for t in self._function.inputs}
         for name in input_shapes or {}:
             if name not in inputs:
                 raise OptionError(f"input_shapes: the model has no input {name!r}{did_you_mean(name, inputs)}")
-        specs = {Ref(name): _resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
+        specs = {Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
         refs = {id(t): Ref(t.name) for t in self._function.inputs}
         self._flatten(self._function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self._function.outputs)
@@ -97,26 +101,23 @@ class Program:
             batch_size,
         )
 
-    def _flatten(self, function, refs, path, training):
+    def _flatten(self, function: FunctionalGraph, refs: dict[int, Ref], path: str, training: bool | None) -> None:
         """Add a step for each call in `function`, in Keras's order; fill `refs`."""
-        for depth in sorted(function._nodes_by_depth, reverse=True):
-            for node in function._nodes_by_depth[depth]:
-                if node.is_input or not node.operation:
-                    continue
-                name = self._name(path + _base_name(node.operation))
-                inner = _flattenable(node)
-                if inner is None:
-                    sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
-                    self._steps[name] = _Step(node, sources, training)
-                    refs.update((id(t), Ref(name, i)) for i, t in enumerate(node.outputs))
-                    continue
-                self._read.append((node.operation, inner))
-                given = node.arguments.kwargs.get("training")
-                inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
-                self._flatten(inner, inside, f"{name}/", training if given is None else given)
-                refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
+        for node in function.calls():
+            name = self._name(path + _base_name(node.operation))
+            inner = _flattenable(node)
+            if inner is None:
+                sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
+                self._steps[name] = _Step(node, sources, training)
+                refs.update((id(t), Ref(name, i)) for i, t in enumerate(node.outputs))
+                continue
+            self._read.append((node.operation, inner))
+            given = node.arguments.kwargs.get("training")
+            inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
+            self._flatten(inner, inside, f"{name}/", training if given is None else given)
+            refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
 
-    def _name(self, name):
+    def _name(self, name: str) -> str:
         unique, call = name, 0
         while unique in self._names:
             call += 1
@@ -124,26 +125,27 @@ class Program:
         self._names.add(unique)
         return unique
 
-    def _node(self, name, specs):
+    def _node(self, name: str, specs: Mapping[Ref, Spec]) -> Node:
         step = self._steps[name]
         outputs = tuple(specs[Ref(name, i)] for i in range(len(step.node.outputs)))
         inputs = tuple(ref for _, ref in step.sources)
         declared = tuple(_spec(t) for t in step.node.outputs)
         return Node(name, inputs, outputs, type(step.node.operation).__name__, declared)
 
-    def _pinned(self):
+    def _pinned(self) -> list[tuple[int, int]]:
         """Pairs of steps whose order may matter: they could share state.
 
         Calls that touch the same layer or variable keep Keras's order, and so do
         all custom layers, which may draw from Keras's global random generator.
         """
-        last, pairs = {}, []
+        last: dict[int | str, int] = {}
+        pairs: list[tuple[int, int]] = []
         for i, step in enumerate(self._steps.values()):
             operation = step.node.operation
             if not isinstance(operation, keras.Layer):
                 continue
-            layers = operation._flatten_layers()
-            keys = {id(layer) for layer in layers} | {id(v) for v in operation.non_trainable_variables}
+            layers = keras_models.layers_inside(operation)
+            keys: set[int | str] = {id(thing) for thing in [*layers, *operation.non_trainable_variables]}
             if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in layers):
                 keys.add("custom")
             pairs += [(last[key], i) for key in keys if key in last]
@@ -151,52 +153,65 @@ class Program:
         return pairs
 
     @property
-    def is_current(self):
+    def is_current(self) -> bool:
         """Whether the model, and the nested ones that were flattened, still have the graphs that were read."""
-        return all(_function_of(model) is function for model, function in self._read)
+        return all(keras_models.functional_graph(model) == function for model, function in self._read)
 
     @property
-    def steps(self):
+    def steps(self) -> Iterable[_Step]:
         """Every call of the model, in Keras's order."""
         return self._steps.values()
 
-    def call_of(self, name):
-        """The layer or op behind a node, its symbolic arguments, and its own `training`."""
+    def call_of(self, name: str) -> tuple[keras.Operation, tuple[tuple, dict], bool | None]:
+        """The layer or op behind a node, its symbolic arguments, and the `training` that it was called with."""
         step = self._steps[name]
         return step.node.operation, (step.node.arguments.args, step.node.arguments.kwargs), step.training
 
-    def layers(self, names):
+    def layers(self, names: Iterable[str]) -> list[keras.Layer]:
         """The layers that nodes call."""
         called = (self._steps[name].node.operation for name in names)
         return [op for op in called if isinstance(op, keras.Layer)]
 
-    def feed(self, inputs, mask=None):
+    def feed(self, inputs: Any, mask: Any = None) -> dict[Ref, Any]:
         """The table of tensors to start from, as `Functional.call` prepares it."""
-        flat = self._function._standardize_inputs(inputs)
+        flat = self._function.flat_inputs(inputs)
         if mask is not None:
             for tensor, its_mask in zip(flat, keras.tree.flatten(mask)):
                 if its_mask is not None:
-                    tensor._keras_mask = its_mask
+                    tensor_attributes.set_mask(tensor, its_mask)
         return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
 
-    def run(self, names, table, training=None, release=None, watch=None):
+    def run(
+        self,
+        names: Sequence[str],
+        table: dict[Ref, Any],
+        training: bool | None = None,
+        release: Mapping[str, Iterable[Ref]] | None = None,
+        watch: Callable[[str, list], Any] | None = None,
+    ) -> None:
         """Run nodes, adding their outputs to `table`.
 
-        `release` maps a node to the tensors that end with it; `watch(name, outputs)` is called after each.
+        Args:
+            names: The nodes, in order.
+            table: The tensors that they read.
+            training: As in a call of the model.
+            release: For each node the tensors to drop from the table after it.
+            watch: Called as `watch(name, outputs)` after each node.
         """
-        turns = None if backward_order.is_chain(self.graph, names) else backward_order.turns()
+        chain = None if backward_order.is_sequential(self.graph, names) else backward_order.new_chain()
         for name in names:
             step = self._steps[name]
-            call = operation_fn(step.node.operation, training=step.training if training is None else training)
+            given = step.training if training is None else training
+            call = keras_models.call_with_training(step.node.operation, training=given)
             run = functools.partial(step.call, call)
-            made = turns.take(run, [ref for _, ref in step.sources], table) if turns else run(table)
+            made = chain.run(run, [ref for _, ref in step.sources], table) if chain else run(table)
             table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
             if watch is not None:
                 watch(name, made)
             for ref in (release or {}).get(name, ()):
                 del table[ref]
 
-    def placeholder(self, ref):
+    def placeholder(self, ref: Ref) -> Any:
         """A fresh `keras.Input` for a tensor of the model."""
         for t in self._function.inputs:
             if t.name == ref.node:
@@ -204,55 +219,44 @@ class Program:
         made = self._steps[ref.node].node.outputs[ref.index]
         return keras.Input(batch_shape=made.shape, dtype=made.dtype)
 
-    def collect(self, table):
+    def collect(self, table: Mapping[Ref, Any]) -> Any:
         """The model's outputs in their structure."""
-        return unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
+        return keras_models.unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
 
-    def structured_outputs(self, tensors):
+    def structured_outputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the model's outputs."""
-        return keras.tree.pack_sequence_as(self._function._outputs_struct, tensors)
+        return self._function.structured_outputs(tensors)
 
-    def structured_inputs(self, tensors):
+    def structured_inputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the model's inputs."""
-        return keras.tree.pack_sequence_as(self._function._inputs_struct, tensors)
+        return self._function.structured_inputs(tensors)
 
 
-def functional_of(model):
+def functional_of(model: Any) -> FunctionalGraph:
     """Return the functional graph of a model, or say why it has none."""
-    function = _function_of(model)
+    function = keras_models.functional_graph(model)
     if function is not None:
         return function
     if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is no keras.Model")
-    if _is_graph(model):
+        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    if keras_models.runs_graph(model):
         raise UnsupportedModelError(
             f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
             "keras.Input(shape), or call it once on a batch"
         )
-    told = f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read"
-    raise UnsupportedModelError(f"{told}. {submodels.advice(model, _is_graph)}")
+    raise UnsupportedModelError(
+        f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read. "
+        f"{submodels.advice(model, keras_models.runs_graph)}"
+    )
 
 
-def _is_graph(model):
-    """Whether a model runs a graph of Keras's, if perhaps one that is not yet built."""
-    kind = next((kind for kind in (Sequential, Functional) if isinstance(model, kind)), None)
-    return kind is not None and type(model).call is kind.call
-
-
-def _function_of(model):
-    """The functional graph of a model; None if it has none."""
-    if not _is_graph(model):
-        return None
-    return model._functional if isinstance(model, Sequential) else model
-
-
-def is_patched_call(layer):
-    """Return True if something of tfgc stands in for the `call` of a layer or model."""
+def is_patched_call(layer: keras.Layer) -> bool:
+    """Return True if tfgc replaced the `call` of a layer or model."""
     return getattr(vars(layer).get("call"), "is_patched_call", False)
 
 
-def _flattenable(node):
-    """The functional graph of a nested model whose nodes can stand for its call."""
+def _flattenable(node: Any) -> FunctionalGraph | None:
+    """The functional graph of a nested model whose nodes can replace its call, or None."""
     operation = node.operation
     if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
         return None
@@ -267,34 +271,19 @@ def _flattenable(node):
         except (ValueError, TypeError):
             return None
     same = len(inner.inputs) == len(node.input_tensors) and all(
-        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and getattr(outer, "_keras_mask", None) is None
+        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and tensor_attributes.mask_of(outer) is None
         for t, outer in zip(inner.inputs, node.input_tensors)
     )
     return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
 
 
-def _base_name(operation):
-    """A layer's name; for an op its kind: Keras numbers ops anew when it loads or clones a model."""
+def _base_name(operation: keras.Operation) -> str:
+    """A layer's name; for an op its kind: Keras renumbers ops when it loads or clones a model."""
     if isinstance(operation, keras.Layer):
         return operation.name
     return "ops." + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operation).__name__).lower()
 
 
-def _resized(tensor, batch_size, shape):
-    full = list(tensor.shape)
-    if shape is not None:
-        shape = tuple(shape)
-        fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
-        if not fits:
-            raise OptionError(f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}")
-        full[1:] = shape
-    if batch_size is not None and full:
-        if full[0] not in (None, batch_size):
-            raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
-        full[0] = batch_size
-    return shapes.like(tensor, full)
-
-
-def _spec(tensor, settled=False):
-    """The `Spec` of a tensor; if all input sizes are settled, what is still unknown depends on values."""
+def _spec(tensor: keras.KerasTensor, settled: bool = False) -> Spec:
+    """The `Spec` of a tensor; if all input sizes are known, a size that is still unknown depends on values."""
     return Spec(tuple(tensor.shape), str(tensor.dtype), settled and None in tensor.shape)

@@ -1,16 +1,23 @@
-"""True shapes of what a call makes, where the layer's own rule does not tell them.
+"""Shapes of inputs as they were given, and of what calls make of them.
 
 Keras asks a layer's `compute_output_shape` if it has one, and that may leave out what the input sizes
 settle. The call is then traced on symbolic tensors of the full sizes: nothing is allocated or run.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 
+from tfgc._errors import OptionError
+from tfgc._framework import graph_building
 from tfgc._pure import inner_functions
 
 
-def traced(call, given, declared):
+def traced(
+    call: Callable[[dict], list], given: Mapping[Any, keras.KerasTensor], declared: Sequence[keras.KerasTensor]
+) -> list[keras.KerasTensor]:
     """The outputs of a call as `keras.KerasTensor`s, with every size that its trace settles.
 
     Args:
@@ -20,7 +27,7 @@ def traced(call, given, declared):
             the inputs' size where their first dimension is None.
     """
     try:
-        with tf.__internal__.FuncGraph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
+        with graph_building.scratch_graph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
             made = call({key: _placeholder(tensor) for key, tensor in given.items()})
     except Exception:  # The layer is the user's code; training it plainly may still work.
         batch = next((tensor.shape[0] for tensor in given.values() if tensor.shape), None)
@@ -28,18 +35,34 @@ def traced(call, given, declared):
     return [like(t, _known(t.shape, found.shape)) for t, found in zip(declared, made)]
 
 
-def like(tensor, shape):
+def like(tensor: keras.KerasTensor, shape: Sequence[int | None]) -> keras.KerasTensor:
     """A `KerasTensor` as another one, of this shape."""
     return keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
 
 
-def _placeholder(tensor):
+def resized(tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None) -> keras.KerasTensor:
+    """An input of a model, with the batch size and the shape that were given for it."""
+    full = list(tensor.shape)
+    if shape is not None:
+        shape = tuple(shape)
+        fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
+        if not fits:
+            raise OptionError(f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}")
+        full[1:] = shape
+    if batch_size is not None and full:
+        if full[0] not in (None, batch_size):
+            raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
+        full[0] = batch_size
+    return like(tensor, full)
+
+
+def _placeholder(tensor: keras.KerasTensor) -> Any:
     kind = tf.compat.v1.sparse_placeholder if tensor.sparse else tf.compat.v1.placeholder
     return kind(tensor.dtype, tensor.shape)
 
 
-def _known(declared, found):
-    """Each size that one of the two shapes tells."""
+def _known(declared: Sequence[int | None], found: tf.TensorShape) -> Sequence[int | None]:
+    """Each size that one of the two shapes knows."""
     if found.rank != len(declared):
         return declared
     return tuple(a if b is None else b for a, b in zip(declared, found))

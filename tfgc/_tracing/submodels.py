@@ -1,21 +1,23 @@
-"""What to do with a model that has no graph of its own: name the parts of it that have one.
+"""What to do with a model that has no graph: name the parts of it that have one.
 
-The paths are such as the user would write: `model.generator`, `model.nets[0]`, `model.parts["a"]`.
+The paths are what the user would write: `model.generator`, `model.nets[0]`, `model.parts["a"]`.
 """
 
 import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 
 from tfgc._framework.layer_settings import books
 
 _MOST = 8
-# What holds nothing of the user's, and much of its own.
+# Modules whose objects hold no models of the user.
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "types", "functools", "abc", "threading", "logging")
 
 
-def advice(model, has_graph):
-    """Say how to enable a subclassed model; `has_graph` tells whether a part of it could be planned.
+def advice(model: keras.Model, has_graph: Callable[[Any], bool]) -> str:
+    """Say how to enable a subclassed model; `has_graph` returns whether a part of it could be planned.
 
     Example:
         >>> import keras
@@ -24,22 +26,23 @@ def advice(model, has_graph):
         ...         super().__init__()
         ...         self.nets = [keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])]
         >>> advice(Outer(), lambda part: isinstance(part, keras.Sequential))
-        'Enable the functional parts that it holds, each by itself: tfgc.enable(model.nets[0])'
+        'Enable each functional part that it holds: tfgc.enable(model.nets[0])'
     """
     paths = [path for path, part in _walk(model, has_graph) if not part.built or part.weights]
     if not paths:
         return (
-            "It plans keras.Sequential and functional models; elsewhere name the large blocks: "
+            "It plans keras.Sequential and functional models; for others choose the large layers: "
             "tfgc.enable(model, layers=[...])"
         )
-    told = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])
+    calls = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])
     more = "" if len(paths) <= _MOST else f", and {len(paths) - _MOST} more"
-    return f"Enable the functional parts that it holds, each by itself: {told}{more}"
+    return f"Enable each functional part that it holds: {calls}{more}"
 
 
-def _walk(model, wanted):
-    """Paths and parts, the nearest first; what a part holds in turn is its own."""
-    seen, queue = {id(model)}, [("model", model)]
+def _walk(model: keras.Model, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """Paths and parts, the nearest first, without the parts inside a part."""
+    seen = {id(model)}
+    queue: list[tuple[str, Any]] = [("model", model)]
     for path, thing in queue:
         if thing is not model and isinstance(thing, keras.Model) and wanted(thing):
             yield path, thing
@@ -50,7 +53,7 @@ def _walk(model, wanted):
                 queue.append((path + step, inner))
 
 
-def _held(thing):
+def _held(thing: Any) -> Iterator[tuple[str, Any]]:
     """What a thing holds, and how that is written."""
     if isinstance(thing, (list, tuple)):
         yield from ((f"[{i}]", inner) for i, inner in enumerate(thing))

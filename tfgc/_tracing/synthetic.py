@@ -1,19 +1,25 @@
 """Batches of seeded noise for any model."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfgc._core.graph import Ref
 from tfgc._errors import OptionError
+from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
 _SEED = 0
 _LINE = 8  # words in a line of text
 
 
-def batch(model, batch_size, input_shapes=None):
-    """Inputs in the model's own structure, and a list of targets, one for each output.
+def batch(
+    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None = None
+) -> tuple[Any, list[tf.Tensor]]:
+    """Inputs in the model's structure, and a list of targets, one for each output.
 
     Whole numbers are 0 or 1; strings are words that the model's lookups know, or lines of eight of them for a
     `TextVectorization`; all else is normally distributed.
@@ -24,7 +30,7 @@ def batch(model, batch_size, input_shapes=None):
     random = np.random.default_rng(_SEED)
     words, length = _words(model)
 
-    def tensor(spec):
+    def tensor(spec: Any) -> tf.Tensor:
         shape = (batch_size, *spec.shape[1:])
         if spec.dtype == "string":
             return tf.strings.reduce_join(random.choice(words, (*shape, length)), axis=-1, separator=" ")
@@ -38,10 +44,10 @@ def batch(model, batch_size, input_shapes=None):
     return inputs[0], outputs
 
 
-def _words(model):
+def _words(model: keras.Model) -> tuple[list[str], int]:
     """Words for string inputs, and how many of them make one string."""
     words, length = [], 1
-    for layer in model._flatten_layers():
+    for layer in keras_models.layers_inside(model):
         if isinstance(layer, (keras.layers.StringLookup, keras.layers.TextVectorization)):
             lines = isinstance(layer, keras.layers.TextVectorization)
             length = _LINE if lines else length
@@ -49,7 +55,9 @@ def _words(model):
     return words or ["word"], length
 
 
-def _specs(model, batch_size, input_shapes):
+def _specs(
+    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None
+) -> tuple[Sequence[Any], Sequence[Any]]:
     inputs, outputs = model.inputs, model.outputs
     if input_shapes:
         graph = keras_graph.read(model, batch_size, input_shapes)
@@ -57,7 +65,7 @@ def _specs(model, batch_size, input_shapes):
     for tensor, spec in zip(model.inputs, inputs):
         if None in spec.shape[1:]:
             raise OptionError(
-                f"input {tensor.name!r} has the shape {tensor.shape}: name its size, as with --image-size, or with "
-                f"--input {tensor.name}=SIZES, in Python input_shapes="
+                f"input {tensor.name!r} has the shape {tensor.shape}: give its size, by --image-size or "
+                f"--input {tensor.name}=SIZES, in Python by input_shapes="
             )
     return inputs, outputs

@@ -2,48 +2,59 @@
 
 A chosen layer's `call` is replaced on that layer object; what Keras does around it
 (masks, autocast, activity regularizers, building) stays as it is. A chosen layer
-inside of another one that is chosen, or inside of anything that is recomputed, is a part
+inside another chosen one, or inside anything that is recomputed, is a part
 of that: nothing runs three times.
 """
 
 import contextlib
 import functools
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 
 from tfgc._errors import OptionError, did_you_mean
-from tfgc._framework import layer_settings, private_api
+from tfgc._framework import keras_models, layer_settings, private_api
 from tfgc._pure import functional
 from tfgc._replay import call_checks
-from tfgc._replay.block import Block
+from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
 
-# For each model the layers that it was enabled by, and what stands in for their `call`: they may leave the model.
-_replaced = weakref.WeakKeyDictionary()
+# For each model the layers that it was enabled by, and what replaces their `call`: they may leave the model.
+_replaced: weakref.WeakKeyDictionary[keras.Model, list[tuple[weakref.ref, weakref.ref]]] = weakref.WeakKeyDictionary()
 
 
 class LayerCall:
-    """Stands in for the `call` of a layer; an explicit or surrounding `training=False` runs that one."""
+    """Replaces the `call` of a layer; an explicit or surrounding `training=False` runs the original."""
 
     is_patched_call = True
 
-    def __init__(self, layer, *, wrap=None, compile_segments=True, check_replay=False):
+    def __init__(
+        self,
+        layer: keras.Layer,
+        *,
+        wrap: Callable | None = None,
+        compile_segments: bool = True,
+        check_replay: bool = False,
+    ) -> None:
         self._original = original = layer.call
         functools.update_wrapper(self, original)
         settings = layer_settings.Settings([layer])
 
-        def run(*args, **kwargs):
+        def run(*args: Any, **kwargs: Any) -> Any:
             with settings.watched():
                 made = original(*args, **kwargs)
             if check_replay:
-                functional.note(layer.path or layer.name, keras.tree.flatten(made))
+                functional.record_checksum(layer.path or layer.name, keras.tree.flatten(made))
             return made
 
         self._name = f"layer {layer.path or layer.name!r}"
-        self._block = Block(run, name=self._name, compiled=compile_segments, wrap=wrap, settings=settings, loose=True)
+        self._block = block(
+            run, name=self._name, compiled=compile_segments, wrap=wrap, cache_key=settings, captures_vary=True
+        )
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if private_api.is_inference() or private_api.in_stateless_scope():
             return self._original(*args, **kwargs)
         call_checks.refuse_tf1_graph(self._name)
@@ -52,11 +63,11 @@ class LayerCall:
         return self._block(*args, **kwargs)
 
 
-def choose(model, chosen):
+def choose(model: keras.Model, chosen: Sequence[keras.Layer | str]) -> list[keras.Layer]:
     """Return the layers of `model` that are meant: layer objects, names (every layer so named) or paths."""
     if isinstance(chosen, str | keras.Layer):
         raise OptionError(f"layers={chosen!r}: give a list of layers or of their names")
-    parts = [layer for layer in model._flatten_layers() if not isinstance(layer, keras.layers.InputLayer)]
+    parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
     # Before it is built a layer has no path.
     known = sorted({name for layer in parts for name in (layer.name, layer.path) if name})
     found = []
@@ -76,28 +87,29 @@ def choose(model, chosen):
     return found
 
 
-def replace_calls(model, layers, **how):
-    """Let each of these layers of `model` recompute its inside from now on."""
-    calls = [LayerCall(layer, **how) for layer in layers]
+def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], **options: Any) -> None:
+    """Let each of these layers of `model` recompute its inside from now on, by options of `LayerCall`."""
+    calls = [LayerCall(layer, **options) for layer in layers]
     for layer, call in zip(layers, calls):
         layer.call = call
     _replaced[model] = [(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)]
 
 
-def restore_calls(model):
-    """Give a model and every layer of it their own `call` back; return those that had another one."""
+def restore_calls(model: keras.Model) -> set[keras.Layer]:
+    """Give a model and all its layers back their original `call`; return those that had another one."""
     gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
-    changed = {layer for layer in [*model._flatten_layers(), *gone] if keras_graph.is_patched_call(layer)}
+    changed = {layer for layer in [*keras_models.layers_inside(model), *gone] if keras_graph.is_patched_call(layer)}
     for layer in changed:
         del layer.call
     return changed
 
 
 @contextlib.contextmanager
-def restored(model):
-    """Run a model plainly in here; afterwards it is enabled again if it was."""
-    calls = {layer: vars(layer)["call"] for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)}
+def restored_afterwards(model: keras.Model) -> Iterator[None]:
+    """Disable a model in here; afterwards it is enabled again if it was."""
+    patched = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
+    calls = {layer: vars(layer)["call"] for layer in patched}
     replaced = _replaced.get(model)
     restore_calls(model)
     try:

@@ -1,7 +1,7 @@
-"""Run a model segment by segment, and split it into models.
+"""Run a model segment by segment.
 
-A segment is a pure function of the tensors that its nodes read from outside. A
-tensor that only passes by is no argument of it. The `Runner` keeps live tensors
+A segment is a pure function of the tensors that its nodes read from outside.
+Pass-through tensors are not arguments. The `Runner` keeps live tensors
 in a table and drops each after its last use.
 
 A segment with an inner plan first runs its nodes plainly, as any other; its replay
@@ -15,17 +15,24 @@ peak above two.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfgc._core.graph import Ref
+from tfgc._core.graph import Graph, Ref
+from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import backward_order, layer_settings
 from tfgc._pure import functional
 from tfgc._replay import call_checks
-from tfgc._replay.block import Block
+from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
 from tfgc._training import shared_traces
+
+Table = dict[Ref, Any]
 
 
 class Runner:
@@ -37,32 +44,41 @@ class Runner:
     Args:
         model: The model whose layers run.
         plan: The `Plan`.
-        replan: Makes a plan for the model when that has changed; None where the plan is the user's own.
-        wrap: None, or `tf.recompute_grad` to use it in place of tfgc's own.
+        replan: Makes a plan for the model when that has changed; None where the user gave the plan.
+        wrap: None, or `tf.recompute_grad` to replace tfgc's replay.
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
     """
 
-    def __init__(self, model, plan, *, replan=None, wrap=None, compile_segments=True, check_replay=False):
+    def __init__(
+        self,
+        model: keras.Model,
+        plan: Plan,
+        *,
+        replan: Callable[[], Plan] | None = None,
+        wrap: Callable | None = None,
+        compile_segments: bool = True,
+        check_replay: bool = False,
+    ) -> None:
         self._original = type(model).call
         self._model = model
         self._replan = replan
-        self._how = (wrap, compile_segments, functional.note if check_replay else None)
+        self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None)
         self._read(plan)
 
-    def _read(self, plan):
+    def _read(self, plan: Plan) -> None:
         program = keras_graph.Program(self._model)
         plan.check(program.graph)
         self.plan, self._program = plan, program
-        self._run = _chain(_How(program, *self._how), plan.segments, program.outputs)
+        self._run = _SegmentChain(RunOptions(program, *self._options), plan.segments, program.outputs)
 
     @property
-    def is_current(self):
+    def is_current(self) -> bool:
         """Whether the model still has the graph that was read."""
         return self._program.is_current
 
-    def _follow(self):
-        # Whoever calls may be tracing.
+    def _follow(self) -> None:
+        # The caller may be tracing.
         with tf.init_scope():
             try:
                 self._read(self.plan)
@@ -73,8 +89,8 @@ class Runner:
                     ) from error
                 self._read(self._replan())
 
-    def call(self, inputs, training=None, mask=None):
-        """Stand in for the model's own `call`; `training=False` runs that one."""
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Replace the model's `call`; `training=False` runs the original."""
         if training is False:
             return self._original(self._model, inputs, training=False, mask=mask)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
@@ -90,90 +106,133 @@ class Runner:
 
 
 @dataclasses.dataclass(frozen=True)
-class _How:
-    """How segments run: on what, wrapped in what, compiled or not, and who is shown what each layer makes."""
+class RunOptions:
+    """How segments run.
 
-    program: object
-    wrap: object = None
-    compiled: bool = False
-    watch: object = None
-
-
-def _chain(how, segments, kept, number=""):
-    """A function that runs segments on a table of tensors and leaves `kept` in it.
-
-    `number` begins their numbers in messages: that of the segment they make up, with a dot.
+    Attributes:
+        program: What runs their nodes.
+        wrap: None, or what recomputes in place of tfgc.
+        compiled: Whether eager calls run compiled segments.
+        watch: Called with the name of each node and what it made, or None.
     """
-    pieces, first_of_kind = [], {}
-    for i, segment in enumerate(segments):
-        pieces.append(_piece(how, segment, f"{number}{i}", first_of_kind))
-    last = {ref: i for i, (needed, _, _) in enumerate(pieces) for ref in needed}
-    releases = [[ref for ref, at in last.items() if at == i and ref not in kept] for i in range(len(pieces))]
 
-    def run(table, training):
-        turns = backward_order.turns()
-        for (needed, produced, block), release in zip(pieces, releases):
-            call = lambda given, needed=needed, block=block: block(*(given[ref] for ref in needed), training=training)
-            made = turns.take(call, needed, table) if turns else call(table)
-            table.update(zip(produced, made))
+    program: keras_graph.Program
+    wrap: Callable | None = None
+    compiled: bool = False
+    watch: Callable[[str, list], None] | None = None
+
+
+class _SegmentChain:
+    """Runs segments one after the other on a table of tensors, and drops each tensor after its last use.
+
+    Args:
+        options: How they run.
+        segments: The segments.
+        kept: The tensors that stay in the table.
+        prefix: What their numbers in messages begin with: that of the segment they make up, with a dot.
+    """
+
+    def __init__(
+        self, options: RunOptions, segments: Sequence[Segment], kept: Collection[Ref], prefix: str = ""
+    ) -> None:
+        kinds = shared_traces.Kinds()
+        self._segments = [_build(options, segment, f"{prefix}{i}", kinds) for i, segment in enumerate(segments)]
+        last_reader = {ref: i for i, segment in enumerate(self._segments) for ref in segment.needed}
+        self._releases: list[list[Ref]] = [[] for _ in segments]
+        for ref, i in last_reader.items():
+            if ref not in kept:
+                self._releases[i].append(ref)
+
+    def __call__(self, table: Table, training: bool | None) -> None:
+        chain = backward_order.new_chain()
+        for segment, release in zip(self._segments, self._releases):
+            run = functools.partial(segment, training=training)
+            made = chain.run(run, segment.needed, table) if chain else run(table)
+            table.update(zip(segment.produced, made))
             for ref in release:
                 del table[ref]
 
-    return run
+
+@dataclasses.dataclass(frozen=True)
+class _SegmentRunner:
+    """Runs one segment on a table: the tensors that it needs of it, those that it produces, and the block."""
+
+    needed: tuple[Ref, ...]
+    produced: tuple[Ref, ...]
+    block: Callable
+
+    def __call__(self, table: Mapping[Ref, Any], training: bool | None) -> list[Any]:
+        return self.block(*(table[ref] for ref in self.needed), training=training)
 
 
-def _piece(how, segment, number, first_of_kind):
-    """The tensors that a segment reads and makes for others, and its `Block`.
-
-    `first_of_kind` holds the first of each kind of segment.
-    """
-    program, name = how.program, f"segment {number}, {segment}"
-    nodes = _leaves(segment)
-    needed, produced, release = interface(program.graph, nodes)
-    settings = layer_settings.Settings(program.layers(nodes))
-
-    def run(*tensors, training):
-        table = dict(zip(needed, tensors))
-        with settings.watched():
-            program.run(nodes, table, training, release, how.watch)
-        return [table[ref] for ref in produced]
-
-    again = None
+def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds) -> _SegmentRunner:
+    name = f"segment {number}, {segment}"
+    function, replay_fn = _SegmentFunction(options, segment), None
     if segment.inner is not None:
-        if how.wrap is not None:
-            raise OptionError(f"wrap={how.wrap!r} cannot follow the inner plan of {name}: leave wrap out")
+        if options.wrap is not None:
+            raise OptionError(f"wrap={options.wrap!r} cannot follow the inner plan of {name}: leave wrap out")
         # Not compiled: a replay is either traced as a whole or meant to run op by op.
-        inside = _chain(dataclasses.replace(how, compiled=False), segment.inner.segments, produced, f"{number}.")
-
-        def again(*tensors, training):
-            table = dict(zip(needed, tensors))
-            inside(table, training)
-            return [table[ref] for ref in produced]
-
-    replay = segment.mode == "recompute"
-    # What is watched is told by its own name.
-    kind_now = lambda: None if how.watch else shared_traces.signature(program, segment, nodes, needed, produced)
-    kind, twin = kind_now(), None
-    if kind in first_of_kind:
-        first, block, kind_of_first = first_of_kind[kind]
-        alike = lambda: kind_now() is not None and kind_now() == kind_of_first()
-        twin = shared_traces.Twin(block, shared_traces.renaming(program, first, nodes), alike)
-    block = Block(
-        run, name=name, replay=replay, compiled=how.compiled, wrap=how.wrap, settings=settings, again=again, twin=twin
+        uncompiled = dataclasses.replace(options, compiled=False)
+        inner = _SegmentChain(uncompiled, segment.inner.segments, function.produced, f"{number}.")
+        replay_fn = functools.partial(function.run_by, inner)
+    member = first = None
+    if options.watch is None:  # A watched segment reports the names of its layers, so it shares no traces.
+        member = shared_traces.Member(options.program, segment, function.nodes, function.needed, function.produced)
+        first = kinds.first_like(member)
+    made = block(
+        function,
+        name=name,
+        replay=segment.mode == "recompute",
+        compiled=options.compiled,
+        replay_fn=replay_fn,
+        wrap=options.wrap,
+        cache_key=function.settings,
+        share_traces_with=first,
     )
-    if kind is not None:
-        first_of_kind.setdefault(kind, (nodes, block, kind_now))
-    return needed, produced, block
+    if member is not None:
+        kinds.add(member, made.calls)
+    return _SegmentRunner(function.needed, function.produced, made)
 
 
-def _leaves(segment):
+class _SegmentFunction:
+    """The nodes of a segment as a function of the tensors that they read from outside.
+
+    Attributes:
+        nodes: Their names, as they run.
+        needed: What they read from outside.
+        produced: What others read of them.
+        settings: What the code of their layers depends on besides their arguments.
+    """
+
+    def __init__(self, options: RunOptions, segment: Segment) -> None:
+        self._program, self._watch = options.program, options.watch
+        self.nodes = leaf_nodes(segment)
+        self.needed, self.produced, self._release = boundary_tensors(options.program.graph, self.nodes)
+        self.settings = layer_settings.Settings(options.program.layers(self.nodes))
+
+    def __call__(self, *tensors: tf.Tensor, training: bool | None) -> list[Any]:
+        table = dict(zip(self.needed, tensors))
+        with self.settings.watched():
+            self._program.run(self.nodes, table, training, self._release, self._watch)
+        return [table[ref] for ref in self.produced]
+
+    def run_by(self, inner: _SegmentChain, *tensors: tf.Tensor, training: bool | None) -> list[Any]:
+        """Run the same nodes by an inner plan."""
+        table = dict(zip(self.needed, tensors))
+        inner(table, training)
+        return [table[ref] for ref in self.produced]
+
+
+def leaf_nodes(segment: Segment) -> tuple[str, ...]:
     """The nodes of a segment as its innermost plans order them."""
     if segment.inner is None:
         return segment.nodes
-    return tuple(name for inner in segment.inner.segments for name in _leaves(inner))
+    return tuple(name for inner in segment.inner.segments for name in leaf_nodes(inner))
 
 
-def interface(graph, names):
+def boundary_tensors(
+    graph: Graph, names: Sequence[str]
+) -> tuple[tuple[Ref, ...], tuple[Ref, ...], dict[str, list[Ref]]]:
     """What nodes read from outside, what others read of them, what dies inside.
 
     Returns:
@@ -181,7 +240,8 @@ def interface(graph, names):
         reads after it.
     """
     inside = set(names)
-    needed, last = {}, {}
+    needed: dict[Ref, None] = {}
+    last: dict[Ref, str] = {}
     for name in names:
         node = graph.nodes[graph.position[name]]
         needed.update((ref, None) for ref in node.inputs if ref.node not in inside)
@@ -189,7 +249,7 @@ def interface(graph, names):
         last.update((Ref(name, i), name) for i in range(len(node.outputs)))
     outside = {ref for node in graph.nodes if node.name not in inside for ref in node.inputs} | set(graph.outputs)
     produced = tuple(ref for ref in graph.specs if ref.node in inside and ref in outside)
-    release = {}
+    release: dict[str, list[Ref]] = {}
     for ref, name in last.items():
         if ref not in outside or ref.node not in inside:
             release.setdefault(name, []).append(ref)

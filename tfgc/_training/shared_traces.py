@@ -1,40 +1,52 @@
 """Find segments that do the same with other weights, so that one is traced for all of them.
 
 Only layers and ops of Keras itself are compared, by type, configuration, plain attributes, input shapes, variables and
-wiring. Whatever could hide a difference (a custom layer, a Lambda, an activation that is a function
-of the user's, a variable in no list of Keras) makes a segment stand by itself.
+wiring. A segment with anything that could hide a difference (a custom layer, a Lambda, an activation that is a
+user's function, a variable in no list of Keras) shares no traces.
 """
 
-import dataclasses
+import functools
 import json
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 
 from tfgc._core.graph import Ref
+from tfgc._core.plan import Segment
 from tfgc._costs import node_costs
+from tfgc._framework import keras_models
+from tfgc._replay.known_calls import Counterpart, KnownCalls
+from tfgc._tracing.keras_graph import Program
 
 _PLAIN = (bool, int, float, str, type(None))
 _BOOKS = ("keras.", "inspect", "collections", "_thread", "weakref")
-_NAMES = ("name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes")
 
 
-def signature(program, segment, nodes, needed, produced):
-    """Equal for segments that are twins; None for one that stands by itself.
+def signature(
+    program: Program, segment: Segment, nodes: Sequence[str], needed: Sequence[Ref], produced: Sequence[Ref]
+) -> tuple | None:
+    """Return what is equal for segments that can share traces; None for one that cannot.
 
-    `nodes` are in the order in which they run, `needed` the `Ref`s that they read from outside, `produced`
-    those that others read of them.
+    Args:
+        program: The model that the segment is of.
+        segment: The segment.
+        nodes: Its nodes, in the order in which they run.
+        needed: What they read from outside.
+        produced: What others read of them.
     """
     graph = program.graph
-    places = {ref: ("given", i) for i, ref in enumerate(needed)}
-    parts, seen = [tuple(graph.specs[ref] for ref in needed), _shape(segment)], {}
+    places: dict[Ref, tuple] = {ref: ("given", i) for i, ref in enumerate(needed)}
+    parts: list[tuple] = [tuple(graph.specs[ref] for ref in needed), _shape(segment)]
+    seen: dict[int, int] = {}
     for i, name in enumerate(nodes):
         node = graph.nodes[graph.position[name]]
         call = node_costs.call_key(program, node)
         operation, arguments, _ = program.call_of(name)
-        if call is None or not _tells_all(operation, arguments):
+        if call is None or not _is_comparable(operation, arguments):
             return None
         layer = isinstance(operation, keras.Layer)
-        inside = operation._flatten_layers() if layer else [operation]
+        inside = keras_models.layers_inside(operation) if layer else [operation]
         state = [*inside, *operation.variables] if layer else []
         same = tuple(seen.setdefault(id(thing), len(seen)) for thing in state)
         attributes = tuple(map(_attributes, inside))
@@ -45,27 +57,26 @@ def signature(program, segment, nodes, needed, produced):
     return (*parts, tuple(places[ref] for ref in produced))
 
 
-def renaming(program, first, second):
-    """What stands in the nodes of the second of two twins for each variable and layer of the first, by id."""
-    pairs = {}
+def counterparts(program: Program, first: Sequence[str], second: Sequence[str]) -> dict[int, Any]:
+    """For each variable and layer of the first of two like segments, by id, the one in its place in the second."""
+    pairs: dict[int, Any] = {}
     for one, other in zip(first, second):
-        layers = [program.call_of(name)[0] for name in (one, other)]
-        if not isinstance(layers[0], keras.Layer):
-            continue
-        flat = zip(*(layer._flatten_layers() for layer in layers))
+        operations = [program.call_of(name)[0] for name in (one, other)]
+        layers = [operation for operation in operations if isinstance(operation, keras.Layer)]
+        flat = zip(*(keras_models.layers_inside(layer) for layer in layers))
         variables = zip(*(layer.variables for layer in layers))
         pairs.update((id(a), b) for group in (flat, variables) for a, b in group)
     return pairs
 
 
-def _shape(segment):
+def _shape(segment: Segment) -> tuple:
     """Modes and sizes, at every level of a nest."""
     inner = None if segment.inner is None else tuple(map(_shape, segment.inner.segments))
     return (segment.mode, len(segment.nodes), inner)
 
 
-def _tells_all(operation, arguments):
-    """Whether configuration and arguments can be compared: of a user's function, or an array, they give but a name."""
+def _is_comparable(operation: keras.Operation, arguments: Any) -> bool:
+    """Whether configuration and arguments hold values, and not only the names of functions and arrays."""
     if not all(isinstance(leaf, (*_PLAIN, keras.KerasTensor)) for leaf in keras.tree.flatten(arguments)):
         return False
     if not isinstance(operation, keras.Layer):
@@ -74,7 +85,7 @@ def _tells_all(operation, arguments):
     return all(_of_keras(json.loads(written)))
 
 
-def _of_keras(config):
+def _of_keras(config: Any) -> Iterator[bool]:
     if isinstance(config, dict):
         module = config.get("module")
         yield module is None or (module.startswith("keras") and config.get("class_name") != "function")
@@ -84,19 +95,19 @@ def _of_keras(config):
         yield from _of_keras(item)
 
 
-def _attributes(operation):
+def _attributes(operation: keras.Operation) -> tuple | None:
     """What a layer or op has been given besides its configuration; None if that cannot be compared."""
-    own = {key: value for key, value in vars(operation).items() if key not in _NAMES and not key.startswith("_self_")}
+    own = keras_models.own_attributes(operation)
     found = []
     for key in sorted(own):
         leaves = keras.tree.flatten(own[key])
-        if not all(map(_comparable, leaves)):
+        if not all(map(_is_plain, leaves)):
             return None
-        found.append((key, tuple(map(_told, leaves))))
+        found.append((key, tuple(map(_value, leaves))))
     return tuple(found)
 
 
-def _comparable(leaf):
+def _is_plain(leaf: Any) -> bool:
     """Plain values, and what Keras makes of a configuration or keeps its books in: no tensors, no others' functions."""
     if isinstance(leaf, (*_PLAIN, keras.Variable)):
         return True
@@ -104,21 +115,53 @@ def _comparable(leaf):
     return str(module or type(leaf).__module__).startswith(_BOOKS)
 
 
-def _told(leaf):
+def _value(leaf: Any) -> Any:
+    """What a plain value is compared by."""
     if isinstance(leaf, _PLAIN):
         return (type(leaf), leaf)
     return getattr(leaf, "__qualname__", type(leaf).__qualname__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Twin:
-    """The block that is traced, what stands here for its variables and layers, and whether both are alike by now."""
+class Member:
+    """A segment to compare with others; see `signature` for the arguments."""
 
-    block: object
-    names: dict
-    alike: object
+    def __init__(
+        self,
+        program: Program,
+        segment: Segment,
+        nodes: Sequence[str],
+        needed: Sequence[Ref],
+        produced: Sequence[Ref],
+    ) -> None:
+        self._arguments = program, segment, nodes, needed, produced
+        self.program, self.nodes = program, nodes
+        self.kind = self.kind_now()
 
-    def renamed(self, things):
-        """The counterparts of variables or layers; None if one of them has none."""
-        found = [self.names.get(id(thing)) for thing in things]
-        return None if any(thing is None for thing in found) else found
+    def kind_now(self) -> tuple | None:
+        """The signature; that of a layer may have changed since the segment was read."""
+        return signature(*self._arguments)
+
+    def is_like(self, other: "Member") -> bool:
+        """Whether both are of one kind now."""
+        kind = self.kind_now()
+        return kind is not None and kind == other.kind_now()
+
+
+class Kinds:
+    """The first segment of each kind, whose traces serve the others."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple, tuple[Member, KnownCalls]] = {}
+
+    def first_like(self, member: Member) -> Counterpart | None:
+        """The first segment of the kind of `member`, with the counterparts of its things; None if there is none."""
+        if member.kind is None or member.kind not in self._first:
+            return None
+        first, calls = self._first[member.kind]
+        things = counterparts(member.program, first.nodes, member.nodes)
+        return Counterpart(calls, things, functools.partial(member.is_like, first))
+
+    def add(self, member: Member, calls: KnownCalls) -> None:
+        """Let a segment be the first of its kind, if it is, with what is known of its calls."""
+        if member.kind is not None:
+            self._first.setdefault(member.kind, (member, calls))

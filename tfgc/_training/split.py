@@ -1,27 +1,30 @@
-"""Split a model into partitioned sub-models: plain `keras.Model`s that compose.
+"""Split a model into sub-models: plain `keras.Model`s that compose.
 
-Known weaknesses. The parts share the model's layers, which keep only the nodes that they had. A part
-that is saved puts its own nodes back for that moment, and refuses if its layers were
-called on symbolic tensors since. A part that is enabled itself no longer notices that the model was changed.
+Known weaknesses. The parts share the model's layers, which keep only the nodes that they had. Saving a
+part puts its nodes back for that moment, and fails if its layers were
+called on symbolic tensors since. An enabled part no longer notices that the model was changed.
 """
 
 import contextlib
 import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 
 from tfgc import strategies
-from tfgc._core.graph import Ref
+from tfgc._core.graph import Graph, Ref
 from tfgc._core.plan import Plan
 from tfgc._errors import PlanMismatchError, TfgcError, check_int
+from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
 
-def split(model, n_or_plan):
+def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     """Return models that, called one after the other, compute what `model` does.
 
     Each takes what the one before returns: one tensor, or a list of all the
-    tensors that cross the cut. A tensor that only passes by goes through an
+    tensors that cross the cut. A pass-through tensor goes through an
     `Identity` layer. The parts share the layers of `model`, so training them
     trains it, and the layers keep the inbound nodes they had.
 
@@ -36,8 +39,8 @@ def split(model, n_or_plan):
     Raises:
         UnsupportedModelError: If the model is subclassed or not built.
         OptionError: For a number below 1 or above the number of nodes.
-        PlanMismatchError: If the plan was made for another model; in a call of a part, if the model has got other
-            layers since.
+        PlanMismatchError: If the plan was made for another model; in a call of a part, if the model's layers have
+            changed since.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -51,7 +54,7 @@ def split(model, n_or_plan):
     """
     program = keras_graph.Program(model)
     if isinstance(n_or_plan, Plan):
-        plan = n_or_plan
+        plan: Plan = n_or_plan
     else:
         n = check_int("split into n", n_or_plan)
         plan = strategies.apply("sqrt" if program.graph.sizes_known else "uniform", program.graph, segments=n)
@@ -63,7 +66,7 @@ def split(model, n_or_plan):
     ]
 
 
-def _crossings(graph, plan):
+def _crossings(graph: Graph, plan: Plan) -> Iterator[tuple[Ref, ...]]:
     """The tensors that enter each segment, needed by it or by a later one."""
     made = {Ref(name) for name in graph.inputs}
     wanted = [set(graph.outputs)]
@@ -76,8 +79,17 @@ def _crossings(graph, plan):
         made |= {ref for ref in graph.specs if ref.node in set(segment.nodes)}
 
 
-def _part(program, i, nodes, enter, leave, *, last, name):
-    """Build one part on inputs of its own, sharing the layers."""
+def _part(
+    program: keras_graph.Program,
+    i: int,
+    nodes: Sequence[str],
+    enter: Sequence[Ref],
+    leave: Sequence[Ref],
+    *,
+    last: bool,
+    name: str,
+) -> keras.Model:
+    """Build one part on new inputs, sharing the layers."""
     inputs = [program.placeholder(ref) for ref in enter]
     with _no_traces_left(program) as removed:
         table = dict(zip(enter, inputs))
@@ -93,66 +105,68 @@ def _part(program, i, nodes, enter, leave, *, last, name):
 
 
 class _Call:
-    """Stands in for the `call` of a part, and refuses if the model has got another graph."""
+    """Replaces the `call` of a part, and raises if the model has another graph by now."""
 
     is_patched_call = True
 
-    def __init__(self, part, program, name):
+    def __init__(self, part: keras.Model, program: keras_graph.Program, name: str) -> None:
         self._original, self._program, self._name = part.call, program, name
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._program.is_current:
             raise PlanMismatchError(f"{self._name!r} has changed since it was split: split it again")
         return self._original(*args, **kwargs)
 
 
-def _pass(tensor):
-    """Hand a tensor on as it is, whatever the dtype policy says."""
+def _pass(tensor: keras.KerasTensor) -> keras.KerasTensor:
+    """Pass a tensor through unchanged, whatever the dtype policy says."""
     exact = {"dtype": tensor.dtype} if tensor.dtype.startswith(("float", "bfloat")) else {}
     return keras.layers.Identity(**exact)(tensor)
 
 
-def _single(tensors):
+def _single(tensors: list) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def _config(part, removed):
-    """The part's own `get_config`, which looks for its nodes on the layers."""
+def _config(part: keras.Model, removed: list) -> dict[str, Any]:
+    """The original `get_config` of the part, which looks for its nodes on the layers."""
     with _traces_back(removed):
         return type(part).get_config(part)
 
 
 @contextlib.contextmanager
-def _no_traces_left(program):
+def _no_traces_left(program: keras_graph.Program) -> Iterator[list[tuple[Any, int, list]]]:
     """Undo the nodes that symbolic calls append to the model's layers.
 
     Yields a list that afterwards holds, for each touched layer, the layer, how many
-    inbound nodes it has of its own, and those that were taken away.
+    inbound nodes it keeps, and those that were removed.
     """
     layers = {id(step.node.operation): step.node.operation for step in program.steps}
-    before = [(layer, len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in layers.values()]
-    removed = []
+    before = [(layer, *map(len, keras_models.node_lists(layer))) for layer in layers.values()]
+    removed: list[tuple[Any, int, list]] = []
     try:
         yield removed
     finally:
         for layer, inbound, outbound in before:
-            if layer._inbound_nodes[inbound:]:
-                removed.append((layer, inbound, layer._inbound_nodes[inbound:]))
-            del layer._inbound_nodes[inbound:]
-            del layer._outbound_nodes[outbound:]
+            into, out = keras_models.node_lists(layer)
+            if into[inbound:]:
+                removed.append((layer, inbound, into[inbound:]))
+            del into[inbound:]
+            del out[outbound:]
 
 
 @contextlib.contextmanager
-def _traces_back(removed):
+def _traces_back(removed: list[tuple[Any, int, list]]) -> Iterator[None]:
     """Put removed nodes back for a while, where their positions still stand."""
     for layer, inbound, nodes in removed:
-        if len(layer._inbound_nodes) != inbound:
+        into, _ = keras_models.node_lists(layer)
+        if len(into) != inbound:
             raise TfgcError(
                 f"layer {layer.name!r} was called on symbolic tensors since the model was split; split it again"
             )
-        layer._inbound_nodes.extend(nodes)
+        into.extend(nodes)
     try:
         yield
     finally:
         for layer, inbound, _ in removed:
-            del layer._inbound_nodes[inbound:]
+            del keras_models.node_lists(layer)[0][inbound:]

@@ -1,14 +1,14 @@
 """Let what was traced before a change be traced again.
 
-Keras keeps the training function of a model compiled, and that of a model that holds the changed one as well, be it as
-an attribute, in a wrapper of the user's own, or as a global that its `train_step` reads. So every model that was
-traced gets new functions: retracing costs seconds, and a trace from before would be silently wrong.
+Keras keeps the compiled training function of a model, and also that of a model that holds the changed one, be it as
+an attribute, in a user's wrapper, or as a global that its `train_step` reads. So every model that was
+traced gets new functions: retracing costs seconds, and an old trace would be silently wrong.
 
-A `tf.function` of the user's own has no way to be traced again. Where one was differentiated, or takes
+A `tf.function` that a user wrote cannot be traced again. Where one was differentiated, or takes
 gradients itself, with weights of the changed model, a warning names it.
 
-Known weaknesses. Objects are found by Python's garbage collector: those that `gc.freeze` has hidden are not. A
-`tf.function` that was traced before the change and is differentiated for the first time after it is not told.
+Known weaknesses. Objects are found by Python's garbage collector, except those that `gc.freeze` has hidden. There is no
+warning of a `tf.function` that was traced before the change and is first differentiated after it.
 """
 
 import functools
@@ -16,20 +16,21 @@ import gc
 import inspect
 import itertools
 import sys
-import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._errors import StaleTraceWarning
-from tfgc._framework import private_api
+from tfgc._errors import StaleTraceWarning, warn
+from tfgc._framework import keras_models, private_api
 
 _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
 
 
-def renew(model, what, changed):
-    """Make the functions of every Keras model anew after `what` changed the `call` of some layers of `model`."""
+def renew(model: keras.Model, what: str, changed: Iterable[keras.Layer]) -> None:
+    """Remake the functions of every Keras model after `what` changed the `call` of some layers of `model`."""
     if not _is_captured(model):
         return
     models, functions = _instances(keras.Model, _FUNCTION)
@@ -45,51 +46,52 @@ def renew(model, what, changed):
         gc.collect()  # Some may be garbage by now.
         stale = _stale(model, _instances(_FUNCTION)[0], inside)
         if stale:
-            warnings.warn(_told(model, what, stale), StaleTraceWarning, stacklevel=3)
+            warn(_message(model, what, stale), StaleTraceWarning)
 
 
-def _is_captured(model):
-    """Whether anything holds handles of the model's variables besides these, as does each trace that reads them.
+def _is_captured(model: keras.Model) -> bool:
+    """Whether anything but its variables holds their handles, as does each trace that reads them.
 
-    A look at all objects takes a second where there are millions, and most models are enabled before they train.
+    Looking at all objects takes a second where there are millions, and most models are enabled before they train.
     """
     with tf.init_scope():
-        alone = max(map(_references, _replicas(tf.Variable(0.0))))  # replicas, in the scope of a strategy
+        fresh = tf.Variable(0.0)  # pyright: ignore[reportArgumentType]
+        alone = max(map(_references, _replicas(fresh)))  # replicas, in the scope of a strategy
     parts = [part for variable in model.variables for part in _replicas(private_api.storage(variable))]
     return not parts or any(_references(part) > alone for part in parts)
 
 
-def _references(storage):
+def _references(storage: Any) -> int:
     return sys.getrefcount(storage.handle)
 
 
-def _told(model, what, stale):
+def _message(model: keras.Model, what: str, stale: list[Any]) -> str:
     named = " and ".join(map(_place, stale))
     made = " and ".join(f"tf.function({function.name}.python_function)" for function in stale)
     return (
-        f"{what} of {model.name!r} does not reach {named}, which trained with it before: TensorFlow goes on with "
-        f"what it traced. Use {made} from now on"
+        f"{what} of {model.name!r} does not reach {named}, which trained with it before: TensorFlow keeps using "
+        f"the old trace. Use {made} from now on"
     )
 
 
-def _stale(model, functions, inside):
-    """Functions of the user's own whose traces hold gradients of `model`, those with the ids `inside` apart."""
+def _stale(model: keras.Model, functions: Iterable[Any], inside: set[int]) -> list[Any]:
+    """Functions that users wrote whose traces hold gradients of `model`, without those with the ids `inside`."""
     handles = {id(handle) for variable in model.variables for handle in _handles(variable)}
     concerned = [f for f in functions if id(f) not in inside and not _is_ours(f.python_function)]
     return [f for f in concerned if any(_holds(trace, handles) for trace in private_api.traces(f))]
 
 
-def _functions_inside(changed):
+def _functions_inside(changed: Iterable[keras.Layer]) -> Iterator[Any]:
     """The `call`s of changed layers and methods of their parts that are `tf.function`s: the change is around them."""
     for layer in changed:
-        for part in layer._flatten_layers():
+        for part in keras_models.layers_inside(layer):
             for kind in type(part).__mro__:
                 for name, value in vars(kind).items():
                     if isinstance(value, _FUNCTION) and (part is not layer or name == "call"):
                         yield from (value, value.__get__(part, kind))
 
 
-def _holds(trace, handles):
+def _holds(trace: Any, handles: set[int]) -> bool:
     """Whether a trace reads one of these variables and takes gradients, or was called under an eager tape."""
     if not any(id(tensor) in handles for tensor in trace.captured_inputs):
         return False
@@ -98,19 +100,19 @@ def _holds(trace, handles):
     return any(op.name.startswith(("gradient_tape/", "gradients/")) for op in trace.graph.get_operations())
 
 
-def _handles(variable):
+def _handles(variable: keras.Variable) -> list[Any]:
     """What traces capture of a variable: one handle for each replica."""
     return [part.handle for part in _replicas(private_api.storage(variable))]
 
 
-def _replicas(storage):
+def _replicas(storage: Any) -> list[Any]:
     """The variables under one of a strategy, or the variable itself."""
     parts = getattr(storage, "values", None)
     return [part for part in (parts if isinstance(parts, tuple) else (storage,)) if part is not None]
 
 
-def _is_ours(function):
-    """Whether Keras or tfgc made a function, and so makes it anew."""
+def _is_ours(function: Callable) -> bool:
+    """Whether Keras or tfgc made a function, and so remakes it."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -118,13 +120,14 @@ def _is_ours(function):
     return str(module).startswith(("keras.", "tfgc."))
 
 
-def _place(function):
+def _place(function: Any) -> str:
+    """The name of a `tf.function`, and where it was written."""
     code = getattr(inspect.unwrap(function.python_function), "__code__", None)
     at = "" if code is None else f" ({code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno})"
     return f"tf.function {function.name!r}{at}"
 
 
-def _instances(*kinds):
+def _instances(*kinds: type) -> list[list[Any]]:
     """For each class all objects of it that there are."""
     found = {below: i for i, kind in enumerate(kinds) for below in (kind, *_subclasses(kind))}
     objects = gc.get_objects()
@@ -133,7 +136,7 @@ def _instances(*kinds):
     return [[thing for thing in things if found[type(thing)] == i] for i in range(len(kinds))]
 
 
-def _subclasses(kind):
+def _subclasses(kind: type) -> Iterator[type]:
     for below in kind.__subclasses__():
         yield below
         yield from _subclasses(below)

@@ -1,6 +1,8 @@
 """The custom training step: forward, loss, gradients, update, logs."""
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -13,16 +15,43 @@ from tfgc._replay import call_checks
 from tfgc._training.segment_runner import Runner
 
 
-def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=False, jit_compile=False):
+class TrainingStep(Protocol):
+    """What `train_step` returns.
+
+    Attributes:
+        optimizer: The optimizer.
+    """
+
+    optimizer: keras.Optimizer
+
+    def __call__(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+        """Train on one batch; return its loss, and the metrics so far."""
+        ...
+
+    def reset_metrics(self) -> None:
+        """Reset the metrics."""
+        ...
+
+
+def train_step(
+    model: keras.Model,
+    loss: Any,
+    optimizer: keras.Optimizer | str,
+    *,
+    plan: Plan | None = None,
+    metrics: Sequence[Any] = (),
+    run_eagerly: bool = False,
+    jit_compile: bool = False,
+) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
 
-    The model itself is not changed: outside of the step it runs its own code. The step
+    The model is not changed: outside the step it runs its original code. The step
     adds `model.losses`, scales the loss when the optimizer is a
-    `LossScaleOptimizer`, and runs on the device where TensorFlow places it. Made in the
-    scope of a `tf.distribute.Strategy` it is run by `strategy.run(step, args=(x, y))`; as in
-    Keras, the loss of each replica is then its share, and their sum that of the batch. Give
-    no `metrics` there: TensorFlow cannot make their variables in a traced step of a replica. A step
-    made there does not notice that the model changes; elsewhere it is traced again.
+    `LossScaleOptimizer`, and runs on the device where TensorFlow places it. Inside the
+    scope of a `tf.distribute.Strategy`, run the step with `strategy.run(step, args=(x, y))`; as in
+    Keras, each replica returns its share of the loss, and the shares add up to the loss of the batch. Give
+    no `metrics` there: TensorFlow cannot create their variables in a traced step of a replica. A step
+    made there does not notice changes of the model; elsewhere it is traced again.
 
     Args:
         model: A built `keras.Sequential` or functional model.
@@ -30,9 +59,9 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
             for several outputs a list or dict of them.
         optimizer: A `keras.Optimizer` or its name.
         plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`.
-        metrics: What `model.compile` takes. They run on until `step.reset_metrics()`.
-        run_eagerly: Run the step in Python, with every segment compiled, in
-            place of the whole step as one `tf.function`.
+        metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
+        run_eagerly: Run the step in Python, with every segment compiled, instead
+            of the whole step as one `tf.function`.
         jit_compile: Compile the step with XLA.
 
     Returns:
@@ -41,7 +70,7 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
 
     Raises:
         TfgcError: If the model has no trainable weights.
-        PlanMismatchError: If the plan was made for another model; in a step, if the model has got other layers since.
+        PlanMismatchError: If the plan was made for another model; in a step, if the model's layers have changed since.
         UnsupportedModelError: From the step, in a TensorFlow 1 graph.
 
     Example:
@@ -56,7 +85,7 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
     if not isinstance(plan, Plan | None):
-        raise OptionError(f"plan={plan!r} is no tfgc.Plan: make one with tfgc.plan(model, ...)")
+        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")
     if plan is None:
         plan = planner.plan(model)
     runner = Runner(model, plan)
@@ -64,67 +93,80 @@ def train_step(model, loss, optimizer, *, plan=None, metrics=(), run_eagerly=Fal
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
     trainer = Trainer(model, runner.call)
     trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
-    optimizer = trainer.optimizer
-    optimizer.build(model.trainable_variables)
+    used: Any = trainer.optimizer
+    used.build(model.trainable_variables)
 
-    def step(x, y, sample_weight=None):
+    def step(x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
             call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
         with tf.GradientTape() as tape:
             predictions = trainer(x, training=True)
-            value = trainer.compute_loss(x, y, predictions, sample_weight)
-            scaled = optimizer.scale_loss(value)
+            value: Any = trainer.compute_loss(x, y, predictions, sample_weight)
+            scaled = used.scale_loss(value)
         gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        used.apply_gradients(zip(gradients, model.trainable_variables))
         logs = trainer.compute_metrics(x, y, predictions, sample_weight)
         return {**logs, "loss": value}
 
-    step = _followed(step, model, runner, not run_eagerly, jit_compile=jit_compile)
-    step.optimizer = optimizer
-    step.reset_metrics = trainer.reset_metrics
-    return step
+    compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
+    if run_eagerly or not tf.distribute.has_strategy():
+        following = _FollowingStep(step, model, runner, None if run_eagerly else compiled)
+        made: Any = tf.autograph.experimental.do_not_convert(following.run)
+    else:
+        made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
+    made.optimizer = used
+    made.reset_metrics = trainer.reset_metrics
+    return made
 
 
-def _followed(step, model, runner, traced, **how):
-    """A step that is traced again when settings of the model change, and refuses another graph."""
-    compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, **how)
-    if traced and tf.distribute.has_strategy():
-        return compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
-    settings = layer_settings.Settings([model])
-    functions = {}
+class _FollowingStep:
+    """A step that is traced again when settings of the model change, and raises when its layers have changed.
 
-    def follow(x, y, sample_weight=None):
-        if not runner.is_current:
+    Args:
+        step: The step, in Python.
+        model: The model.
+        runner: What runs the model.
+        compiled: Makes a `tf.function` of the step; None to run it in Python.
+    """
+
+    def __init__(
+        self, step: Callable, model: keras.Model, runner: Runner, compiled: Callable[[], Callable] | None
+    ) -> None:
+        self._step, self._model, self._runner, self._compiled = step, model, runner, compiled
+        self._settings = layer_settings.Settings([model])
+        self._functions: dict[tuple, Callable] = {}
+
+    def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+        """Train on one batch; return its loss, and the metrics so far."""
+        if not self._runner.is_current:
             raise PlanMismatchError(
-                f"{model.name!r} has changed since tfgc.train_step was called: it has another graph, with layers that "
-                "the step and its optimizer do not know. Make another step for it"
+                f"{self._model.name!r} has changed since tfgc.train_step was called: it has layers that "
+                "the step and its optimizer do not know. Make a new step for it"
             )
-        if not traced:
-            return step(x, y, sample_weight)
-        key = settings()
-        if key in functions:
-            return functions[key](x, y, sample_weight)
-        function = compiled()
-        with settings.watched():
+        if self._compiled is None:
+            return self._step(x, y, sample_weight)
+        key = self._settings()
+        if key in self._functions:
+            return self._functions[key](x, y, sample_weight)
+        function = self._compiled()
+        with self._settings.watched():
             logs = function(x, y, sample_weight)
-        functions[settings()] = function
+        self._functions[self._settings()] = function
         return logs
-
-    return tf.autograph.experimental.do_not_convert(follow)
 
 
 class Trainer(keras.Model):
-    """A model run by another `call`, with Keras's own reading of `loss` and `metrics`.
+    """A model run by another `call`, with Keras's reading of `loss` and `metrics`.
 
-    A model of its own, so that compiling it leaves the user's as it is.
+    It is a separate model, so that compiling it leaves the user's as it is.
     """
 
-    def __init__(self, model, call):
+    def __init__(self, model: keras.Model, call: Callable) -> None:
         super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
         self.model = model
         self.output_names = getattr(model, "output_names", None)
         self._run = call
         self.built = True
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         return self._run(inputs, training=training, mask=mask)

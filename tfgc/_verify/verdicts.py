@@ -1,8 +1,10 @@
-"""Judge the results of planned steps by those of plain ones: what `tfgc.verify` found, and how it reads."""
+"""Compare the results of planned and plain steps: the `Verdict` of `tfgc.verify`, and how it is printed."""
 
 import collections
 import dataclasses
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,7 @@ class Difference:
         layer: The layer that it belongs to, or "".
         relative: Norm of the difference over the norm of the plain result.
         allowed: What `relative` may be.
-        remark: What else there is to know, or "".
+        note: Why the difference is allowed or cannot be computed, or "".
     """
 
     mode: str
@@ -33,54 +35,54 @@ class Difference:
     layer: str
     relative: float
     allowed: float
-    remark: str = ""
+    note: str = ""
 
     @property
-    def passes(self):
+    def passes(self) -> bool:
         """Whether the difference is one of rounding."""
         return self.relative <= self.allowed
 
-    def __str__(self):
+    def __str__(self) -> str:
         where = f" of layer {self.layer!r}" if self.layer else ""
-        remark = f", {self.remark}" if self.remark else ""
+        note = f", {self.note}" if self.note else ""
         return (
             f"{self.relative:.2g} in the {self.kind} {self.name!r}{where}, {self.mode}, step {self.step} "
-            f"(allowed: {self.allowed:.2g}{remark})"
+            f"(allowed: {self.allowed:.2g}{note})"
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The proof, or what speaks against it; true as a condition if everything is equal.
+    """The result of `tfgc.verify`; true as a condition if everything is equal.
 
     Attributes:
         equal: Whether every result is that of the plain step.
         modes: The execution modes that were tried.
         steps: How many steps in a row.
-        loss: What the loss was: as given, the compiled one, or what stood for it.
+        loss: The loss that was used: the given one, the compiled one, or a replacement.
         compared: How many results of each kind were compared in each step.
         worst: The largest `Difference`; None if all results were equal to the bit.
         differences: Those beyond what is allowed, the worst first.
-        excused: Those beyond the tolerance where plain TensorFlow differs as much from itself.
-        unrepeatable: Layers that gave something else when run twice from one state.
+        tolerated: Those beyond the tolerance where plain TensorFlow differs as much between two runs.
+        unrepeatable: Layers whose two runs from the same state differed.
         kept: Layers that cannot be run twice and are kept, each with the reason.
     """
 
     equal: bool
-    modes: tuple
+    modes: tuple[str, ...]
     steps: int
     loss: str
-    compared: dict
+    compared: dict[str, int]
     worst: Difference | None
-    differences: tuple = ()
-    excused: tuple = ()
-    unrepeatable: tuple = ()
-    kept: dict = dataclasses.field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    tolerated: tuple[Difference, ...] = ()
+    unrepeatable: tuple[str, ...] = ()
+    kept: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return self.equal
 
-    def __str__(self):
+    def __str__(self) -> str:
         counted = ", ".join(f"{count} x {kind}" for kind, count in self.compared.items())
         modes = ", ".join(self.modes)
         lines = [
@@ -91,14 +93,18 @@ class Verdict:
         lines += [f"  differs: {difference}" for difference in self.differences[:10]]
         if len(self.differences) > 10:
             lines.append(f"  and {len(self.differences) - 10} more")
-        lines += [f"  excused: {difference}" for difference in self.excused[:3]]
-        lines += [f"  not deterministic: {name!r} gives something else when run twice" for name in self.unrepeatable]
+        lines += [f"  tolerated: {difference}" for difference in self.tolerated[:3]]
+        lines += [f"  not deterministic: two runs of {name!r} from the same state differ" for name in self.unrepeatable]
         lines += [f"  kept: {name!r} cannot be run twice: {reason}" for name, reason in self.kept.items()]
         return "\n".join(lines)
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data, for JSON; infinite differences become strings."""
         return dataclasses.asdict(self, dict_factory=lambda pairs: {k: _finite(v) for k, v in pairs})
+
+
+# For each step the results by kind and name: an array, None, or a pair of indices and values.
+Steps = Sequence[Mapping[tuple[str, str], Any]]
 
 
 class StepComparison:
@@ -106,43 +112,50 @@ class StepComparison:
 
     Args:
         dtype: The coarsest dtype that the model computes in.
-        uses: How many times a tensor or weight is used at most: its gradient is the sum of so many terms.
+        uses: The most uses of one tensor or weight: its gradient is the sum of this many terms.
     """
 
-    def __init__(self, dtype, uses):
+    def __init__(self, dtype: str, uses: int) -> None:
         self._tolerance = _TOLERANCE[dtype]
         self._rounding = min(4 * uses * EPSILON[dtype], self._tolerance)
-        self._all = []
-        self._excused = []
-        self._compared = {}
+        self._all: list[Difference] = []
+        self._tolerated: list[Difference] = []
+        self._compared: dict[str, int] = {}
 
-    def compare(self, mode, plain, planned, others=tuple):
-        """Judge the steps of a mode.
+    def compare(
+        self, mode: str, baseline: Steps, planned: Steps, others: Callable[[], Iterable[Steps]] = tuple
+    ) -> None:
+        """Compare the steps of a mode.
 
-        Each step is a mapping from (kind, name) to an array, None, or a pair of indices and values. `others()`
-        yields the plain steps again, each time rounded otherwise: how much plain TensorFlow itself moves.
+        Args:
+            mode: The execution mode.
+            baseline: The plain steps.
+            planned: The planned steps.
+            others: Yields the plain steps again, each time with other roundings, which shows how much plain
+                TensorFlow differs from itself.
         """
-        found = self._differences(mode, plain, planned)
+        found = self._differences(mode, baseline, planned)
         if not all(d.passes for d in found):
-            spreads = collections.Counter()
+            spreads: dict[tuple[int, str, str], float] = collections.defaultdict(float)
             for steps in others():
-                for d in self._differences(mode, plain, steps):
+                for d in self._differences(mode, baseline, steps):
                     key = (d.step, d.kind, d.name)
                     spreads[key] = max(spreads[key], d.relative)
-            found = [self._judged(d, spreads.get((d.step, d.kind, d.name), 0.0)) for d in found]
+            found = [self._with_spread(d, spreads.get((d.step, d.kind, d.name), 0.0)) for d in found]
         self._all += found
 
-    def _judged(self, difference, spread):
+    def _with_spread(self, difference: Difference, spread: float) -> Difference:
+        """The difference, tolerated if plain TensorFlow differs from itself by at least half as much."""
         if difference.passes or not difference.relative <= 2 * spread:
             return difference
-        remark = f"as plain TensorFlow differs by {spread:.2g} from itself"
-        excused = dataclasses.replace(difference, allowed=2 * spread, remark=remark)
-        self._excused.append(excused)
-        return excused
+        note = f"as plain TensorFlow differs by {spread:.2g} from itself"
+        tolerated = dataclasses.replace(difference, allowed=2 * spread, note=note)
+        self._tolerated.append(tolerated)
+        return tolerated
 
-    def _differences(self, mode, plain, planned):
+    def _differences(self, mode: str, baseline: Steps, planned: Steps) -> list[Difference]:
         found = []
-        for number, (expected, given) in enumerate(zip(plain, planned)):
+        for number, (expected, given) in enumerate(zip(baseline, planned)):
             gradients = [
                 _norm(value) for (kind, _), value in expected.items() if kind == "gradient" and value is not None
             ]
@@ -150,22 +163,24 @@ class StepComparison:
             self._compared = dict(collections.Counter(kind for kind, _ in {**expected, **given}))
             for (kind, name), value in expected.items():
                 allowed = self._allowed(mode, kind, value)
-                relative, remark = _relative(value, given.get((kind, name)), least if kind == "gradient" else 0.0)
-                found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, remark))
+                relative, note = _relative(value, given.get((kind, name)), least if kind == "gradient" else 0.0)
+                found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, note))
             for kind, name in given.keys() - expected.keys():
-                remark = "only the planned step has it"
-                found.append(Difference(mode, number, kind, name, _layer(kind, name), math.inf, 0.0, remark))
+                note = "only the planned step has it"
+                found.append(Difference(mode, number, kind, name, _layer(kind, name), math.inf, 0.0, note))
         return found
 
-    def _allowed(self, mode, kind, value):
+    def _allowed(self, mode: str, kind: str, value: Any) -> float:
         if kind == "seed" or (isinstance(value, np.ndarray) and value.dtype.kind in "iub"):
             return 0.0
         if mode == "eager":
             return self._rounding if kind == "gradient" else 0.0
         return self._tolerance
 
-    def verdict(self, modes, steps, loss, unrepeatable, kept):
-        """All that was judged so far."""
+    def verdict(
+        self, modes: tuple[str, ...], steps: int, loss: str, unrepeatable: tuple[str, ...], kept: dict[str, str]
+    ) -> Verdict:
+        """The verdict on all that was compared so far."""
         failed = sorted((d for d in self._all if not d.passes), key=lambda d: -d.relative)
         moved = [d for d in self._all if d.relative]
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
@@ -177,14 +192,14 @@ class StepComparison:
             self._compared,
             worst,
             tuple(failed),
-            tuple(self._excused),
+            tuple(self._tolerated),
             unrepeatable,
             kept,
         )
 
 
-def _relative(expected, given, least):
-    """The relative norm of a difference, and what is odd about it."""
+def _relative(expected: Any, given: Any, least: float) -> tuple[float, str]:
+    """The relative norm of a difference, and a note where it is infinite."""
     if expected is None or given is None:
         return (0.0, "") if expected is given else (math.inf, "None in one of them")
     if isinstance(expected, tuple) != isinstance(given, tuple):
@@ -205,15 +220,15 @@ def _relative(expected, given, least):
     return (float(error / scale) if scale else math.inf), ""
 
 
-def _norm(value):
+def _norm(value: Any) -> float:
     value = value[1] if isinstance(value, tuple) else value
     value = np.asarray(value, "complex128" if np.asarray(value).dtype.kind == "c" else "float64")
     return float(np.linalg.norm(np.where(np.isfinite(value), value, 0)))
 
 
-def _layer(kind, name):
+def _layer(kind: str, name: str) -> str:
     return name.rpartition("/")[0] if kind in ("gradient", "state", "seed") else ""
 
 
-def _finite(value):
+def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Prove on the user's own model that a plan changes nothing but memory and time.
+"""Prove on the user's model that a plan changes nothing but memory and time.
 
 Plain and planned steps run from the same states: before each planned step every variable
 gets the value that it had before the plain one, so that differences do not grow from step
@@ -8,19 +8,22 @@ to step. Between the steps the weights move by a per cent.
 import collections
 import contextlib
 import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfgc._core.modes import MODES
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
-from tfgc._framework import tensor_attributes
+from tfgc._framework import keras_models, tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
 from tfgc._training import enable, layer_calls, train_step
 from tfgc._verify import determinism
-from tfgc._verify.verdicts import EPSILON, StepComparison
+from tfgc._verify.verdicts import EPSILON, StepComparison, Steps, Verdict
 
 _SQUARES = "the mean square of the outputs and of the logits behind them"
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
@@ -29,14 +32,23 @@ _ROUNDINGS = 4
 _OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
 
 
-def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
+def verify(
+    model: keras.Model,
+    plan: Plan | None,
+    batch: Any,
+    *,
+    layers: Sequence[keras.Layer | str] | None = None,
+    loss: Any = None,
+    modes: str | Sequence[str] | None = None,
+    steps: int = 3,
+) -> Verdict:
     """Compare training by a plan with plain training, on your model and your data.
 
     Runs plain and planned steps from the same state and compares the loss, each gradient
-    (None and sparse ones as such), each state variable, random seeds, metrics and `add_loss`
-    terms. Also runs every layer twice from one state, to find those that are not
-    deterministic. The model and its variables are afterwards what they were. Plain steps
-    have to fit in memory: use a smaller batch where they do not.
+    (None and sparse gradients included), each state variable, random seeds, metrics and `add_loss`
+    terms. Also runs every layer twice from the same state, to find those that are not
+    deterministic. Afterwards the model and its variables are as they were before. Plain steps
+    must fit in memory: use a smaller batch where they do not.
 
     Args:
         model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
@@ -46,18 +58,18 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
         loss: What `model.compile` takes. Default: what the model was compiled with; without
             that, or without `y`, the mean square of the outputs, and of the logits that
             Keras's crossentropies find behind them.
-        modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments, as in loops of
-            your own and `fit(run_eagerly=True)`), "graph" (the step in `tf.function`, as in `fit`) and
+        modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments, as in custom
+            loops and `fit(run_eagerly=True)`), "graph" (the step in `tf.function`, as in `fit`) and
             "xla" (as `fit` on GPUs). Default: the first three, and "xla" if the model was compiled
             to use it.
-        steps: How many steps in a row, so that random numbers that stand still show.
+        steps: How many steps in a row; one alone would not show a random number that never changes.
 
     Returns:
-        A `Verdict`: true if all is equal; printed, it tells the worst relative difference and
-        its layer. Allowed are, of a gradient's norm, 1e-5 in float32, 5e-3 in float16, 5e-2 in
-        bfloat16 and 1e-12 in float64, op by op some roundings; where plain TensorFlow
-        differs more from itself between its own modes, or where each weight is four roundings off, twice that
-        is allowed, and told.
+        A `Verdict`: true if all is equal; printed, it shows the worst relative difference and
+        its layer. A difference may be, relative to a gradient's norm, 1e-5 in float32, 5e-3 in float16, 5e-2 in
+        bfloat16 and 1e-12 in float64, op by op a few roundings. Where plain TensorFlow differs by more
+        between its modes, or when each weight is four roundings off, twice that is
+        allowed and listed as tolerated.
 
     Raises:
         OptionError: For an unknown mode.
@@ -76,31 +88,31 @@ def verify(model, plan, batch, *, layers=None, loss=None, modes=None, steps=3):
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes or [None]:
         if mode not in MODES:
-            raise OptionError(f"modes={modes!r}: name some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
+            raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     check_int("steps", steps)
     if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is no keras.Model")
+        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(layer_calls.restored(model))
+        stack.enter_context(layer_calls.restored_afterwards(model))
         step = _Step(model, data, loss)
         stack.callback(step.write, step.read())
         chosen = None if layers is None else layer_calls.choose(model, layers)
-        judge = StepComparison(*_tolerances(model, chosen))
+        comparison = StepComparison(*_tolerances(model, chosen))
         for mode in modes:
-            befores, plain = step.run(_BASELINE[mode], steps)
+            befores, baseline = step.run(_BASELINE[mode], steps)
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
             layer_calls.restore_calls(model)
-            judge.compare(mode, plain, planned, functools.partial(_others, step, mode, befores))
+            comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
         with determinism.check_determinism(_parts(model, chosen)) as (unrepeatable, kept):
             model(data[0], training=True)
-    return judge.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
+    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
 
 
-def _others(step, mode, befores):
+def _others(step: "_Step", mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
     """Plain steps that differ by rounding alone: in another mode, and from weights that are a few roundings off."""
     if mode in _OTHER:
         yield step.run(_OTHER[mode], len(befores), befores)[1]
@@ -108,14 +120,14 @@ def _others(step, mode, befores):
 
 
 class _Step:
-    """One training step of a model as it stands, and every variable that the step may move."""
+    """One training step of a model, enabled or not, and every variable that the step may change."""
 
-    def __init__(self, model, data, loss):
+    def __init__(self, model: keras.Model, data: tuple[Any, Any, Any], loss: Any) -> None:
         self._model, self._data = model, data
         self._grader = _grader(model, loss, data[1] is not None)
         self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
         packing = tensor_packing.Packing(((data[0],), {"training": True}))
-        packing.release()
+        packing.take_tensors()
         effects = side_effects.discover(model, packing)
         self._states = _named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
         if self._grader is not None:
@@ -132,9 +144,11 @@ class _Step:
             name: v if isinstance(v, tf.Variable) else v.value for name, v in self._states.items() if v.trainable
         }
 
-    def run(self, mode, steps, befores=None):
-        """Run some steps from the states in `befores`, or one after the other; return those and all results."""
-        function = self._once
+    def run(
+        self, mode: str, steps: int, befores: list[dict[str, Any]] | None = None
+    ) -> tuple[list[dict[str, Any]], Steps]:
+        """Run some steps from the states in `befores`, or one after the other; return the states and all results."""
+        function: Callable = self._once
         if mode in ("graph", "xla"):
             function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
         given, outcomes = befores or [self.read()], []
@@ -155,36 +169,35 @@ class _Step:
             self.write(befores[0])
         return given, outcomes
 
-    def _once(self, x, y, weight):
+    def _once(self, x: Any, y: Any, weight: Any) -> tuple[tf.Tensor, list, list, dict[str, Any]]:
         with tf.GradientTape() as tape:
             outputs = self._model(x, training=True)
             added = list(self._model.losses)
             loss, metrics = self._graded(x, y, weight, outputs)
         return loss, added, tape.gradient(loss, list(self._watched.values())), metrics
 
-    def _graded(self, x, y, weight, outputs):
+    def _graded(self, x: Any, y: Any, weight: Any, outputs: Any) -> tuple[tf.Tensor, dict[str, Any]]:
         """The loss and the metrics of a batch."""
         if self._grader is not None:
             loss = self._grader.compute_loss(x, y, outputs, weight)
             return loss, self._grader.compute_metrics(x, y, outputs, weight)
         flat = tf.nest.flatten(outputs)
-        behind = [
-            value for tensor in flat for name, value in tensor_attributes.attributes(tensor) if name == "_keras_logits"
-        ]
+        attached = [pair for tensor in flat for pair in tensor_attributes.attributes(tensor)]
+        behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
         flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
 
-    def read(self):
+    def read(self) -> dict[str, Any]:
         """The value of every variable."""
         return {name: v.numpy() for name, v in self._states.items()}
 
-    def write(self, values):
+    def write(self, values: dict[str, Any]) -> None:
         """Give variables their values."""
         for name, value in values.items():
             self._states[name].assign(value)
 
-    def perturbed(self, values, share=None):
-        """The states, with every weight moved by up to this share of it, as an update would; by a few eps if None."""
+    def perturbed(self, values: dict[str, Any], share: float | None = None) -> dict[str, Any]:
+        """The states, with every weight changed by up to this share of it, as by an update; by a few eps if None."""
         values = dict(values)
         for name in self._watched:
             value = values[name]
@@ -194,8 +207,8 @@ class _Step:
         return values
 
 
-def _grader(model, loss, has_targets):
-    """What computes the loss and metrics, in Keras's own reading; None for the mean squares."""
+def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
+    """The model that computes the loss and metrics, as Keras does; None for the mean squares."""
     if loss is not None and not has_targets:
         raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
     if loss is not None:
@@ -205,8 +218,8 @@ def _grader(model, loss, has_targets):
     return model if has_targets and model.compiled else None
 
 
-def _parts(model, chosen):
-    """The layers to try twice, by name: those that are chosen, or that a model calls itself."""
+def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, keras.Layer]:
+    """The layers to run twice, by name: the chosen ones, or those that the model calls directly."""
     if chosen is not None:
         return {layer.path or layer.name: layer for layer in chosen}
     called = {step.node.operation: None for step in keras_graph.Program(model).steps}
@@ -217,9 +230,9 @@ def _parts(model, chosen):
     return found
 
 
-def _tolerances(model, chosen):
-    """The coarsest dtype that layers compute in, and how often something is used at most, for `StepComparison`."""
-    dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
+def _tolerances(model: keras.Model, chosen: list[keras.Layer] | None) -> tuple[str, int]:
+    """The coarsest dtype that layers compute in, and the most uses of one tensor or weight, for `StepComparison`."""
+    dtypes = {layer.compute_dtype for layer in keras_models.layers_inside(model)}
     coarsest = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in dtypes), "float32")
     if chosen is not None:
         return coarsest, 16
@@ -230,7 +243,7 @@ def _tolerances(model, chosen):
     return coarsest, 1 + max([2, *uses.values(), *calls.values()])
 
 
-def _named(variables):
+def _named(variables: Iterable[Any]) -> dict[str, Any]:
     """Variables by name, each once; a name that occurs again gets a number."""
     found = {}
     for variable in {id(v): v for v in variables}.values():
@@ -243,19 +256,19 @@ def _named(variables):
     return found
 
 
-def _kind(variable):
+def _kind(variable: Any) -> str:
     return "seed" if "seed_generator_state" in variable.name else "state"
 
 
-def _tensor(value):
-    """A tensor as Keras's data adapters make them."""
+def _tensor(value: Any) -> Any:
+    """A tensor, as Keras's data adapters make them."""
     if value is None or tf.is_tensor(value):
         return value
     value = np.asarray(value)
     return tf.convert_to_tensor(value, keras.config.floatx() if value.dtype.kind == "f" else None)
 
 
-def _plain_value(value):
+def _plain_value(value: Any) -> Any:
     if isinstance(value, tf.IndexedSlices):
         return value.indices.numpy(), value.values.numpy()
     return None if value is None else np.asarray(value)

@@ -1,0 +1,116 @@
+"""How Keras stores functional graphs, and what its layers keep about their calls."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from tfgc._framework import versions
+from tfgc._framework.versions import attribute
+
+try:
+    from keras.src.models.functional import Functional, operation_fn, unpack_singleton
+    from keras.src.models.sequential import Sequential
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+__all__ = [
+    "FunctionalGraph", "call_with_training", "forget_loss", "functional_graph", "layers_inside", "maker_of_loss",
+    "node_lists", "own_attributes", "runs_graph", "unpack_singleton",
+]  # fmt: skip
+
+# What differs between layers that do the same: their names, and what Keras records about their calls.
+_IDENTITY = frozenset(
+    ["name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes"]
+)
+
+call_with_training = operation_fn
+
+
+def runs_graph(model: Any) -> bool:
+    """Whether a model runs a graph of Keras's, even if that is not built yet."""
+    kind = next((kind for kind in (Sequential, Functional) if isinstance(model, kind)), None)
+    return kind is not None and type(model).call is kind.call
+
+
+def functional_graph(model: Any) -> "FunctionalGraph | None":
+    """The functional graph of a model; None if it has none."""
+    if not runs_graph(model):
+        return None
+    function = attribute(model, "_functional") if isinstance(model, Sequential) else model
+    return None if function is None else FunctionalGraph(function)
+
+
+class FunctionalGraph:
+    """The nodes of a functional model, and the structure of its inputs and outputs."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FunctionalGraph) and self._function is other._function
+
+    def __hash__(self) -> int:
+        return id(self._function)
+
+    @property
+    def inputs(self) -> list[keras.KerasTensor]:
+        """The symbolic inputs, flat."""
+        return self._function.inputs
+
+    @property
+    def outputs(self) -> list[keras.KerasTensor]:
+        """The symbolic outputs, flat."""
+        return self._function.outputs
+
+    @property
+    def input(self) -> Any:
+        """The symbolic inputs in their structure."""
+        return self._function.input
+
+    def calls(self) -> Iterator[Any]:
+        """The node of each call, in Keras's order."""
+        by_depth = attribute(self._function, "_nodes_by_depth")
+        for depth in sorted(by_depth, reverse=True):
+            yield from (node for node in by_depth[depth] if node.operation and not node.is_input)
+
+    def flat_inputs(self, inputs: Any) -> list[Any]:
+        """Inputs as `Functional.call` prepares them."""
+        return attribute(self._function, "_standardize_inputs")(inputs)
+
+    def structured_inputs(self, tensors: Sequence[Any]) -> Any:
+        """Tensors in the structure of the inputs."""
+        return keras.tree.pack_sequence_as(attribute(self._function, "_inputs_struct"), tensors)
+
+    def structured_outputs(self, tensors: Sequence[Any]) -> Any:
+        """Tensors in the structure of the outputs."""
+        return keras.tree.pack_sequence_as(attribute(self._function, "_outputs_struct"), tensors)
+
+
+def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
+    """A layer and all layers in it, at any depth."""
+    return list(attribute(layer, "_flatten_layers")())
+
+
+def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:
+    """The nodes that lead into a layer's calls and out of them, as Keras keeps them."""
+    return attribute(layer, "_inbound_nodes"), attribute(layer, "_outbound_nodes")
+
+
+def own_attributes(operation: keras.Operation) -> dict[str, Any]:
+    """The attributes of a layer or op, without its name and what Keras records about its calls."""
+    return {k: v for k, v in vars(operation).items() if k not in _IDENTITY and not k.startswith("_self_")}
+
+
+def maker_of_loss() -> keras.Layer:
+    """The layer whose `add_loss` calls the `add_loss` of a `StatelessScope`, for the latter: Keras does not pass it."""
+    caller = sys._getframe(2).f_locals.get("self")
+    if caller is None:
+        raise versions.unsupported("the caller of StatelessScope.add_loss has no `self`")
+    return caller
+
+
+def forget_loss(layer: keras.Layer, loss: Any) -> None:
+    """Let a layer forget that it made a loss: it remembers losses by id, and ids are used again."""
+    attribute(layer, "_loss_ids").discard(id(loss))

@@ -1,0 +1,230 @@
+"""What is known of the calls of one function, so that each kind of call is traced once.
+
+Two calls are of one kind if a trace of one serves the other: same structure, flags, dtypes and ranks, same state of
+Keras around them, same settings of the layers inside.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._errors import one_line
+from tfgc._framework import private_api, tensor_attributes
+from tfgc._pure import side_effects
+from tfgc._pure.side_effects import Effects
+from tfgc._pure.tensor_packing import Packing
+from tfgc._replay.forward_backward import (
+    AnyRecomputation,
+    CompiledRecomputation,
+    Recomputation,
+    SharedTrace,
+    TracedReplay,
+)
+
+# The most kinds of calls that are compiled: a number that changes at every step makes a new kind each time.
+_MOST_COMPILED = 64
+_WRAPPED = (
+    "it closes over tensors or plain variables, or draws raw random numbers, which only tfgc's own wrapper "
+    "follows: leave wrap out"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """What a block runs.
+
+    Attributes:
+        fn: The function.
+        name: What messages call it.
+        replay_fn: What the second run calls: `fn`, or the same function whose parts are blocks, to be recomputed in
+            turn.
+        wrap: What makes a pure function recomputed: None for tfgc's own, or `tf.recompute_grad`.
+        cache_key: Gives what else the function's Python code depends on, as a hashable value; when that changes the
+            function is traced again. None where that is not known.
+        captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
+            is not compiled.
+    """
+
+    fn: Callable
+    name: str
+    replay_fn: Callable
+    wrap: Callable | None = None
+    cache_key: Callable[[], Hashable] | None = None
+    captures_vary: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Counterpart:
+    """Another block that does the same with other variables, so that what was found out and traced there serves here.
+
+    Attributes:
+        calls: What is known of that block's calls.
+        names: For each of its variables and layers, by id, the one in its place here.
+        alike: Whether both still do the same.
+    """
+
+    calls: "KnownCalls"
+    names: dict[int, Any]
+    alike: Callable[[], bool]
+
+    def of(self, things: Any) -> list[Any] | None:
+        """The counterparts of variables or layers; None if one of them has none."""
+        found = [self.names.get(id(thing)) for thing in things]
+        return None if any(thing is None for thing in found) else found
+
+
+class Call:
+    """One call: its arguments, and the kind that it is of.
+
+    Attributes:
+        key: Equal for calls of one kind.
+        compiled: Whether it is to run by `tf.function`s, if it can.
+        surroundings: Keras's state around the call.
+        run_plainly: Runs the function as it is.
+    """
+
+    def __init__(self, function: Function, args: tuple, kwargs: dict, by_shape: bool, compiled: bool) -> None:
+        self.surroundings = private_api.CallState()
+        self.compiled = compiled
+        self._function, self._args, self._kwargs = function, args, kwargs
+        self._tensors: list[tf.Tensor] | None = None
+        self._packing: Packing | None = None
+        # A compiled recomputation holds the plain variables that it reads, of which each replica has its own.
+        replica = private_api.replica() if tf.executing_eagerly() else None
+        settings = () if function.cache_key is None else function.cache_key()
+        self._around = (self.surroundings.key, compiled, replica, settings)
+        self.set_key(by_shape)
+
+    def set_key(self, by_shape: bool) -> None:
+        """Set `key`, with or without the sizes of the tensors."""
+        # A call on nothing but eager tensors and flags is looked up without a packing, which would cost more.
+        plain = _plain_key(self._args, self._kwargs, by_shape) if self.compiled else None
+        self.is_hashable = plain is not None or self.packing.is_hashable
+        if plain is None:
+            plain = self.packing.key, self.packing.shapes if by_shape else None
+        self.key = (plain, self._around)
+
+    @property
+    def packing(self) -> Packing:
+        """The structure of the arguments."""
+        if self._packing is None:
+            self._packing = Packing((self._args, self._kwargs))
+            self._tensors = self._packing.take_tensors()
+        return self._packing
+
+    @property
+    def tensors(self) -> list[tf.Tensor]:
+        """The tensors of the arguments, in the order of `packing`."""
+        return list(self._args) if self._tensors is None else self._tensors
+
+    def run_plainly(self) -> Any:
+        """Run the function as it is."""
+        return self._function.fn(*self._args, **self._kwargs)
+
+
+def _plain_key(args: tuple, kwargs: dict, by_shape: bool) -> Hashable | None:
+    """A key for calls on nothing but eager tensors and flags; None for all others."""
+    if not all(isinstance(x, tf.Tensor) and not tensor_attributes.attributes(x) for x in args):
+        return None
+    if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
+        return None
+    shapes = map(private_api.shape_of, args)
+    sizes = tuple(shapes) if by_shape else tuple(map(len, shapes))
+    return tuple(x.dtype for x in args), sizes, tuple(kwargs.items())
+
+
+class KnownCalls:
+    """What each kind of call of a function touches, or the compiled functions that run it.
+
+    Args:
+        function: The function.
+        shared: A block that does the same with other variables, whose traces serve here, too.
+    """
+
+    def __init__(self, function: Function, shared: Counterpart | None = None) -> None:
+        self.function = function
+        self._shared = shared
+        self._known: dict[Hashable, Effects | AnyRecomputation] = {}
+        self._by_shape = False
+
+    def call(self, args: tuple, kwargs: dict, compiled: bool) -> Call:
+        """A call of the function."""
+        return Call(self.function, args, kwargs, self._by_shape, compiled)
+
+    def can_be_compiled(self, call: Call) -> bool:
+        """Whether a compiled call is known, or may become so: a trace would freeze what may differ next time."""
+        return call.key in self._known or (call.is_hashable and self._has_room)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._known) < _MOST_COMPILED
+
+    def find(self, call: Call) -> AnyRecomputation | None:
+        """How to run a call of a kind that is known; None if it is not, or in a graph."""
+        known = self._known.get(call.key) if tf.executing_eagerly() else None
+        return self._uncompiled(call, known) if isinstance(known, Effects) else known
+
+    def look(self, call: Call) -> AnyRecomputation:
+        """Look at what a call touches, remember that for eager calls of its kind, and return how to run it."""
+        shared = self._from_counterpart(call)
+        if isinstance(shared, SharedTrace):
+            self._known[call.key] = shared
+            return shared
+        try:
+            effects = shared or side_effects.discover(self.function.fn, call.packing)
+        except Exception as error:  # The plain run that follows raises what is the user's mistake.
+            obstacle = f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on tensors"
+            return self._uncompiled(call, Effects((), obstacle=obstacle))
+        if self.function.wrap is not None and (effects.captured or effects.variables or effects.draws):
+            effects = dataclasses.replace(effects, obstacle=_WRAPPED)
+        if call.compiled and self._can_be_traced(effects):
+            compiled = CompiledRecomputation(self._recomputation(call, effects))
+            self._known[call.key] = compiled
+            return compiled
+        recomputation = self._uncompiled(call, effects)
+        if effects.chooses:
+            # The next call chooses again, and may then touch other things.
+            return recomputation
+        traced = isinstance(recomputation, TracedReplay) and call.is_hashable and self._has_room
+        # Its first run sees what Python holds by then, so the traced second one must not be older.
+        if traced and self.function.cache_key is not None and not effects.constants and not effects.captured:
+            self._known[call.key] = recomputation
+        else:
+            # What it closes over is looked up again when it matters, instead of being kept alive.
+            self._known[call.key] = dataclasses.replace(effects, captured=())
+        return recomputation
+
+    def look_by_shape(self, call: Call) -> AnyRecomputation:
+        """Look again, and from now on at each size: for another one the function read a variable not seen before."""
+        self._by_shape, self._shared = True, None
+        call.set_key(by_shape=True)
+        return self.look(call)
+
+    def _can_be_traced(self, effects: Effects) -> bool:
+        varies = effects.captured or effects.chooses or (effects.constants and self.function.captures_vary)
+        return effects.obstacle is None and not varies
+
+    def _recomputation(self, call: Call, effects: Effects) -> Recomputation:
+        function = self.function
+        return Recomputation(function.fn, function.replay_fn, call.packing, effects, call.surroundings, function.name)
+
+    def _uncompiled(self, call: Call, effects: Effects) -> Recomputation | TracedReplay:
+        recomputation = self._recomputation(call, effects)
+        return TracedReplay(recomputation) if effects.draws and tf.executing_eagerly() else recomputation
+
+    def _from_counterpart(self, call: Call) -> Effects | SharedTrace | None:
+        """What the counterpart knows of such a call, with the variables of this block; None if that is nothing."""
+        shared = self._shared
+        if shared is None or not shared.alike():
+            return None
+        known = shared.calls._known.get(call.key)
+        effects = known if known is None or isinstance(known, Effects) else known.effects
+        if effects is None or effects.obstacle is not None or effects.variables:
+            return None
+        reads, writes = shared.of(effects.reads), shared.of(effects.writes)
+        if reads is None or writes is None:
+            return None
+        effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
+        return SharedTrace(known, effects, shared.of) if isinstance(known, CompiledRecomputation) else effects

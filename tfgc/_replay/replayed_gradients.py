@@ -1,0 +1,102 @@
+"""Attach gradients that come from a second run to the results of the first run."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._pure import replay_checksums
+from tfgc._pure.functional import Run
+from tfgc._replay.forward_backward import AnyRecomputation
+
+COPIED_BRANCH = (
+    "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
+    "that branch or body, which holds nothing of what was stored. It makes such a copy for a "
+    "tf.autodiff.ForwardAccumulator inside a tf.function. Either call a function there that is not recomputed "
+    "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
+    "tf.function"
+)
+
+
+def sources(inputs: Sequence[tf.Tensor], n_arguments: int, variables: Sequence[keras.Variable]) -> list[int]:
+    """Positions of the inputs that some gradient may flow to: arguments, then the values of variables."""
+    flows = [x.dtype.is_floating or x.dtype.is_complex for x in inputs]
+    for i, variable in enumerate(variables, start=n_arguments):
+        flows[i] &= bool(variable.trainable)
+    if tf.executing_eagerly():
+        # Every tape that could ask is active by now. In a graph, unused gradients are pruned.
+        for i, x in enumerate(inputs[:n_arguments]):
+            flows[i] &= private_api.is_recorded([x])
+    return [i for i, f in enumerate(flows) if f]
+
+
+def attach(run: Run, recomputation: AnyRecomputation, inputs: list[tf.Tensor], sources: list[int]) -> list[tf.Tensor]:
+    """The tensors of `run`, with gradients that come from a replay."""
+    effects = recomputation.effects
+    arguments = [inputs[i] for i in sources]
+    arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
+    positions = run.differentiable
+    if not arguments or not positions:
+        return run.tensors
+    tensors = list(run.tensors)
+    if tf.executing_eagerly():
+        # What is attached to an argument must not live as long as the tape does.
+        inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
+    replay = _Replay(recomputation, inputs, sources, run)
+
+    @tf.custom_gradient
+    def attached(*_: tf.Tensor) -> Any:
+        results = [tensors[i] for i in positions]
+        return [tf.stop_gradient(x) for x in results] if tf.executing_eagerly() else results, replay.backward
+
+    for i, tensor in zip(positions, attached(*arguments)):
+        tensors[i] = tensor
+    return tensors
+
+
+class _Replay:
+    """What a tape keeps of a first run: all that its replay needs, and none of its results."""
+
+    def __init__(self, recomputation: AnyRecomputation, inputs: list[tf.Tensor], sources: list[int], run: Run) -> None:
+        self._recomputation, self._inputs, self._sources = recomputation, inputs, sources
+        self._first, self._checksums, self._draws = run.without_tensors(), run.checksums, run.draws
+        self._captures = graph_building.captures_so_far()
+
+    def backward(self, *upstream: tf.Tensor) -> Any:
+        """The gradients of the arguments of `attached`, given those of its results."""
+        name, first = self._recomputation.name, self._first
+        if not graph_building.can_reach(self._captures):
+            raise UnsupportedModelError(COPIED_BRANCH.format(name))
+        with graph_building.redirect_captures(self._captures):
+            gradients, again = self._recomputation.backward(self._inputs, self._sources, first, upstream, self._draws)
+            if not self._checksums:
+                return gradients
+            layers = [layer for layer, _ in first.labels]
+            return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
+
+
+def wrapped(
+    wrap: Callable, recomputation: AnyRecomputation, inputs: list[tf.Tensor], sources: list[int]
+) -> tuple[Run, list[tf.Tensor]]:
+    """A first run, and its tensors with gradients by another wrapper: the recomputation is a pure function by now."""
+    runs: list[Run] = []
+
+    def pure(*values: tf.Tensor) -> list[tf.Tensor]:
+        filled = list(inputs)
+        for i, value in zip(sources, values):
+            filled[i] = value
+        with recomputation.surroundings.reentered() if runs else contextlib.nullcontext():
+            run = recomputation.forward(filled)
+        if not runs:
+            runs.append(run)
+        return [run.tensors[i] for i in run.differentiable]
+
+    outputs = wrap(pure)(*(inputs[i] for i in sources))
+    tensors = list(runs[0].tensors)
+    for i, tensor in zip(runs[0].differentiable, outputs):
+        tensors[i] = tensor
+    return runs[0], tensors
