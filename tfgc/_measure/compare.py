@@ -42,7 +42,7 @@ def compare(
     plans: PlanLike | Iterable[PlanLike] = (),
     budget: int | str | None = None,
     image_size: int | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     steps: int = 5,
     modes: str | Sequence[str] = ("compiled", "graph"),
     memory_limit: int | None = None,
@@ -141,7 +141,7 @@ def plan_cases(
     *,
     plans: PlanLike | Iterable[PlanLike] = (),
     budget: int | str | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
 ) -> list[Case]:
     """The cases that `compare` measures; raises before anything is run."""
     batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
@@ -163,8 +163,13 @@ def plan_cases(
     if budget is not None and not any("budget" in choice["options"] for choice in chosen):
         able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
         raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
-    common = {"batch_size": batch_size, "steps": steps, "memory_limit": memory_limit, "input_shapes": input_shapes}
-    ways = [({"case": case}, mode) for case, mode in BASELINES]
+    common: dict[str, Any] = {
+        "batch_size": batch_size,
+        "steps": steps,
+        "memory_limit": memory_limit,
+        "input_shapes": input_shapes,
+    }
+    ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in BASELINES]
     ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
     return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
 

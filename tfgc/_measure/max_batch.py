@@ -32,7 +32,7 @@ def max_batch(
     *,
     strategy: str | Callable[..., Plan] | None = None,
     image_size: int | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     optimizer: keras.Optimizer | str | None = None,
     confirm: bool = True,
     steps: int = 3,
@@ -91,7 +91,8 @@ def max_batch(
     if image_size is not None:
         image_size = check_int("image_size", image_size)
     job = MaxBatchJob(
-        network, (build, image_size), _checked(budget), *_chosen(strategy, options, budget), input_shapes,
+        network, (build, image_size), _checked(budget), *_chosen(strategy, options, budget),
+        None if input_shapes is None else dict(input_shapes),
         _serialized(optimizer),
     )  # fmt: skip
     if on_start is not None:

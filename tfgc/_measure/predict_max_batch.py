@@ -118,7 +118,9 @@ def _on_line(need: Callable[[int], tuple[int, int]], first: int, second: int, bu
     return MOST if b <= a else int(first + (budget - a) * (second - first) / (b - a))
 
 
-def _graph(model: keras.Model, batch: int, input_shapes: Mapping[str, tuple[int, ...]] | None, loss: str) -> Graph:
+def _graph(
+    model: keras.Model, batch: int, input_shapes: Mapping[str, tuple[int | None, ...]] | None, loss: str
+) -> Graph:
     return annotated.graph_of(model, batch, input_shapes, None, whole_step=True, loss=loss)
 
 
