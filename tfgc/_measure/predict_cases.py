@@ -8,6 +8,7 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Segmentation
 from tfgc._errors import PlanMismatchError, TfgcError
 from tfgc._planning import annotated, planner, sweep
 from tfgc._records.front import FrontRecord
@@ -66,7 +67,7 @@ def _given(model: keras.Model, job: PredictionJob) -> dict[str, Plan]:
     return given
 
 
-def parts(plan: Plan) -> tuple[SegmentSummary, ...]:
+def parts(plan: Segmentation) -> tuple[SegmentSummary, ...]:
     """The segments of a plan, as they are drawn."""
     return tuple(
         SegmentSummary(
