@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from tfgc._core.cotangents import CotangentFlow
-from tfgc._core.graph import Graph, Ref
+from tfgc._core.graph import Graph
+from tfgc._core.tensors import Ref
 
 
 class Buffers:

@@ -8,7 +8,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfgc._core.graph import Graph, Ref
+from tfgc._core.graph import Graph
+from tfgc._core.tensors import Ref
 
 
 class CotangentChanges(NamedTuple):

@@ -4,7 +4,8 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from tfgc._core.graph import Node, Ref, Spec, itemsize
+from tfgc._core.graph import Node
+from tfgc._core.tensors import Ref, Spec, itemsize
 
 _NEVER = -1  # where an output of the graph is last read
 

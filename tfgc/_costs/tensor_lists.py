@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._core.graph import itemsize
+from tfgc._core.tensors import itemsize
 
 
 class Loops:
