@@ -237,7 +237,7 @@ def test_a_layer_whose_shape_depends_on_values_is_named(layer, shape):
     with pytest.raises(tfgc.OptionError) as raised:
         tfgc.plan(model, 4, budget="1GB")
     assert str(raised.value) == (
-        f"'picked': it {told}, so its bytes cannot be known ahead. Give it a fixed size, or apply it to the data "
+        f"'picked': it {told}, so its bytes cannot be known in advance. Give it a fixed size, or apply it to the data "
         "before the model; strategy='uniform' and 'manual' need no sizes"
     )
     with pytest.warns(tfgc.OpenSizesWarning) as caught:
@@ -297,10 +297,10 @@ def test_explain_says_that_all_is_kept_until_sizes_are_known():
     assert [segment.mode for segment in kept.segments] == ["keep"]
     unknown = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
     said = " ".join(kept.explain().split())
-    assert f"{unknown} All is kept until then, which never needs more than plain training." in said
+    assert f"{unknown} Until then everything is kept, which never needs more than plain training." in said
     said = " ".join(tfgc.plan(model, strategy="uniform", segments=3).explain().split())
     assert unknown in said
-    assert "All is kept" not in said
+    assert "everything is kept" not in said
 
 
 def test_sizes_once_known_give_the_plan_of_least_peak():
