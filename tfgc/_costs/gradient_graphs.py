@@ -67,7 +67,7 @@ class Footprint:
     backward: tuple[int, ...]
     views: tuple[int | None, ...]
     takes: int | None
-    passes: tuple[int | None, ...]
+    passes: tuple[int, ...]
     flops: int
     backward_flops: int
     coupled: bool
@@ -263,12 +263,13 @@ def _taken(
     return found
 
 
-def _passed(call: Call, buffers: _Buffers) -> tuple[int | None, ...]:
+def _passed(call: Call, buffers: _Buffers) -> tuple[int, ...]:
     """Inputs whose gradient is an upstream gradient, handed on as it is."""
     upstream = _refs(call.upstream)
     given = zip(call.sources, call.gradients)
     handed = [s for s, g in given if isinstance(g, tf.Tensor) and buffers.root(g).ref() in upstream]
-    return tuple(_find(call.inputs, source) for source in handed)
+    positions = (_find(call.inputs, source) for source in handed)
+    return tuple(i for i in positions if i is not None)
 
 
 def _workspace(op: tf.Operation) -> int:

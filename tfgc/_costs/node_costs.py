@@ -189,8 +189,8 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
     """The `Cost` of a node whose call was read, with its tensors by name."""
     refs = tuple(dict.fromkeys(node.inputs))
 
-    def at(positions: Iterable[int | None]) -> tuple[Ref | None, ...]:
-        return tuple(None if i is None else refs[i] for i in positions)
+    def at(positions: Iterable[int]) -> tuple[Ref, ...]:
+        return tuple(refs[i] for i in positions)
 
     return Cost(
         keeps=(*at(footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
@@ -199,7 +199,7 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
         keeping=footprint.keeping,
         backward=footprint.backward,
         passes=at(footprint.passes),
-        views=at(footprint.views),
+        views=tuple(None if i is None else refs[i] for i in footprint.views),
         takes=None if footprint.takes is None else refs[footprint.takes],
         flops=footprint.flops,
         backward_flops=footprint.backward_flops,
