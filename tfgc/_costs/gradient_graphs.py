@@ -2,31 +2,22 @@
 
 An operation is *late* if it depends on an upstream gradient (through data or
 control edges) and *early* otherwise. What a late operation reads of the early ones is
-what the forward pass keeps. Buffers, not tensors, are counted: an operation
-that only renames its input makes none, an elementwise one takes over an input that dies there,
-as TensorFlow's kernels do. Only static shapes are read; nothing is allocated.
+what the forward pass keeps. Buffers, not tensors, are counted (`tensor_buffers`). Only static
+shapes are read; nothing is allocated.
 
 Known weakness: a kernel's private workspace is not in the graph and counts
 as nothing. Operations run in the order in which they were traced.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import batch_coupling, flop_counts, tensor_lists
-from tfgc._costs.flop_counts import SHAPE_ONLY, VIEWS
-
-_IN_PLACE = frozenset(
-    ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]
-    + ["Sign"]
-    + ["Relu", "Relu6", "ReluGrad", "Relu6Grad", "LeakyRelu", "LeakyReluGrad", "Elu", "EluGrad", "Selu", "SeluGrad"]
-    + ["Tanh", "TanhGrad", "Sigmoid", "SigmoidGrad", "Softplus", "SoftplusGrad", "Softsign", "Softmax", "LogSoftmax"]
-    + ["Square", "SquaredDifference", "Sqrt", "SqrtGrad", "Rsqrt", "RsqrtGrad", "Reciprocal", "Erf", "Erfc", "Pow"]
-    + ["Maximum", "Minimum", "SelectV2", "ClipByValue", "Floor", "Round", "LogicalAnd", "LogicalNot", "Xdivy", "Xlogy"]
-)
+from tfgc._costs import batch_coupling, flop_counts, tensor_buffers
+from tfgc._costs.flop_counts import SHAPE_ONLY
+from tfgc._costs.tensor_buffers import Buffers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,24 +66,25 @@ class Footprint:
 
 def footprint(call: Call) -> Footprint:
     """Return the `Footprint` of a traced call."""
-    operations, buffers = _classified(call), _Buffers(call)
+    weights = [g for g in call.gradients[len(call.sources) :] if isinstance(g, tf.Tensor)]
+    operations, buffers = _classified(call), Buffers(call.graph, weights, call.upstream)
     inputs, outputs, upstream = (
         [buffers.root(t) for t in tensors] for tensors in (call.inputs, call.outputs, call.upstream)
     )
     at_input, at_output = _refs(inputs), _refs(outputs)
     kept = _kept(operations, buffers)
     internal = {ref: n for ref, n in kept.items() if ref not in at_input and ref not in at_output and n}
-    workspaces = tuple(_workspace(op) for op in operations.forward if _workspace(op))
+    workspaces = tuple(tensor_buffers.workspace(op) for op in operations.forward if tensor_buffers.workspace(op))
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = _refs(buffers.root(t) for t in operations.gradients)
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
         kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
         internal=(*internal.values(), *(workspaces if operations.late else ())),
-        forward=(*workspaces, *_trace(operations.forward, buffers, {}, at_output)),
-        keeping=(*workspaces, *_trace(operations.early, buffers, {}, {*at_output, *kept})),
+        forward=(*workspaces, *tensor_buffers.trace(operations.forward, buffers, {}, at_output)),
+        keeping=(*workspaces, *tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})),
         # Workspaces are there until the end of the backward pass.
-        backward=_trace(operations.late, buffers, to_free, gradients),
+        backward=tensor_buffers.trace(operations.late, buffers, to_free, gradients),
         views=tuple(_find(inputs, root) for root in outputs),
         takes=_taken(operations, buffers, inputs, outputs),
         passes=_passed(call, buffers),
@@ -150,34 +142,7 @@ def _classified(call: Call) -> _Operations:
     )
 
 
-class _Buffers:
-    """Which tensors of a call share a buffer, and the bytes of each."""
-
-    def __init__(self, call: Call) -> None:
-        self._roots: dict[Any, tf.Tensor] = {}
-        # Gradients of weights are counted apart: they are no activations.
-        weights = [self.root(g) for g in call.gradients[len(call.sources) :] if isinstance(g, tf.Tensor)]
-        self._sizes = {t.ref(): 0 for t in weights if t.ref() not in _refs(call.upstream)}
-        self._loops = tensor_lists.Loops(call.graph)
-
-    def root(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor that `tensor` renames, or itself."""
-        key = tensor.ref()
-        if key not in self._roots:
-            source = _renamed(tensor)
-            self._roots[key] = tensor if source is None else self.root(source)
-        return self._roots[key]
-
-    def bytes(self, tensor: tf.Tensor) -> int:
-        """Bytes of the buffer that a tensor which renames no other one has."""
-        key = tensor.ref()
-        if key not in self._sizes:
-            lists = tensor.dtype == tf.variant
-            self._sizes[key] = self._loops.list_bytes(tensor) if lists else tensor_lists.tensor_bytes(tensor)
-        return self._sizes[key]
-
-
-def _kept(operations: _Operations, buffers: _Buffers) -> dict[Any, int]:
+def _kept(operations: _Operations, buffers: Buffers) -> dict[Any, int]:
     """Bytes of each buffer that the backward pass reads."""
     kept = {}
     for op in operations.late:
@@ -190,69 +155,18 @@ def _kept(operations: _Operations, buffers: _Buffers) -> dict[Any, int]:
     return kept
 
 
-def _trace(
-    operations: Sequence[tf.Operation], buffers: _Buffers, there: Mapping[Any, int], stays: Iterable[Any]
-) -> tuple[int, ...]:
-    """Signed bytes of the buffers that come and go while `operations` run.
-
-    Args:
-        operations: What runs, in order.
-        buffers: The buffers of the call.
-        there: Bytes of the buffers that are there before, by tensor.
-        stays: Tensors whose buffers do not go.
-    """
-    last: dict[Any, int] = {}
-    for i, op in enumerate(operations):
-        if op.type not in SHAPE_ONLY:
-            last.update((buffers.root(t).ref(), i) for t in op.inputs)
-        for t in op.outputs:
-            last.setdefault(buffers.root(t).ref(), i)
-    ends: dict[int, list[Any]] = {}
-    for ref, i in last.items():
-        ends.setdefault(i, []).append(ref)
-    alive, signed = dict(there), []
-    for i, op in enumerate(operations):
-        dying = [ref for ref in ends.get(i, ()) if ref not in stays]
-        for t in op.outputs:
-            if _renamed(t) is not None:
-                continue
-            overwritten = _overwritten(op, t, buffers, alive, dying)
-            if overwritten is not None:
-                del alive[overwritten]
-            elif buffers.bytes(t):
-                signed.append(buffers.bytes(t))
-            alive[t.ref()] = buffers.bytes(t)
-        for ref in dying:
-            if ref in alive:
-                size = alive.pop(ref)
-                signed += [-size] if size else []
-    return tuple(signed)
-
-
-def _overwritten(
-    op: tf.Operation, output: tf.Tensor, buffers: _Buffers, alive: Mapping[Any, int], dying: Sequence[Any]
-) -> Any:
-    """The input whose buffer an in-place operation reuses for an output, or None."""
-    if op.type in _IN_PLACE:
-        for t in op.inputs:
-            ref = buffers.root(t).ref()
-            if ref in alive and ref in dying and alive[ref] == buffers.bytes(output):
-                return ref
-    return None
-
-
 def _taken(
-    operations: _Operations, buffers: _Buffers, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+    operations: _Operations, buffers: Buffers, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
 ) -> int | None:
     """The input over whose buffer a chain of in-place operations writes the first output."""
     if len(outputs) != 1 or len({t.ref() for t in inputs}) != len(inputs):
         return None
     readers: dict[Any, set[tf.Operation]] = {}
     for op in operations.forward:
-        for t in op.inputs if not op.outputs or _renamed(op.outputs[0]) is None else ():
+        for t in op.inputs if not op.outputs or tensor_buffers.renamed(op.outputs[0]) is None else ():
             readers.setdefault(buffers.root(t).ref(), set()).add(op)
     at, found = outputs[0], None
-    while at.op.type in _IN_PLACE and found is None:
+    while at.op.type in tensor_buffers.IN_PLACE and found is None:
         roots = map(buffers.root, at.op.inputs)
         same = [r for r in roots if buffers.bytes(r) == buffers.bytes(at) and r.dtype == at.dtype]
         same = [r for r in same if r.op not in operations.free and len(readers[r.ref()]) == 1]
@@ -263,39 +177,13 @@ def _taken(
     return found
 
 
-def _passed(call: Call, buffers: _Buffers) -> tuple[int, ...]:
+def _passed(call: Call, buffers: Buffers) -> tuple[int, ...]:
     """Inputs whose gradient is an upstream gradient, handed on as it is."""
     upstream = _refs(call.upstream)
     given = zip(call.sources, call.gradients)
     handed = [s for s, g in given if isinstance(g, tf.Tensor) and buffers.root(g).ref() in upstream]
     positions = (_find(call.inputs, source) for source in handed)
     return tuple(i for i in positions if i is not None)
-
-
-def _workspace(op: tf.Operation) -> int:
-    """Bytes that a kernel keeps for its gradient without showing them as an output.
-
-    On CPUs the pooling of oneDNN keeps the place of each maximum, in one byte for windows of up to 255.
-    """
-    if op.type != "MaxPool" or tf.config.list_physical_devices("GPU"):
-        return 0
-    return op.outputs[0].shape.num_elements() * (1 if max(op.get_attr("ksize")) < 16 else 4)
-
-
-def _renamed(tensor: tf.Tensor) -> tf.Tensor | None:
-    """The tensor whose buffer `tensor` merely renames, or None."""
-    op = tensor.op
-    if op.type in VIEWS:
-        return op.inputs[0]
-    if op.type == "IdentityN":
-        return op.inputs[tensor.value_index]
-    if op.type == "Mul":
-        # TensorFlow's optimizer drops a multiplication by one, such as the beta of silu.
-        for one, other in ((0, 1), (1, 0)):
-            scalar = op.inputs[one].shape.rank == 0 and op.inputs[one].op.type == "Const"
-            if scalar and tf.get_static_value(op.inputs[one]) == 1:
-                return op.inputs[other]
-    return None
 
 
 def _ancestors(tensors: Iterable[tf.Tensor]) -> set[tf.Operation]:

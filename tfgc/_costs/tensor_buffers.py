@@ -1,0 +1,132 @@
+"""Which tensors of a graph share a buffer, and how buffers come and go while its operations run.
+
+An operation that only renames its input makes no buffer; an elementwise one reuses that of an input that dies there, as
+TensorFlow's kernels do.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._costs import tensor_lists
+from tfgc._costs.flop_counts import SHAPE_ONLY, VIEWS
+
+IN_PLACE = frozenset(
+    ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]
+    + ["Sign", "Relu", "Relu6", "ReluGrad", "Relu6Grad", "LeakyRelu", "LeakyReluGrad", "Elu", "EluGrad", "Selu"]
+    + ["SeluGrad"]
+    + ["Tanh", "TanhGrad", "Sigmoid", "SigmoidGrad", "Softplus", "SoftplusGrad", "Softsign", "Softmax", "LogSoftmax"]
+    + ["Square", "SquaredDifference", "Sqrt", "SqrtGrad", "Rsqrt", "RsqrtGrad", "Reciprocal", "Erf", "Erfc", "Pow"]
+    + ["Maximum", "Minimum", "SelectV2", "ClipByValue", "Floor", "Round", "LogicalAnd", "LogicalNot", "Xdivy", "Xlogy"]
+)
+
+
+class Buffers:
+    """Which tensors share a buffer, and the bytes of each.
+
+    Args:
+        graph: The graph of the tensors.
+        weight_gradients: Tensors that count as nothing, since they are counted apart: they are no activations.
+        upstream: Those that count, even if they are the gradient of a weight.
+    """
+
+    def __init__(self, graph: Any, weight_gradients: Iterable[tf.Tensor], upstream: Sequence[tf.Tensor]) -> None:
+        self._roots: dict[Any, tf.Tensor] = {}
+        counted = {t.ref() for t in upstream}
+        roots = (self.root(g).ref() for g in weight_gradients)
+        self._sizes = {ref: 0 for ref in roots if ref not in counted}
+        self._loops = tensor_lists.Loops(graph)
+
+    def root(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor that `tensor` renames, or itself."""
+        key = tensor.ref()
+        if key not in self._roots:
+            source = renamed(tensor)
+            self._roots[key] = tensor if source is None else self.root(source)
+        return self._roots[key]
+
+    def bytes(self, tensor: tf.Tensor) -> int:
+        """Bytes of the buffer that a tensor which renames no other one has."""
+        key = tensor.ref()
+        if key not in self._sizes:
+            lists = tensor.dtype == tf.variant
+            self._sizes[key] = self._loops.list_bytes(tensor) if lists else tensor_lists.tensor_bytes(tensor)
+        return self._sizes[key]
+
+
+def trace(
+    operations: Sequence[tf.Operation], buffers: Buffers, there: Mapping[Any, int], stays: Iterable[Any]
+) -> tuple[int, ...]:
+    """Signed bytes of the buffers that come and go while `operations` run.
+
+    Args:
+        operations: What runs, in order.
+        buffers: The buffers of the call.
+        there: Bytes of the buffers that are there before, by tensor.
+        stays: Tensors whose buffers do not go.
+    """
+    last: dict[Any, int] = {}
+    for i, op in enumerate(operations):
+        if op.type not in SHAPE_ONLY:
+            last.update((buffers.root(t).ref(), i) for t in op.inputs)
+        for t in op.outputs:
+            last.setdefault(buffers.root(t).ref(), i)
+    ends: dict[int, list[Any]] = {}
+    for ref, i in last.items():
+        ends.setdefault(i, []).append(ref)
+    alive, signed = dict(there), []
+    for i, op in enumerate(operations):
+        dying = [ref for ref in ends.get(i, ()) if ref not in stays]
+        for t in op.outputs:
+            if renamed(t) is not None:
+                continue
+            overwritten = _overwritten(op, t, buffers, alive, dying)
+            if overwritten is not None:
+                del alive[overwritten]
+            elif buffers.bytes(t):
+                signed.append(buffers.bytes(t))
+            alive[t.ref()] = buffers.bytes(t)
+        for ref in dying:
+            if ref in alive:
+                size = alive.pop(ref)
+                signed += [-size] if size else []
+    return tuple(signed)
+
+
+def _overwritten(
+    op: tf.Operation, output: tf.Tensor, buffers: Buffers, alive: Mapping[Any, int], dying: Sequence[Any]
+) -> Any:
+    """The input whose buffer an in-place operation reuses for an output, or None."""
+    if op.type in IN_PLACE:
+        for t in op.inputs:
+            ref = buffers.root(t).ref()
+            if ref in alive and ref in dying and alive[ref] == buffers.bytes(output):
+                return ref
+    return None
+
+
+def workspace(op: tf.Operation) -> int:
+    """Bytes that a kernel keeps for its gradient without showing them as an output.
+
+    On CPUs the pooling of oneDNN keeps the place of each maximum, in one byte for windows of up to 255.
+    """
+    if op.type != "MaxPool" or tf.config.list_physical_devices("GPU"):
+        return 0
+    return op.outputs[0].shape.num_elements() * (1 if max(op.get_attr("ksize")) < 16 else 4)
+
+
+def renamed(tensor: tf.Tensor) -> tf.Tensor | None:
+    """The tensor whose buffer `tensor` merely renames, or None."""
+    op = tensor.op
+    if op.type in VIEWS:
+        return op.inputs[0]
+    if op.type == "IdentityN":
+        return op.inputs[tensor.value_index]
+    if op.type == "Mul":
+        # TensorFlow's optimizer drops a multiplication by one, such as the beta of silu.
+        for one, other in ((0, 1), (1, 0)):
+            scalar = op.inputs[one].shape.rank == 0 and op.inputs[one].op.type == "Const"
+            if scalar and tf.get_static_value(op.inputs[one]) == 1:
+                return op.inputs[other]
+    return None
