@@ -1,5 +1,6 @@
 """Every test starts from the same seeds and from Keras's default state."""
 
+import collections
 import gc
 import os
 
@@ -36,6 +37,21 @@ def fresh():
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """What `models.Traced` layers have printed since the last call: how often each ran, forward and backward."""
+    path = tmp_path / "lines"
+
+    def read():
+        counts = collections.Counter(path.read_text().split("\n") if path.exists() else [])
+        path.write_text("")
+        del counts[""]
+        return dict(counts)
+
+    read.path = path
+    return read
 
 
 def pytest_collection_modifyitems(items):

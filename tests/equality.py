@@ -17,6 +17,10 @@ import tfgc
 MODES = ("eager", "compiled", "graph")
 TOLERANCE = {"float32": 1e-5, "mixed_float16": 5e-3, "mixed_bfloat16": 5e-2, "float64": 1e-12}
 
+# On TF 2.18 the replayed operations survive, yet XLA's peak stays the plain one: not understood yet, and said in
+# docs/design/top.md.
+old_xla = pytest.mark.xfail(tf.__version__.startswith("2.18"), reason="XLA of TF 2.18 gains no memory here")
+
 
 class Step(NamedTuple):
     loss: float
@@ -118,6 +122,33 @@ def assert_equal(plain, ours, *, exact, policy="float32", allowed=0.0):
 def _dense(gradient):
     values = gradient[2] if isinstance(gradient, tuple) else gradient
     return np.asarray(values, "float64")
+
+
+def assert_same(plain, ours, tol, where, least=0.0):
+    """Equal structures; floats apart by `tol` of their norm (0: equal), or of 0.001 of the largest one beside them."""
+    if isinstance(plain, dict):
+        assert list(plain) == list(ours), where
+        norms = [_norm(value) for value in plain.values() if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
+        for key, value in plain.items():
+            assert_same(value, ours[key], tol, f"{where}, {key}", 1e-3 * max(norms, default=0.0))
+    elif isinstance(plain, list) and any(isinstance(value, list | dict | np.ndarray) for value in plain):
+        assert len(plain) == len(ours), where
+        for number, (a, b) in enumerate(zip(plain, ours)):
+            assert_same(a, b, tol, f"{where} {number}")
+    elif np.asarray(plain).dtype.kind == "f":
+        a, b = np.asarray(plain, "float64"), np.asarray(ours, "float64")
+        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), where)
+        error, allowed = (
+            _norm(b - a if np.isfinite(a).all() else np.nan_to_num(b) - np.nan_to_num(a)),
+            tol * max(_norm(a), least),
+        )
+        assert error <= allowed, f"{where}: differs by {error}, allowed {allowed}: {a} and {b}"
+    else:
+        np.testing.assert_array_equal(plain, ours, where)
+
+
+def _norm(array):
+    return np.linalg.norm(np.nan_to_num(np.asarray(array, "float64")))
 
 
 def worst(plain, other):

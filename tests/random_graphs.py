@@ -1,7 +1,8 @@
-"""Random graphs whose costs could be those of a layer, and all plans of a small graph."""
+"""Graphs without a model, by hand and at random, and all plans of a small graph."""
 
 import functools
 import itertools
+import random
 
 from hypothesis import strategies as st
 
@@ -11,9 +12,30 @@ from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._simulate import simulator
 
 
+def chain(sizes, batch_size=None):
+    """Nodes one after another, of so many floats each, without costs."""
+    nodes, last = [], Ref("x")
+    for i, size in enumerate(sizes):
+        nodes.append(Node(f"n{i}", (last,), (Spec((None, size)),)))
+        last = Ref(f"n{i}")
+    return Graph(tuple(nodes), {"x": Spec((None, 1))}, (last,), batch_size)
+
+
+def random_graph(seed, n=12):
+    """A graph without costs: nodes that read up to three earlier ones."""
+    rng = random.Random(seed)
+    nodes, made = [], [Ref("x")]
+    for i in range(n):
+        inputs = tuple(rng.sample(made, min(len(made), rng.randint(1, 3))))
+        outputs = tuple(Spec((None, rng.randint(1, 50))) for _ in range(rng.randint(1, 2)))
+        nodes.append(Node(f"n{i}", inputs, outputs))
+        made += [Ref(f"n{i}", k) for k in range(len(outputs))]
+    return Graph(tuple(nodes), {"x": Spec((None, 3))}, (made[-1], made[len(made) // 2]))
+
+
 @st.composite
 def graphs(draw, least=2, most=8, obstacles=False):
-    """Chains, skips and branches, several inputs and outputs, integers, views, costs told and not.
+    """Chains, skips and branches, several inputs and outputs, integers, views, with costs or without.
 
     Only the number of nodes is drawn by hypothesis, and shrinks; the rest comes from a seed
     that it draws, since its own draws make small and repeated graphs.

@@ -188,6 +188,15 @@ def test_tests_read_the_allocator_only_in_processes_of_their_own():
     assert readers == ["memory.py"]
 
 
+def test_no_test_module_is_imported_by_another():
+    """What several need lies beside them: models, graphs, how steps and memory are compared."""
+    for path in (ROOT / "tests").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+                assert not any(name.startswith("test_") for name in names), f"{path.name}: {names}"
+
+
 @pytest.mark.gate
 def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
     subprocess.run(

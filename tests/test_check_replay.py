@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
-from test_layer_calls import Subclassed, built
-from test_nested import halves, plan_for
+from models import Subclassed, built, everything, halves, plan_for
 
 import tfgc
 from tfgc._pure import replay_checksums
@@ -16,21 +15,6 @@ from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
-
-
-def everything():
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            L.Dense(8, activity_regularizer="l2"),
-            L.Dropout(0.5),
-            L.Dense(8),
-            L.BatchNormalization(momentum=0.5),
-            L.Dense(8, activation="tanh"),
-            L.GaussianNoise(0.1),
-            L.Dense(4),
-        ]
-    )
 
 
 def masked():

@@ -10,8 +10,7 @@ import keras
 import pytest
 import tensorflow as tf
 from compatibility_table import BATCH, MODES, ROWS
-from equality import TOLERANCE, assert_equal, fresh, noise, states, train
-from test_fit import assert_same
+from equality import TOLERANCE, assert_equal, assert_same, fresh, noise, states, train
 
 import tfgc
 

@@ -9,7 +9,7 @@ import memory
 import pytest
 import tensorflow as tf
 from equality import fresh
-from test_reading_models import nested, shared
+from models import nested, shared
 
 import tfgc
 from tfgc import NotReplayableWarning

@@ -24,7 +24,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import TOLERANCE, build_metrics, fresh, noise, states
+from equality import TOLERANCE, assert_same, build_metrics, fresh, noise, states
 
 import tfgc
 from tfgc._replay import forward_backward
@@ -448,33 +448,6 @@ def events(path):
             if "per_second" not in value.tag and value.tag != "keras":
                 found[f"{value.tag} at {event.step}"] = tf.make_ndarray(value.tensor)
     return found
-
-
-def assert_same(plain, ours, tol, where, least=0.0):
-    """Equal structures; floats apart by `tol` of their norm (0: equal), or of 0.001 of the largest one beside them."""
-    if isinstance(plain, dict):
-        assert list(plain) == list(ours), where
-        norms = [norm(value) for value in plain.values() if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
-        for key, value in plain.items():
-            assert_same(value, ours[key], tol, f"{where}, {key}", 1e-3 * max(norms, default=0.0))
-    elif isinstance(plain, list) and any(isinstance(value, list | dict | np.ndarray) for value in plain):
-        assert len(plain) == len(ours), where
-        for number, (a, b) in enumerate(zip(plain, ours)):
-            assert_same(a, b, tol, f"{where} {number}")
-    elif np.asarray(plain).dtype.kind == "f":
-        a, b = np.asarray(plain, "float64"), np.asarray(ours, "float64")
-        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), where)
-        error, allowed = (
-            norm(b - a if np.isfinite(a).all() else np.nan_to_num(b) - np.nan_to_num(a)),
-            tol * max(norm(a), least),
-        )
-        assert error <= allowed, f"{where}: differs by {error}, allowed {allowed}: {a} and {b}"
-    else:
-        np.testing.assert_array_equal(plain, ours, where)
-
-
-def norm(array):
-    return np.linalg.norm(np.nan_to_num(np.asarray(array, "float64")))
 
 
 def cells():

@@ -5,40 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
+from models import Subclassed, built
 
 import tfgc
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
 TOKENS = tf.constant(np.random.default_rng(3).integers(0, 4, (8, 6)), "int32")
-
-
-class Residual(L.Layer):
-    """A block with randomness, statistics, a loss and a sublayer that is built late."""
-
-    def __init__(self, units, **kwargs):
-        super().__init__(**kwargs)
-        self.first = L.Dense(units, activation="relu", activity_regularizer="l2")
-        self.norm = L.BatchNormalization(momentum=0.5)
-        self.drop = L.Dropout(0.4)
-        self.second = L.Dense(8, name="out")
-
-    def call(self, x, training=None):
-        y = self.drop(self.norm(self.first(x), training=training), training=training)
-        self.add_loss(0.01 * keras.ops.mean(y**2))
-        return x + self.second(y)
-
-
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.blocks = [Residual(16, name=f"block_{i}") for i in range(3)]
-        self.head = L.Dense(4)
-
-    def call(self, x, training=None):
-        for block in self.blocks:
-            x = block(x, training=training)
-        return self.head(x)
 
 
 class TransformerLayer(L.Layer):
@@ -80,16 +53,6 @@ def functional_with_transformer_layers():
     for i in range(3):
         x = TransformerLayer(8, 2, name=f"layer_{i}")(x, padding_mask=keras.ops.not_equal(inputs, 0))
     return keras.Model(inputs, L.Dense(4)(x[:, 0]))
-
-
-def built(kind, x):
-    def build():
-        model = kind()
-        model(x)
-        keras.utils.set_random_seed(11)
-        return model
-
-    return build
 
 
 CASES = {

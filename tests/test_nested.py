@@ -8,16 +8,13 @@ import random
 
 import keras
 import memory
+import models
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_run_counts
-import test_segment_calls as segments
-import test_stateful_layers as layers
-from equality import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, plain_steps, states, train
-from test_plan import chain
-from test_reading_models import ops_as_layers, unet
-from test_replay_starts_late import old_xla, step_of
+from equality import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, old_xla, plain_steps, states, train
+from models import again, halves, keep, nest, plan_for, run_traced, step_of, traced_chain
+from random_graphs import chain
 
 import tfgc
 from tfgc import Plan, PlanMismatchError, Segment, TfgcError
@@ -28,28 +25,6 @@ from tfgc._tracing import keras_graph
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
 THREE = pytest.mark.parametrize("mode", MODES)
-lines = test_run_counts.lines
-
-
-def again(*nodes):
-    return Segment(nodes)
-
-
-def keep(*nodes):
-    return Segment(nodes, "keep")
-
-
-def nest(*inner):
-    return Segment(tuple(n for s in inner for n in s.nodes), inner=Plan(inner, "by hand", ()))
-
-
-def halves(nodes):
-    """The first half nested, then half of the rest nested, and so on; the last node kept."""
-    done = []
-    while len(nodes) > 1:
-        half, nodes = nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]
-        done.append(nest(*halves(half)) if len(half) > 1 else again(*half))
-    return [*done, keep(*nodes)]
 
 
 def anyhow(nodes, rng):
@@ -70,10 +45,6 @@ def anyhow(nodes, rng):
 
 def depth(segments):
     return max(0 if s.inner is None else 1 + depth(s.inner.segments) for s in segments)
-
-
-def plan_for(graph, segments):
-    return Plan(tuple(segments), "by hand", describe(graph))
 
 
 def enable(model, split, mode):
@@ -115,10 +86,10 @@ WORK = {
 @pytest.mark.parametrize(("name", "mode"), in_turn(WORK))
 def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
     split, expected = WORK[name]
-    model = test_run_counts.chain(lines, "y" * len(expected))
+    model = traced_chain(lines, "y" * len(expected))
     enable(model, lambda _: split, mode)
     for _ in range(2):
-        test_run_counts.run(model, mode)
+        run_traced(model, mode)
         found = lines()
         assert "".join(str(found[f"forward l{i}"]) for i in range(len(expected))) == expected
         assert {n for k, n in found.items() if k.startswith("backward")} == {1}
@@ -126,42 +97,43 @@ def test_each_node_runs_as_often_as_its_plan_says(name, mode, lines):
 
 @THREE
 def test_without_a_gradient_nothing_runs_twice(mode, lines):
-    model = test_run_counts.chain(lines)
+    model = traced_chain(lines)
     enable(model, lambda _: WORK["two_by_two"][0], mode)
-    test_run_counts.run(model, mode, lambda tape, y, model: y)
+    run_traced(model, mode, lambda tape, y, model: y)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_inner_segments_with_nothing_trainable_before_them_are_not_replayed(mode, lines):
     """In graphs the gradient that nobody reads is pruned instead, all but these prints."""
-    model = test_run_counts.chain(lines, "nyyy")
+    model = traced_chain(lines, "nyyy")
     enable(model, lambda _: [nest(again("l0"), again("l1"), keep("l2")), keep("l3")], mode)
-    test_run_counts.run(model, mode)
+    run_traced(model, mode)
     found = lines()
     assert [found[f"forward l{i}"] for i in range(4)] == [2, 3, 2, 1]
     assert "backward l0" not in found
 
 
-DATA = {**layers.DATA, **segments.MODELS}
-USES = {**layers.ROUNDING, segments.attention: 4 * 6 * 1.2e-7, layers.branches_draw_from_one_generator: 4 * 3 * 1.2e-7}
-BUILDS = [trap for trap in layers.TRAPS if trap not in (layers.masked, layers.convolution_bias_before_normalization)]
+USES = {**models.ROUNDING, models.branches_draw_from_one_generator: 4 * 3 * 1.2e-7}
+BUILDS = [
+    build for build in models.STATEFUL if build not in (models.masked, models.convolution_bias_before_normalization)
+]
 UNDER_XLA = [
-    layers.dropout,
-    layers.batch_normalization,
-    layers.auxiliary_losses,
-    layers.spectral_normalization,
-    layers.global_seed,
-    segments.embeddings,
+    models.dropout,
+    models.batch_normalization,
+    models.auxiliary_losses,
+    models.spectral_normalization,
+    models.global_seed,
+    models.embeddings,
 ]
 
 
 @pytest.mark.parametrize(
-    ("build", "mode"), in_turn([layers.masked, *BUILDS, segments.half_used, segments.embeddings, segments.attention])
+    ("build", "mode"), in_turn([models.masked, *BUILDS, models.half_used, models.embeddings, models.attention])
 )
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
 def test_halves_of_halves_train_as_the_plain_model(build, mode):
-    compare(build, DATA.get(build, X), Y, mode, halves, allowed=USES.get(build, 0.0))
+    compare(build, models.inputs_of(build), Y, mode, halves, allowed=USES.get(build, 0.0))
 
 
 @pytest.mark.gate
@@ -169,28 +141,30 @@ def test_halves_of_halves_train_as_the_plain_model(build, mode):
     "build",
     [
         pytest.param(
-            build, marks=[] if build in (layers.spectral_normalization, segments.embeddings) else pytest.mark.slow
+            build, marks=[] if build in (models.spectral_normalization, models.embeddings) else pytest.mark.slow
         )
         for build in UNDER_XLA
     ],
 )
 def test_halves_of_halves_under_xla(build):
-    compare(build, DATA.get(build, X), Y, "xla", halves)
+    compare(build, models.inputs_of(build), Y, "xla", halves)
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize(("seed", "mode"), in_turn(range(3), first=1))
 def test_any_nest_trains_as_the_plain_model(seed, mode):
-    compare(unet, noise(4, 16, 16, 3), [noise(4, 16, 16, 4)], mode, lambda nodes: anyhow(nodes, random.Random(seed)))
+    compare(
+        models.unet, noise(4, 16, 16, 3), [noise(4, 16, 16, 4)], mode, lambda nodes: anyhow(nodes, random.Random(seed))
+    )
 
 
 @THREE
 def test_many_small_ops_in_a_deep_nest(mode):
-    compare(ops_as_layers, noise(8, 6), [noise(8, 4)], mode, halves, allowed=4 * 4 * 1.2e-7)
+    compare(models.ops_as_layers, noise(8, 6), [noise(8, 4)], mode, halves, allowed=4 * 4 * 1.2e-7)
 
 
 @pytest.mark.parametrize(
-    ("build", "mode"), in_turn([layers.dropout, layers.batch_normalization, layers.auxiliary_losses])
+    ("build", "mode"), in_turn([models.dropout, models.batch_normalization, models.auxiliary_losses])
 )
 def test_mixed_precision(build, mode):
     keras.config.set_dtype_policy("mixed_float16")
@@ -198,7 +172,7 @@ def test_mixed_precision(build, mode):
 
 
 def test_the_nests_tested_are_deep():
-    names = [node.name for node in keras_graph.read(unet()).nodes]
+    names = [node.name for node in keras_graph.read(models.unet()).nodes]
     assert depth(halves(names)) == 2
     assert max(depth(anyhow(names, random.Random(seed))) for seed in range(3)) >= 3
 
@@ -210,9 +184,9 @@ def everything():
             L.Dense(8, activity_regularizer="l2"),
             L.Dropout(0.5),
             L.BatchNormalization(momentum=0.5),
-            layers.Penalised(),
+            models.Penalised(),
             L.Dense(4, activation="tanh"),
-            layers.Noisy(),
+            models.Noisy(),
             L.Dropout(0.5),
             L.Dense(4),
         ]
@@ -282,7 +256,7 @@ def test_plain_tf_variables_shared_by_inner_segments(mode):
         first, last = variables = [tf.Variable(2.0, name="first"), tf.Variable(0.5, name="last")]
 
         def scaled(*pairs):
-            return [x for size, v in pairs for x in (L.Dense(size), layers.PlainVariable(v))]
+            return [x for size, v in pairs for x in (L.Dense(size), models.PlainVariable(v))]
 
         model = fresh(
             lambda: keras.Sequential([keras.Input((8,)), *scaled((8, first), (8, first), (8, last), (4, last))])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise, train, worst
-from test_stateful_layers import DATA, TRAPS, Noisy, X, Y, dropout
+from models import STATEFUL, Noisy, X, Y, dropout, inputs_of
 
 import tfgc
 
@@ -18,11 +18,11 @@ REMAT = getattr(keras, "remat", None)  # Keras 3.9 and later
 needs_remat = pytest.mark.skipif(REMAT is None, reason="this Keras has no keras.remat")
 
 
-def differences(trap, wrapper):
+def differences(build, wrapper):
     """How far the first step's gradients are off, and which states end elsewhere."""
-    x = DATA.get(trap, X)
-    plain = train(fresh(trap), x, Y, steps=1)
-    model = fresh(trap)
+    x = inputs_of(build)
+    plain = train(fresh(build), x, Y, steps=1)
+    model = fresh(build)
     theirs = train(model, x, Y, steps=1, call=wrapper(model))
     moved = [k for k, v in plain[0].states.items() if not np.array_equal(v, theirs[0].states[k])]
     return worst(plain, theirs), moved, plain[0].loss == theirs[0].loss
@@ -37,7 +37,7 @@ WRONG = {
     "metric_inside": (0.0, "total", True),
     "global_seed": (0.01, "seed_generator_state", True),
 }
-BY_NAME = {trap.__name__: trap for trap in TRAPS}
+BY_NAME = {build.__name__: build for build in STATEFUL}
 
 
 @pytest.mark.parametrize("trap", WRONG)

@@ -1,35 +1,16 @@
 """Graphs, plans and strategies as plain data: no TensorFlow in here."""
 
 import json
-import random
 import subprocess
 import sys
 
 import pytest
+from random_graphs import chain, random_graph
 
 from tfgc import Graph, Plan, PlanMismatchError, Segment, TfgcError, strategies
 from tfgc._core.graph import Node, Ref, Spec
 from tfgc._core.node_order import order
 from tfgc._errors import OptionError
-
-
-def chain(sizes, batch_size=None):
-    nodes, last = [], Ref("x")
-    for i, size in enumerate(sizes):
-        nodes.append(Node(f"n{i}", (last,), (Spec((None, size)),)))
-        last = Ref(f"n{i}")
-    return Graph(tuple(nodes), {"x": Spec((None, 1))}, (last,), batch_size)
-
-
-def random_graph(seed, n=12):
-    rng = random.Random(seed)
-    nodes, made = [], [Ref("x")]
-    for i in range(n):
-        inputs = tuple(rng.sample(made, min(len(made), rng.randint(1, 3))))
-        outputs = tuple(Spec((None, rng.randint(1, 50))) for _ in range(rng.randint(1, 2)))
-        nodes.append(Node(f"n{i}", inputs, outputs))
-        made += [Ref(f"n{i}", k) for k in range(len(outputs))]
-    return Graph(tuple(nodes), {"x": Spec((None, 3))}, (made[-1], made[len(made) // 2]))
 
 
 def test_cuts_and_bytes_by_hand():

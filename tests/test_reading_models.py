@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import assert_equal, check_enabled, fresh, in_turn, noise, train
+from models import nested, ops_as_layers, shared, unet
 
 import tfgc
 from tfgc._errors import OptionError
@@ -13,51 +14,11 @@ from tfgc._tracing import keras_graph
 L = keras.layers
 
 
-def unet():
-    inputs = keras.Input((16, 16, 3))
-    x, skips = inputs, []
-    for filters in (4, 8):
-        x = L.Conv2D(filters, 3, padding="same", activation="relu")(x)
-        skips.append(x)
-        x = L.MaxPooling2D()(x)
-    x = L.Conv2D(8, 3, padding="same", activation="relu")(x)
-    for filters, skip in zip((8, 4), reversed(skips)):
-        x = L.Concatenate()([L.UpSampling2D()(x), skip])
-        x = L.BatchNormalization()(L.Conv2D(filters, 3, padding="same")(x))
-    return keras.Model(inputs, L.Conv2D(4, 1)(x), name="unet")
-
-
-def nested():
-    block = keras.Sequential([keras.Input((6,)), L.Dense(6), L.Dropout(0.3), L.Dense(6)], name="block")
-    inner_in = keras.Input((6,))
-    inner = keras.Model(inner_in, [block(inner_in), L.Dense(3)(inner_in)], name="inner")
-    inputs = keras.Input((6,))
-    a, b = inner(inputs)
-    c, d = inner(a)
-    return keras.Model(inputs, L.Concatenate()([a + c, b * d]))
-
-
 def nested_frozen_inference():
     """The transfer-learning idiom: the base is always called with training=False."""
     base = keras.Sequential([keras.Input((6,)), L.Dense(6), L.BatchNormalization(), L.Dropout(0.5)], name="base")
     inputs = keras.Input((6,))
     return keras.Model(inputs, L.Dense(4)(L.Dropout(0.2)(base(inputs, training=False))))
-
-
-def shared():
-    inputs = keras.Input((6,))
-    layer, norm = L.Dense(6), L.BatchNormalization(momentum=0.5)
-    x = norm(layer(inputs))
-    return keras.Model(inputs, L.Dense(4)(norm(layer(x))))
-
-
-def ops_as_layers():
-    inputs = keras.Input((6,))
-    x = L.Dense(6)(inputs)
-    y = keras.ops.tanh(x) + x * 2.0
-    left, right = keras.ops.split(y, 2, axis=-1)
-    z = keras.ops.concatenate([left - right, keras.ops.mean(y, axis=-1, keepdims=True)], axis=-1)
-    return keras.Model(inputs, L.Dense(4)(z[:, 1:]))
 
 
 def dictionaries():

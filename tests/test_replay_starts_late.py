@@ -11,7 +11,8 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, noise, old_xla
+from models import step_of
 
 import tfgc
 from tfgc._framework import backward_order
@@ -21,18 +22,6 @@ def deep():
     return keras.Sequential(
         [keras.Input((32, 32, 8)), *(keras.layers.Conv2D(8, 3, padding="same", activation="tanh") for _ in range(16))]
     )
-
-
-def step_of(model, jit_compile):
-    variables = [v.value for v in model.trainable_variables]
-
-    @tf.function(jit_compile=jit_compile)
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True) ** 2)
-        return tape.gradient(loss, variables)
-
-    return step
 
 
 def wide():
@@ -52,11 +41,6 @@ def made(build, segments, jit_compile):
 
 def peak_of(build, segments, jit_compile):
     return memory.peak(*made(build, segments, jit_compile))
-
-
-# On TF 2.18 the replayed operations survive (the next test passes there), yet XLA's peak stays the plain
-# one on this model: not understood yet, and said in docs/design/top.md.
-old_xla = pytest.mark.xfail(tf.__version__.startswith("2.18"), reason="XLA of TF 2.18 gains no memory here")
 
 
 @pytest.mark.parametrize(

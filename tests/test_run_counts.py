@@ -1,77 +1,21 @@
 """Count how often each layer runs, forward and backward, from a table.
 
-Layers print their name to a file when they run: once in `call`, and once more
-in a gradient of their own. Printing is the one side effect that tfgc allows to happen
-twice, so the lines are the work that was done.
+The layers are `models.Traced`, which print their name when they run.
 """
-
-import collections
 
 import keras
 import pytest
 import tensorflow as tf
 from equality import MODES, in_turn, noise
+from models import Traced, run_traced, traced_chain
 
 import tfgc
 
 X = noise(4, 3)
 
 
-class Traced(keras.layers.Layer):
-    """Scales its input by a weight, or by a constant; tells when it runs."""
-
-    def __init__(self, path, *, weight=True, **kwargs):
-        super().__init__(**kwargs)
-        self.told_to = f"file://{path}"
-        self.scale = self.add_weight(shape=(3,), initializer="ones", name="scale") if weight else 2.0
-
-    def call(self, x):
-        name, path = self.name, self.told_to
-
-        @tf.custom_gradient
-        def told(x):
-            with tf.control_dependencies([tf.print("forward", name, output_stream=path)]):
-                y = tf.identity(x)
-
-            def upstream(dy):
-                with tf.control_dependencies([tf.print("backward", name, output_stream=path)]):
-                    return tf.identity(dy)
-
-            return y, upstream
-
-        return told(tf.convert_to_tensor(x) * tf.convert_to_tensor(self.scale))
-
-
-@pytest.fixture
-def lines(tmp_path):
-    path = tmp_path / "lines"
-
-    def read():
-        counts = collections.Counter(path.read_text().split("\n") if path.exists() else [])
-        path.write_text("")
-        del counts[""]
-        return dict(counts)
-
-    read.path = path
-    return read
-
-
-def chain(lines, weights="yyyy"):
-    layers = [Traced(lines.path, weight=w == "y", name=f"l{i}") for i, w in enumerate(weights)]
-    return keras.Sequential([keras.Input((3,)), *layers])
-
-
 def once(*names):
     return {f"{way} {name}": 1 for name in names for way in ("forward", "backward")}
-
-
-def run(model, mode, take=lambda tape, y, model: tape.gradient(y, model.trainable_variables[0].value)):
-    def step():
-        with tf.GradientTape(persistent=True) as tape:
-            y = model(X, training=True)
-        return take(tape, y, model)
-
-    return (tf.function(step) if mode == "graph" else step)()
 
 
 # plan -> how often each layer runs forward; backward is always once
@@ -86,11 +30,11 @@ TABLE = [
 @pytest.mark.parametrize(("row", "mode"), in_turn(TABLE))
 def test_forward_once_replayed_once_last_segment_never(row, mode, lines):
     segments, expected = row
-    model = chain(lines)
+    model = traced_chain(lines)
     plan = tfgc.plan(model, strategy="uniform", segments=segments)
     tfgc.enable(model, plan, compile_segments=mode == "compiled")
     for _ in range(3):
-        run(model, mode)
+        run_traced(model, mode)
         found = lines()
         assert {k.split()[1]: n for k, n in found.items() if k.startswith("forward")} == expected
         assert {n for k, n in found.items() if k.startswith("backward")} == {1}
@@ -98,49 +42,49 @@ def test_forward_once_replayed_once_last_segment_never(row, mode, lines):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_replayed_without_a_gradient(mode, lines):
-    model = tfgc.enable(chain(lines), strategy="uniform", compile_segments=mode == "compiled")
-    run(model, mode, lambda tape, y, model: y)
+    model = tfgc.enable(traced_chain(lines), strategy="uniform", compile_segments=mode == "compiled")
+    run_traced(model, mode, lambda tape, y, model: y)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_inference_runs_the_original_code(mode, lines):
-    model = tfgc.enable(chain(lines), strategy="uniform", compile_segments=mode == "compiled")
+    model = tfgc.enable(traced_chain(lines), strategy="uniform", compile_segments=mode == "compiled")
     model.predict(X, verbose=0)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_segments_with_nothing_trainable_at_or_before_them_are_never_replayed(mode, lines):
-    model = chain(lines, "nnyy")
+    model = traced_chain(lines, "nnyy")
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode == "compiled")
-    run(model, mode)
+    run_traced(model, mode)
     assert lines() == {"forward l0": 1, "forward l1": 1, "forward l2": 2, "forward l3": 1,
                        "backward l2": 1, "backward l3": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_trainability_is_read_at_every_call(mode, lines):
-    model = chain(lines)
+    model = traced_chain(lines)
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode == "compiled")
-    run(model, mode)
+    run_traced(model, mode)
     lines()
     for layer in model.layers[:2]:
         layer.trainable = False
-    run(model, mode)
+    run_traced(model, mode)
     assert "backward l1" not in lines()
     for layer in model.layers[:2]:
         layer.trainable = True
-    run(model, mode)
+    run_traced(model, mode)
     assert lines() == {**once("l0", "l1", "l2", "l3"), "forward l0": 2, "forward l1": 2, "forward l2": 2}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_frozen_in_the_middle_still_passes_the_gradient_on(mode, lines):
-    model = chain(lines)
+    model = traced_chain(lines)
     model.layers[1].trainable = False
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode == "compiled")
-    gradient = run(model, mode)
+    gradient = run_traced(model, mode)
     tf.debugging.assert_equal(gradient, tf.reduce_sum(X, 0))
     assert lines()["backward l1"] == 1
 
@@ -153,7 +97,7 @@ def test_segments_not_upstream_of_the_target_are_never_replayed(mode, lines):
     right = Traced(lines.path, name="right_end")(Traced(lines.path, name="right")(trunk))
     model = keras.Model(inputs, [left, right])
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=5), compile_segments=mode == "compiled")
-    run(model, mode, lambda tape, y, model: tape.gradient(y[0], model.trainable_variables[0].value))
+    run_traced(model, mode, lambda tape, y, model: tape.gradient(y[0], model.trainable_variables[0].value))
     found = lines()
     assert found["forward left"] == found["forward trunk"] == 2
     assert found["forward right"] == 1
@@ -161,17 +105,17 @@ def test_segments_not_upstream_of_the_target_are_never_replayed(mode, lines):
 
 
 def test_persistent_tape_replays_once_for_each_gradient(lines):
-    model = chain(lines)
+    model = traced_chain(lines)
     tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2), compile_segments=False)
     source = model.trainable_variables[0].value
-    run(model, "eager", lambda tape, y, model: [tape.gradient(y, source) for _ in range(2)])
+    run_traced(model, "eager", lambda tape, y, model: [tape.gradient(y, source) for _ in range(2)])
     found = lines()
     assert (found["forward l0"], found["forward l3"], found["backward l0"]) == (3, 1, 2)
 
 
 def test_gradients_do_not_vanish_when_a_compiled_segment_is_called_again(lines):
-    model = tfgc.enable(chain(lines), strategy="uniform")
-    gradients = [run(model, "compiled") for _ in range(3)]
+    model = tfgc.enable(traced_chain(lines), strategy="uniform")
+    gradients = [run_traced(model, "compiled") for _ in range(3)]
     for gradient in gradients:
         tf.debugging.assert_equal(gradient, tf.reduce_sum(X, 0))
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_graphs import flat, graphs, nested, outcomes
-from test_plan import chain, random_graph
+from random_graphs import chain, flat, graphs, nested, outcomes, random_graph
 
 from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec

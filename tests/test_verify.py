@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, in_turn, noise, states
-from test_check_replay import TOKENS, everything
-from test_layer_calls import Subclassed, built
+from models import Subclassed, built, everything
 
 import tfgc
 from tfgc._pure import tensor_packing
@@ -17,6 +16,7 @@ from tfgc._verify import verdicts, verify
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 4, seed=2)
+TOKENS = tf.constant(np.random.default_rng(0).integers(0, 3, (16, 5)), "int32")
 ALL = ("eager", "compiled", "graph", "xla")
 
 
