@@ -179,3 +179,39 @@ def test_another_shape_may_read_another_variable():
             assert (a is None) == (b is None)
             if a is not None:
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+class Checked(L.Layer):
+    """Raises where a number is none: changes nothing, and may be run again."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = L.Dense(8)
+
+    def call(self, x):
+        return tf.debugging.check_numerics(self.dense(x), "not a number")
+
+
+class Aligned(L.Layer):
+    """CTC's loss, whose operations fill an array that begins empty."""
+
+    def call(self, x):
+        letters = tf.tile([[1, 2, 1]], [tf.shape(x)[0], 1])
+        ones = tf.ones_like(letters[:, 0])
+        return x + tf.reduce_mean(keras.ops.ctc_loss(letters, x, 3 * ones, 6 * ones))
+
+
+@pytest.mark.parametrize("layer", [Checked, Aligned])
+def test_what_only_looks_like_an_effect_is_recomputed(layer):
+    """No warning, and the layer runs again."""
+
+    def build():
+        return keras.Sequential([keras.Input((6, 8)), L.Dense(8), layer(), L.Dense(8), L.Dense(4)])
+
+    x, y = noise(4, 6, 8), [noise(4, 6, 4, seed=2)]
+    expected = train(fresh(build), x, y, graph=True)
+    model = fresh(build)
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    assert plan.segments[0].mode == "recompute"
+    tfgc.enable(model, plan)
+    assert_equal(expected, train(model, x, y, graph=True), exact=False)
