@@ -98,20 +98,31 @@ def worker(naive):
     rows = []
     for loop in ("tf.function", "eager", "fit"):
         rows.append({"worker": strategy.cluster_resolver.task_id, "loop": loop, "error": None})
+        change = recompute_naively if naive else recompute
         try:
             plain, plain_peak = train(strategy, loop, lambda model: None)
         except ValueError as error:
             if loop != "fit":
                 raise
-            rows[-1]["error"] = f"plain fit is refused by Keras {keras.__version__}: {str(error).splitlines()[0]}"
+            plainly = str(error).splitlines()[0]
+            rows[-1]["error"] = f"plain fit is refused by Keras {keras.__version__}: {plainly}"
+            rows[-1]["refused"] = {"plain": plainly, "tfgc": refusal(strategy, loop, change)}
             continue
-        ours, peak = train(strategy, loop, recompute_naively if naive else recompute)
+        ours, peak = train(strategy, loop, change)
         if loop != "eager":
             # An eager loop's segments are compiled, which rounds as tf.function does and not as single ops do.
             baseline = plain
         distances = [apart(a, b) for a, b in zip(baseline, ours, strict=True)]
         rows[-1] |= {"difference": float(max(distances)), "peaks": (plain_peak, peak), "sum": float(ours[0].sum())}
     return rows
+
+
+def refusal(strategy, loop, change):
+    """The first line of the error with which a loop ends; None if it trains."""
+    try:
+        train(strategy, loop, change)
+    except ValueError as error:
+        return str(error).splitlines()[0]
 
 
 def apart(a, b):

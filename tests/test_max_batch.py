@@ -78,8 +78,9 @@ def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(
         return (100 * batch + jump * (batch * 7 % 5), 100 * batch)
 
     for budget in range(50, 9000, 130):
-        answer = max((b for b in range(1, 100) if need(b)[0] <= budget), default=0)
-        assert predict_max_batch.largest_fitting(need, budget) == answer if need(1)[0] <= budget else answer <= 1
+        fitting = [batch for batch in range(1, 100) if need(batch)[0] <= budget]
+        # Where a single sample does not fit, no larger batch is looked at.
+        assert predict_max_batch.largest_fitting(need, budget) == (max(fitting) if 1 in fitting else 0)
 
 
 def test_no_batch_beyond_the_most_is_looked_at():
