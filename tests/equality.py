@@ -82,13 +82,22 @@ def _sparse_or_dense(gradient):
     return gradient.numpy()
 
 
-def assert_equal(plain, ours, *, exact, policy="float32", allowed=0.0):
-    """Judge step by step. `exact`: bits; else the norm of each gradient's difference."""
-    assert len(plain) == len(ours)
+def assert_equal(plain, ours, *, exact, policy="float32", allowed=0.0, trained=True):
+    """Judge step by step.
+
+    Args:
+        plain, ours: What `train` returned.
+        exact: Compare bits; else the norm of each gradient's difference.
+        policy: Keras's dtype policy, which says how large that may be.
+        allowed: Another bound of it, relative to the gradient's norm, with `exact` too.
+        trained: Whether plain training must have a gradient that is not zero, without which nothing is proved.
+    """
+    assert len(plain) == len(ours) > 0
     for number, (a, b) in enumerate(zip(plain, ours)):
         assert a.gradients.keys() == b.gradients.keys()
         assert len(a.losses) == len(b.losses)
         scale = max([np.linalg.norm(_dense(g)) for g in a.gradients.values() if g is not None], default=0.0)
+        assert scale > 0 or not trained, f"step {number}: plain training has no gradient"
         for name, g0 in a.gradients.items():
             g = b.gradients[name]
             where = f"step {number}, gradient of {name}"
@@ -161,7 +170,8 @@ def worst(plain, other):
                 differences.append(0.0 if (g is None) == (g0 is None) else np.inf)
                 continue
             norm = np.linalg.norm(_dense(g0))
-            differences.append(np.linalg.norm(_dense(g) - _dense(g0)) / norm if norm else 0.0)
+            difference = np.linalg.norm(_dense(g) - _dense(g0))
+            differences.append(difference / norm if norm else np.inf if difference else 0.0)
     return max(differences)
 
 

@@ -4,6 +4,7 @@ import ast
 import configparser
 import graphlib
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,14 @@ FLOORS = (
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 PUBLIC_FACE = {"tfgc", "tfgc.__main__"}
+# Lines of a module, and of those that are longer until they are split.
+LENGTH, LONGEST = 200, 300
+LONG = {
+    "_cli/options.py", "_core/buffers.py", "_core/graph.py", "_core/plan.py", "_costs/gradient_graphs.py",
+    "_measure/compare.py", "_measure/max_batch.py", "_measure/predict_max_batch.py", "_measure/worker.py",
+    "_records/measurement.py", "_replay/block.py", "_replay/forward_backward.py", "_report/plots.py",
+    "_suites/__init__.py", "_suites/ogc.py", "_tracing/keras_graph.py", "_verify/verdicts.py", "_verify/verify.py",
+}  # fmt: skip
 
 
 def imported(path, source=None):
@@ -87,9 +96,22 @@ def test_no_circle_inside_of_a_folder():
     ).prepare()
 
 
+def length(name):
+    return len((ROOT / "tfgc" / name).read_text().splitlines())
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
 def test_modules_are_one_idea(module):
-    assert len(module.read_text().splitlines()) <= 300
+    """About 150 lines, as CONTRIBUTING says."""
+    name = str(module.relative_to(ROOT / "tfgc"))
+    assert length(name) <= (LONGEST if name in LONG else LENGTH)
+
+
+def test_the_list_of_long_modules_only_shrinks():
+    """What has become short is taken off it; nothing is added."""
+    assert len(LONG) <= 18
+    for name in LONG:
+        assert length(name) > LENGTH, f"take {name} off the list"
 
 
 def private_reads(source):
@@ -173,7 +195,8 @@ def test_a_missing_private_part_is_an_error_that_names_the_supported_versions(mo
 
 
 def test_nothing_refers_to_this_machine_or_to_folders_outside():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "tfgc/__init__.py" in listed.split("\n")
     for name in listed.split("\n"):
         path = ROOT / name
         if path.is_file() and path.suffix in (".py", ".md", ".sh", ".cfg", ".toml", ".json", ""):
@@ -198,7 +221,7 @@ def test_no_test_module_is_imported_by_another():
 
 
 @pytest.mark.gate
-def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
+def test_wheel_contains_every_module(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],
         check=True,
@@ -211,17 +234,22 @@ def test_wheel_contains_every_module_and_declares_what_is_imported(tmp_path):
         assert "tfgc = tfgc.__main__:main" in archive.read(entry).decode()
     assert {str(m.relative_to(ROOT)) for m in MODULES} | {"tfgc/_report/templates/report.html.j2"} <= names
     assert {str(p.relative_to(ROOT)) for p in (ROOT / "tfgc" / "_suites" / "reference").iterdir()} <= names
+
+
+def test_what_is_imported_is_declared():
+    """At the top of a module what every installation has, inside of functions what an extra adds, too."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    declared = setup["options"]["install_requires"].lower()
-    top_level = {
-        alias.split(".")[0]
-        for module in MODULES
-        for node in ast.parse(module.read_text()).body
-        for alias in ([a.name for a in node.names] if isinstance(node, ast.Import) else [])
-    }
-    for package in top_level - set(sys.stdlib_module_names) - {"tfgc"}:
-        assert package in declared, package
+    names = lambda text: {re.split(r"[^\w-]", line)[0].lower() for line in text.split("\n") if line}
+    required = names(setup["options"]["install_requires"])
+    extras = {name for text in setup["options.extras_require"].values() for name in names(text)}
+    for module in MODULES:
+        tree = ast.parse(module.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
+                asked = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+                packages = {name.split(".")[0] for name in asked} - set(sys.stdlib_module_names) - {"tfgc"}
+                assert packages <= required | (set() if node in tree.body else extras | {"torch"}), (module, packages)
 
 
 def test_the_stub_has_the_names_that_the_package_gives():

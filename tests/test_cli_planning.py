@@ -486,7 +486,10 @@ def test_verify_fails_with_an_exit_code_where_training_differs():
 
 @pytest.mark.gate
 def test_verify_of_chosen_layers():
-    assert command("verify", *CHAIN, "--image-size", "8", "--layers", "conv1,norm3", "--mode", "graph", "--steps", "1")
+    verified = command(
+        "verify", *CHAIN, "--image-size", "8", "--layers", "conv1,norm3", "--mode", "graph", "--steps", "1"
+    )
+    assert verified.output.startswith("EQUAL: 1 step")
     with pytest.raises(OptionError, match="no layer 'conv9'; did you mean"):
         command("verify", *CHAIN, "--image-size", "8", "--layers", "conv9")
     with pytest.raises(OptionError, match="not both"):

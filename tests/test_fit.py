@@ -181,6 +181,7 @@ class Feature:
         run: What is called: (model, arguments of `fit`, a maker of another such model) -> what to compare.
         check: Asserts, on plain and enabled models alike, that the feature did something.
         policy: Keras's dtype policy.
+        files: Whether callbacks write files, which are compared, too.
         built: Whether optimizer and metrics have their variables before `fit`, which otherwise traces all twice.
         fast: Modes that run in the fast suite; none where only the optimizer, callbacks or data differ.
         refused: Mode -> what plain Keras answers where it does not support the feature.
@@ -192,6 +193,7 @@ class Feature:
     run: Callable = fit_once
     check: Callable = lambda model, history: None
     policy: str = "float32"
+    files: bool = False
     built: bool = True
     fast: tuple = ("graph",)
     refused: dict = dataclasses.field(default_factory=dict)
@@ -281,6 +283,7 @@ FEATURES = {
                 Callbacks.CSVLogger(folder / "log.csv"),
             ],
         },
+        files=True,
         fast=(),
     ),
     "ModelCheckpoint": Feature(
@@ -293,6 +296,7 @@ FEATURES = {
                 Callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True, save_freq=2),
             ],
         },
+        files=True,
     ),
     "BackupAndRestore": Feature(
         lambda: {"optimizer": Adam(0.01)},
@@ -301,11 +305,13 @@ FEATURES = {
             "callbacks": [Callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)],
         },
         run=fit_interrupted,
+        files=True,
         fast=("eager",),
     ),
     "TensorBoard": Feature(
         fit=lambda folder: {"callbacks": [Callbacks.TensorBoard(folder, histogram_freq=1, update_freq=1)]},
         refused=NO_TENSORBOARD,
+        files=True,
         fast=(),
     ),
     "gradient accumulation": Feature(
@@ -486,6 +492,7 @@ def test_fit_equals_plain_fit(name, mode, tmp_path, replays):
         return
     assert refusal is None or not STRICT, "plain Keras supports this by now: say so in the table"
     assert not replays
+    assert bool(plain.files) == feature.files
     ours = outcome(feature, mode, tmp_path / "ours", True)
     assert len(replays) >= 2, "nothing was recomputed"
     tol = 0.0 if mode.exact else TOLERANCE[feature.policy]
@@ -588,6 +595,7 @@ def test_what_is_written_equals_that_of_the_plain_model(name, pair, tmp_path):
     for number, (model, _) in enumerate(pair):
         (folder := tmp_path / str(number)).mkdir()
         written.append(WRITERS[name](model, folder))
+    assert written[0]
     assert_same(*written, 0.0, name)
 
 

@@ -28,13 +28,13 @@ def differences(build, wrapper):
     return worst(plain, theirs), moved, plain[0].loss == theirs[0].loss
 
 
-# trap -> (gradients off by at least, a state that ends elsewhere, loss the same)
+# model -> (gradients off by at least, or None; a state that ends elsewhere, "" for any; loss the same)
 WRONG = {
     "dropout": (0.3, "seed_generator_state", True),
-    "batch_normalization": (0.0, "moving_mean", True),
+    "batch_normalization": (None, "moving_mean", True),
     "auxiliary_losses": (0.01, None, True),
     "stateful_gru": (0.01, "", True),
-    "metric_inside": (0.0, "total", True),
+    "metric_inside": (None, "total", True),
     "global_seed": (0.01, "seed_generator_state", True),
 }
 BY_NAME = {build.__name__: build for build in STATEFUL}
@@ -44,7 +44,7 @@ BY_NAME = {build.__name__: build for build in STATEFUL}
 def test_recompute_grad_is_silently_wrong(trap):
     at_least, state, same_loss = WRONG[trap]
     off, moved, loss = differences(BY_NAME[trap], RECOMPUTE_GRAD)
-    assert off >= at_least
+    assert at_least is None or off >= at_least
     assert state is None or any(state in name for name in moved)
     assert loss == same_loss
 
@@ -54,7 +54,7 @@ def test_recompute_grad_is_silently_wrong(trap):
 def test_remat_is_silently_wrong(trap):
     at_least, state, _ = WRONG[trap]
     off, moved, _ = differences(BY_NAME[trap], REMAT)
-    assert off >= at_least
+    assert at_least is None or off >= at_least
     assert any(state in name for name in moved)
 
 

@@ -268,7 +268,7 @@ def test_every_axis_is_labelled_with_its_unit(page):
         ("time in one training step (s)", "allocated (MB)"),
         ("place along the network (nodes)", "bytes (MB)"),
         ("predicted peak (GB)", "measured peak (GB)"),
-    ]):  # fmt: skip
+    ], strict=True):  # fmt: skip
         texts = re.findall(r"<text[^>]*>(.*?)</text>|<tspan[^>]*>(.*?)</tspan>", picture, flags=re.DOTALL)
         for label in labels:
             assert any(label in one or label in other for one, other in texts), (label, texts)

@@ -79,7 +79,10 @@ def test_jit_compiled_step_trains_as_the_plain_one(build):
     assert_equal(plain, ours, exact=False)
 
 
-@pytest.mark.parametrize(("build", "mode"), in_turn([models.dropout, models.batch_normalization, models.auxiliary_losses, models.metric_inside]))
+@pytest.mark.parametrize(
+    ("build", "mode"),
+    in_turn([models.dropout, models.batch_normalization, models.auxiliary_losses, models.metric_inside]),
+)
 def test_segments_are_pure_enough_for_recompute_grad(build, mode):
     check_enabled(build, models.inputs_of(build), Y, mode, segments=3, wrap=tf.recompute_grad)
 
@@ -153,6 +156,7 @@ def test_losses_are_still_there_after_the_backward_pass():
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(call(X, training=True)) + sum(model.losses)
     before = [float(loss) for loss in model.losses]
+    assert len(before) == 6
     tape.gradient(loss, [v.value for v in model.trainable_variables])
     assert [float(loss) for loss in model.losses] == before
 

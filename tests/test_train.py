@@ -85,8 +85,10 @@ def test_loss_is_scaled_and_an_overflow_skips_the_step(run_eagerly):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**10)
     step = tfgc.train_step(model, [CROSS_ENTROPY, "mse"], optimizer, run_eagerly=run_eagerly)
     targets = [Y, noise(16, 1)]
+    first = [v.numpy() for v in model.trainable_variables]
     step(X, targets)
     before = [v.numpy() for v in model.trainable_variables]
+    assert all((v != w).any() for v, w in zip(first, before))
     logs = step(X * 1e6, targets)
     assert not np.isfinite(float(logs["loss"]))
     for v, w in zip(before, model.trainable_variables):
