@@ -130,7 +130,7 @@ class Penalised(L.Layer):
 
 
 class Flagged(L.Layer):
-    """Takes what Keras hands down, and keywords of its own."""
+    """Takes what Keras hands down, and more keywords."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -145,7 +145,7 @@ class Flagged(L.Layer):
 
 
 class Nested(L.Layer):
-    """Sublayers in a list and in a dictionary, with state of their own."""
+    """Sublayers in a list and in a dictionary, with state."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""Train the same model plainly and with tfgc, and judge by DESIGN's "Equal".
+"""Train the same model plainly and with tfgc, and judge whether the steps are equal.
 
 Uncompiled eager steps must give bit-equal losses, states and gradients.
 Compiled segments and whole-step graphs are compared with the plain step in

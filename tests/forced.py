@@ -1,4 +1,4 @@
-"""Pytest plugins that run other people's Keras tests with tfgc forced on, and tell what it did.
+"""Pytest plugins that run other people's Keras tests with tfgc forced on, and report what it did.
 
 `Models` enables every functional and Sequential model before it trains, with every segment recomputed, the last one
 included; of subclassed models the layers. `Layers` follows each `run_layer_test` of Keras by the comparisons of
@@ -136,7 +136,7 @@ def _has_changed(model):
 
 
 def force(model):
-    """Enable a model with all of it recomputed, cut in up to three; of a subclassed one every layer by itself."""
+    """Enable a model with all of it recomputed, cut in up to three; of a subclassed one each layer."""
     try:
         plan = tfgc.plan(model, strategy="uniform", segments=min(3, len(keras_graph.Program(model).graph.nodes)))
     except tfgc.UnsupportedModelError:

@@ -1,4 +1,4 @@
-"""Test files of the installed Keras, each run by `forced` in processes of its own, and what came of each."""
+"""Test files of the installed Keras, each run by `forced` in separate processes, and what came of each."""
 
 import collections
 import multiprocessing
@@ -33,7 +33,7 @@ def run_all(files, jobs, deadline):
 
 
 class File:
-    """A file of tests on its way: its arms run one after the other, each in a process of its own."""
+    """A file of tests on its way: its arms run one after the other, each in a separate process."""
 
     LIMIT = 3600  # plain training in half precision of what is large takes most of it
 

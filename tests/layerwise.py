@@ -1,8 +1,8 @@
-"""A layer by itself, trained plainly and recomputed: what Keras's own `run_layer_test` is followed by.
+"""One layer, trained plainly and recomputed: what follows each call of Keras's `run_layer_test`.
 
 The layer gets the inputs of Keras's test, each shifted by a trainable zero, so that gradients of inputs are seen, too.
-Three steps of its plain run are compared with those of `recompute(layer)` and of `enable(model, layers=[layer])`, by
-DESIGN's "Equal": op by op bit by bit, else within tolerance of the plain `tf.function`.
+Three steps of its plain run are compared with those of `recompute(layer)` and of `enable(model, layers=[layer])`, as
+`equality` does: op by op bit by bit, else within tolerance of the plain `tf.function`.
 """
 
 import copy
@@ -153,7 +153,7 @@ def _ways(build, run, ways, policy, masked, wrap):
 
 
 def _finite(record):
-    """How many steps plain training takes before it diverges: of infinities no difference can be told."""
+    """How many steps plain training takes before it diverges: infinities cannot be compared."""
     for number, step in enumerate(record):
         values = [*step.gradients.values(), *step.states.values(), step.loss, *step.losses]
         if not all(np.isfinite(_dense(value)).all() for value in values if value is not None):

@@ -547,7 +547,7 @@ class RMSNorm(L.Layer):
 
 
 class T5Attention(L.Layer):
-    """No biases, no scaling; relative places tell how far two tokens are apart."""
+    """No biases, no scaling; relative places say how far two tokens are apart."""
 
     def __init__(self, width, heads, causal=False, reach=4, **kwargs):
         super().__init__(**kwargs)

@@ -205,7 +205,7 @@ def test_nothing_refers_to_this_machine_or_to_folders_outside():
                 assert word not in text, f"{name} mentions {word}"
 
 
-def test_tests_read_the_allocator_only_in_processes_of_their_own():
+def test_tests_read_the_allocator_only_in_separate_processes():
     """`memory.info` refuses to read in the process of the tests, and nothing reads past it."""
     readers = [p.name for p in (ROOT / "tests").glob("*.py") if "get_memory" + "_info" in p.read_text()]
     assert readers == ["memory.py"]

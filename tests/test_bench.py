@@ -391,6 +391,6 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
         (("nothing", 1.0), "there is no suite"),
     ],
 )
-def test_bad_arguments_are_told(arguments, message):
+def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(OptionError, match=message):
         suite_runner.chosen_rows(*arguments)

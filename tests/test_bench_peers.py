@@ -41,7 +41,7 @@ def test_the_first_update_is_compared_with_plain_ones(build, peer, mode, wrong):
     assert worker.measure(case)["wrong"] == wrong
 
 
-def test_what_rounding_does_to_plain_steps_is_allowed_twice():
+def test_twice_the_rounding_of_plain_steps_is_allowed():
     def update(weight, state):
         return {"w": np.array([weight, 0.0]), "s": np.array([state])}
 
@@ -156,7 +156,7 @@ def test_a_network_is_converted_layer_by_layer(monkeypatch):
         torch_peer._converted(modules["torch"], "resnet18", 32)
 
 
-def test_pytorch_is_measured_by_its_own_allocator():
+def test_pytorch_is_measured_by_its_allocator():
     """Where PyTorch is installed, which no extra of tfgc asks for."""
     pytest.importorskip("torch")
     plain, parts = (

@@ -95,7 +95,7 @@ CHANGES = {
 
 
 def before_and_after(build, change, mode, enabled):
-    """A step, a change, and a step in a trace of its own."""
+    """A step, a change, and a step in another trace."""
     model = fresh(build)
     if enabled:
         tfgc.enable(model, strategy="uniform", compile_segments=mode == "compiled")
@@ -147,7 +147,7 @@ def test_training_and_inference_agree_after_a_layer_was_added():
         (nested, add_to_nested, "where the plan has .*, this model has "),
     ],
 )
-def test_a_plan_of_the_users_own_is_not_replaced(build, change, message):
+def test_a_users_plan_is_not_replaced(build, change, message):
     model = fresh(build)
     tfgc.enable(model, tfgc.plan(model, strategy="uniform"))
     model(X, training=True)
@@ -159,7 +159,7 @@ def test_a_plan_of_the_users_own_is_not_replaced(build, change, message):
     np.testing.assert_array_equal(model(X, training=False), tfgc.disable(model)(X))
 
 
-def test_a_plan_of_the_users_own_goes_on_where_it_fits():
+def test_a_users_plan_stays_where_it_fits():
     model = fresh(stack)
     plan = tfgc.plan(model, strategy="uniform", segments=2)
     tfgc.enable(model, plan)
@@ -297,7 +297,7 @@ def test_disable_reaches_a_layer_that_left_the_model():
     assert "call" not in vars(moved)
 
 
-def test_what_layers_change_themselves_is_no_setting():
+def test_what_a_layer_changes_while_it_runs_is_no_setting():
     class Counter(L.Layer):
         calls, scale = 0, 1.0
 

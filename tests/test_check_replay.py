@@ -1,4 +1,4 @@
-"""`check_replay=True`: a second run that differs is told with its segment, its layer and both values."""
+"""`check_replay=True`: a second run that differs is an error that names its segment, its layer and both values."""
 
 import re
 
@@ -27,7 +27,7 @@ TOKENS = tf.constant(np.random.default_rng(0).integers(0, 3, (16, 5)), "int32")
 
 
 @pytest.mark.parametrize(("build", "mode"), in_turn([everything, masked], first=2))
-def test_what_repeats_itself_passes_and_trains_as_the_plain_one(build, mode):
+def test_repeatable_models_pass_and_train_as_the_plain_one(build, mode):
     x = TOKENS if build is masked else X
     plain = plain_steps(build, x, Y, graph=mode != "eager")
     model = fresh(build)
@@ -75,7 +75,7 @@ def changing(switch, name="culprit"):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_plain_variable_that_moves_between_the_runs_is_told_with_its_layer(mode):
+def test_a_plain_variable_that_moves_between_the_runs_is_reported_with_its_layer(mode):
     switch = tf.Variable(2.0)
     model = fresh(changing(switch))
     plan = tfgc.plan(model, strategy="uniform", segments=2)
@@ -97,7 +97,7 @@ def test_a_plain_variable_that_moves_between_the_runs_is_told_with_its_layer(mod
     assert first != second
 
 
-def test_a_layer_of_a_subclassed_model_is_told_too():
+def test_a_layer_of_a_subclassed_model_is_reported_too():
     draws = np.random.default_rng(0)
 
     class Drawing(L.Layer):
@@ -117,7 +117,7 @@ def test_a_layer_of_a_subclassed_model_is_told_too():
         tape.gradient(loss, [v.value for v in model.trainable_variables])
 
 
-def test_shapes_are_told_with_the_layer():
+def test_shapes_are_reported_with_the_layer():
     sizes = []
 
     class Shrinking(L.Layer):

@@ -21,7 +21,7 @@ COMMANDS = ["bench", "compare", "explain", "info", "max-batch", "plan", "report"
 
 
 def tfgc(*arguments, **environment):
-    """Run the command as a user does: in a process of its own."""
+    """Run the command as a user does, in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "tfgc", *map(str, arguments)],
         capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=120,
@@ -53,7 +53,7 @@ def test_zoo_lists_networks_as_a_table_and_as_json():
 
 
 @pytest.mark.gate
-def test_info_tells_versions_devices_and_memory_without_noise():
+def test_info_prints_versions_devices_and_memory_without_noise():
     done = tfgc("info", "--json")
     facts = json.loads(done.stdout)
     assert done.stderr == ""
@@ -86,7 +86,7 @@ def test_json_goes_to_the_output_or_beside_it(tmp_path):
         (["nothing"], 2, "No such command 'nothing'"),
     ],
 )
-def test_mistakes_are_told_in_a_line_and_by_the_exit_code(arguments, code, words):
+def test_mistakes_give_one_line_and_an_exit_code(arguments, code, words):
     done = tfgc(*arguments)
     assert done.returncode == code
     assert words in done.stderr
@@ -133,7 +133,7 @@ def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
 
 
 @pytest.mark.gate
-def test_the_demo_prints_nothing_of_what_tensorflow_greets_with():
+def test_the_demo_hides_the_banner_of_tensorflow():
     """Up to its data, which is left out here."""
     scripts = str(pathlib.Path(__file__).parent.parent / "scripts")
     code = (

@@ -1,4 +1,4 @@
-"""The commands that plan: what they print and write, and what they say to mistakes."""
+"""The commands that plan: what they print and write, and how they answer mistakes."""
 
 import dataclasses
 import json
@@ -138,14 +138,14 @@ def test_open_sizes_are_given_by_name(tmp_path):
     assert twice["plain_bytes"] > 1.9 * facts["plain_bytes"]
 
 
-def test_what_cannot_be_run_twice_is_told_in_a_line():
+def test_a_layer_that_cannot_be_run_twice_gives_one_line():
     result = command("explain", "test_cli_planning:noisy", "--batch-size", "8", "--strategy", "uniform:3")
     assert result.stderr.count("\n") == 3
     assert all(line.startswith("tfgc: 'raw_noise") for line in result.stderr.splitlines())
     assert " ".join(result.stdout.split()).count("cannot be run twice ('raw_noise") == 3
 
 
-def test_sweep_tells_of_the_front_and_of_budgets(plan_file, tmp_path):
+def test_sweep_prints_the_front_and_what_budgets_buy(plan_file, tmp_path):
     path = tmp_path / "front.json"
     words = command(
         "sweep", *CHAIN, "--budgets", "70%,1KB", "--budget", "9MB", "--points", 4, "--plan", plan_file, "--json", path
@@ -173,7 +173,7 @@ def test_sweep_tells_of_the_front_and_of_budgets(plan_file, tmp_path):
         assert f"<- {budget}" in words
 
 
-def test_sweep_tells_of_all_of_the_front(tmp_path):
+def test_sweep_prints_the_whole_front(tmp_path):
     path = tmp_path / "front.json"
     command("sweep", *CHAIN, "--points", 99, "--json", path)
     (study,) = measurement.read(path).studies
@@ -286,7 +286,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["explain", "sweep"])
-def test_a_damaged_plan_file_is_told_in_a_line(name, damage, plan_file, tmp_path):
+def test_a_damaged_plan_file_gives_one_line(name, damage, plan_file, tmp_path):
     text = DAMAGES[damage](plan_file.read_text())
     path = tmp_path / "bad.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -1,4 +1,4 @@
-"""Trap 12: recomputed functions and enabled models inside of loops, branches and maps.
+"""Recomputed functions and enabled models inside of loops, branches and maps.
 
 Each case is run plainly and recomputed. The gradient is taken outside of the construct
 (through it), or inside of its body, as `steps_per_execution` does.
@@ -143,7 +143,7 @@ def test_gradient_through_under_xla(name, kind):
 
 @pytest.mark.parametrize("name", ["cond", "while_loop", "map_fn"])
 def test_rows_gathered_from_a_variable(name):
-    """The operation reads the variable's handle, of which a branch or body has its own."""
+    """The operation reads the variable's handle, and a branch or body has another one."""
     table = tf.Variable(W)
 
     def plain(x):

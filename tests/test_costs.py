@@ -350,7 +350,7 @@ def test_costs_do_not_keep_a_model_alive():
     assert len(node_costs._READ) == 2
 
 
-def test_custom_layers_are_each_read_for_themselves():
+def test_custom_layers_are_read_one_by_one():
     """Their configurations can be equal where what they do is not."""
 
     class Doubled(keras.Layer):

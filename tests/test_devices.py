@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def run(*command):
-    """Run a Python program in a process of its own, on CPUs alone."""
+    """Run a Python program in a separate process, on CPUs alone."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, *command]
@@ -107,7 +107,7 @@ def test_workers_that_take_too_long_are_stopped():
 
 
 @pytest.mark.slow
-def test_workers_that_end_apart_are_told_of():
+def test_workers_that_end_apart_fail():
     done = run("scripts/two_workers.py", "--json", "--naive")
     assert done.returncode == 1
     assert min(row["difference"] for row in json.loads(done.stdout) if not row["error"]) > 1e-2

@@ -64,12 +64,12 @@ def test_figures_of_the_pages_are_what_the_script_draws():
             re.findall(r"<desc.*?</desc>|<text.*?</text>", text)
             for text in (drawn, script.standalone(picture, name[:-4]))
         ]
-        assert words[0] == words[1], "run python scripts/figures.py"
+        assert words[0] == words[1] != [], "run python scripts/figures.py"
         assert len(drawn) < 200_000
         assert sum(f"![{picture.alt_text}](" in text and f"images/{name})" in text for text in PAGES.values()) == 1
 
 
-def test_every_error_and_warning_is_on_the_page_of_troubles():
+def test_every_error_and_warning_is_on_the_troubleshooting_page():
     kinds = (value for value in vars(_errors).values() if isinstance(value, type) and issubclass(value, Exception))
     for kind in kinds:
         assert kind.__name__ in PAGES["docs/troubleshooting.md"], kind
@@ -124,7 +124,7 @@ def test_design_has_a_page_for_every_folder_and_names_modules_that_exist():
         assert (ROOT / "tfgc" / folder / f"{module}.py").exists(), f"{folder}.{module}"
 
 
-def test_guide_tells_of_every_strategy():
+def test_the_guide_lists_every_strategy():
     rows = re.findall(r"^\| `(\w+)` \|", PAGES["docs/choosing-a-strategy.md"], flags=re.MULTILINE)
     assert sorted(rows) == tfgc.strategies.available()
 

@@ -56,7 +56,7 @@ def test_an_infeasible_budget_keeps_its_figures_and_words():
 
 
 class Own(TfgcError):
-    """An error of a user's strategy, with arguments of its own."""
+    """An error of a user's strategy, with other arguments."""
 
     def __init__(self, layer, *, size):
         super().__init__(f"{layer} needs {size}")

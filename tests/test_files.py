@@ -30,7 +30,7 @@ OLD, NEW = "the old one\n", "the new one, which is longer\n" * 100
 
 @pytest.fixture
 def path(tmp_path):
-    """A file in a folder of its own."""
+    """A file that is alone in its folder."""
     (tmp_path / "out").mkdir()
     file = tmp_path / "out" / "file"
     file.write_text(OLD)
@@ -155,7 +155,7 @@ def test_the_standard_output_is_written_to_in_turn(path, name, piped):
         ("x" * 300, "File name too long"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_and_after(path, name, why):
+def test_what_cannot_be_written_is_an_error_before_and_after(path, name, why):
     wrong = f"{path.parent}/{name}"
     for attempt in (lambda: _files.check_writable(wrong), lambda: _files.write(wrong, NEW)):
         with pytest.raises(TfgcError) as error:
@@ -229,7 +229,7 @@ def ending(flag):
 
 
 def conflict(name, *arguments):
-    """What a command says, that must not have begun."""
+    """What a command prints; it must not have begun."""
 
     def begun(**_):
         raise AssertionError("the command has begun")
@@ -405,7 +405,7 @@ def test_timings_that_cannot_be_kept_are_left_out(path):
          "-o 'p.json': keep_all recomputes nothing and has no plan to write"),
     ],
 )  # fmt: skip
-def test_mistakes_with_files_are_told_in_a_line(arguments, words, here):
+def test_mistakes_with_files_give_one_line(arguments, words, here):
     text = pathlib.Path("r.json").read_text()
     pathlib.Path("cut.json").write_text(text[: text.index("\n") + 1])
     pathlib.Path("{}.json").write_text("{}")
@@ -416,7 +416,7 @@ def test_mistakes_with_files_are_told_in_a_line(arguments, words, here):
     assert "\n" not in str(error.value)
 
 
-def test_a_full_disk_behind_the_output_is_told_in_a_line():
+def test_a_full_disk_behind_the_output_gives_one_line():
     for arguments in (["zoo"], ["zoo", "--json"], ["--version"]):
         with open("/dev/full", "w") as full:
             done = subprocess.run(

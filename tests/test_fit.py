@@ -377,7 +377,7 @@ def inputs_of(arguments):
 
 
 def outcome(feature, mode, folder, enabled):
-    """Build, compile and train one model, and tell all that came of it."""
+    """Build, compile and train one model, and return all that came of it."""
     folder.mkdir()
 
     def make():

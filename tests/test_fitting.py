@@ -102,7 +102,7 @@ def test_the_least_budget_that_is_named_works_and_none_below(strategy):
 
 @pytest.mark.parametrize("strategy", ["budget", ilp, own])
 def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
-    """What the strategy gives if the budget is told it in buffers needs more, for some budgets."""
+    """A plan whose buffers meet a budget needs more than that from the allocator, for some budgets."""
     exceeded = 0
     for room in strategies.frontier(chain()).peaks:
         with contextlib.suppress(InfeasibleBudgetError):

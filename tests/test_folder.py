@@ -119,7 +119,7 @@ def test_a_named_file_with_the_name_of_an_installed_module_stands_apart(folder):
     assert python(folder, code) == "8 True\n2 False\n"
 
 
-def test_a_named_package_with_the_name_of_an_installed_one_is_told(folder):
+def test_a_named_package_with_the_name_of_an_installed_one_is_an_error(folder):
     (folder / "json.py").unlink()
     (folder / "json").mkdir()
     (folder / "json" / "__init__.py").write_text("")

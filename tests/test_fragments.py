@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def node(name, reads, size, **cost):
-    """A node that keeps what it reads, unless told otherwise."""
+    """A node that keeps what it reads, unless `cost` says otherwise."""
     read = Ref(reads)
     cost = {"keeps": (read,), "wants": () if reads == "x" else (read,), **cost}
     return Node(name, (read,), (Spec((int(size * MIB),), "float8_e5m2"),), cost=Cost(**cost))

@@ -61,7 +61,7 @@ def test_convolutions_that_keras_compiles(kind, policy, mode):
 
 
 @pytest.mark.parametrize("mode", mostly("graph"))
-def test_such_a_layer_recomputed_by_itself(mode):
+def test_such_a_layer_recomputed_alone(mode):
     layer, shape = GROUPED["Conv3D"]
     x = noise(2, *shape)
     y = [noise(2, 2, 2, 2, 4, seed=2)]
@@ -101,7 +101,7 @@ def test_they_stay_compiled_in_both_runs():
 
 
 class Counted(keras.layers.Layer):
-    """Calls through XLA, moves states, draws random numbers (XLA has a generator of its own), and may add a loss."""
+    """Calls through XLA, moves states, draws random numbers (XLA has another generator), and may add a loss."""
 
     def __init__(self, regularizer=None):
         super().__init__()

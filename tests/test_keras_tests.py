@@ -116,7 +116,7 @@ def test_behind_it():
 
 
 @pytest.mark.gate
-def test_every_end_of_a_test_is_told_apart(tmp_path):
+def test_every_end_of_a_test_is_distinguished(tmp_path):
     path = tmp_path / "theirs_test.py"
     path.write_text(THEIRS)
     ((name, row),) = keras_files.run_all([str(path)], 1, time.monotonic() + 300)
@@ -133,7 +133,7 @@ def test_every_end_of_a_test_is_told_apart(tmp_path):
     ]
 
 
-def test_the_table_adds_up_areas_and_tells_reasons():
+def test_the_table_adds_up_areas_and_gives_reasons():
     row = dict.fromkeys(keras_files.COUNTS, 1) | {"kept_by_reason": {"it draws": 2}, "not_enabled": {}, "told": []}
     files = {"layers/a_test.py": row, "layers/b_test.py": row, "models/a_test.py": row}
     lines = list(keras_tests.table({"files": files, "found": {"models": 5, "layers": 2}}))

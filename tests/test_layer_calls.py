@@ -116,7 +116,7 @@ def test_fit_of_a_subclassed_model_and_its_files(tmp_path):
 
 
 def test_a_layer_inside_of_a_chosen_one_does_not_run_three_times():
-    """Trap 18: nested scopes of Keras's own remat run every layer three times."""
+    """Nested scopes of Keras's remat do run each layer three times."""
     runs = []
 
     class Inner(L.Layer):
@@ -217,7 +217,7 @@ class Siblings(keras.Model):
 
 
 @pytest.mark.parametrize(("names", "mode"), in_turn([["first"], ["first", "second"]]))
-def test_a_sublayer_with_a_training_of_its_own(names, mode):
+def test_a_sublayer_with_another_training_argument(names, mode):
     def build():
         model = Siblings()
         model(X)

@@ -372,7 +372,7 @@ def test_that_there_is_a_mask_matters():
 
 
 def test_a_gate_is_computed_once_in_a_replay():
-    """Keras hangs the logits on it, so that no copy needs an operation of its own."""
+    """Keras hangs the logits on it, so that no copy needs another operation."""
     inputs = keras.Input((8,))
     gate = keras.layers.Dense(8, "sigmoid")(keras.layers.Dense(8)(inputs))
     gated = [keras.layers.Multiply()([keras.layers.Dense(8)(gate), gate]) for _ in range(4)]

@@ -282,7 +282,7 @@ def children(monkeypatch):
     return seen
 
 
-def test_what_was_predicted_and_measured_is_told(children):
+def test_predictions_and_measurements_are_reported(children):
     words, results = [], []
     found = tfgc.max_batch(
         conv, "5MB", optimizer=keras.optimizers.SGD(0.5), on_start=words.append, on_result=results.append

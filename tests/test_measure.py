@@ -55,7 +55,7 @@ def measured():
 
 
 @pytest.mark.gate
-def test_every_case_is_measured_in_a_process_of_its_own(measured):
+def test_every_case_is_measured_in_a_separate_process(measured):
     results, seen = measured
     names = ["plain-eager", "plain-graph", "uniform(4)-compiled", "uniform(4)-graph"]
     assert [r.name for r in results] == names

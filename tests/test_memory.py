@@ -37,7 +37,7 @@ def test_a_gpu_has_what_its_allocator_may_use_less_what_it_handed_out(gpu):
 
 
 @pytest.mark.parametrize("listed", [[], [device("CPU:0", 2**28)], [device("GPU:0", 0)]])
-def test_a_gpu_whose_limit_is_not_told_is_an_error(gpu, listed):
+def test_a_gpu_without_a_known_limit_is_an_error(gpu, listed):
     gpu.listed[:] = listed
     with pytest.raises(OptionError) as error:
         free_memory.free_bytes()
@@ -46,7 +46,7 @@ def test_a_gpu_whose_limit_is_not_told_is_an_error(gpu, listed):
     )
 
 
-def test_tensorflow_tells_its_devices_and_is_as_before():
+def test_tensorflow_lists_its_devices_and_is_as_before():
     listed = free_memory.devices()
     assert [d.name.rpartition("device:")[2] for d in listed] == ["CPU:0"]
     assert listed[0].memory_limit_bytes == 2**28
@@ -105,7 +105,7 @@ def test_what_is_left_of_a_containers_limit(groups, lines, left, tmp_path):
     assert free_memory.container_bytes(**cgroup(tmp_path, groups, lines)) == left
 
 
-def test_where_no_control_groups_are_told(tmp_path):
+def test_without_control_groups_there_is_no_limit(tmp_path):
     assert free_memory.container_bytes(str(tmp_path), str(tmp_path / "none")) is None
 
 
@@ -117,6 +117,6 @@ def test_a_cpu_has_what_is_free_in_the_machine_or_left_in_the_container(left, fr
     assert annotated.budget_bytes("auto", None, 0) == int(free * 0.9)
 
 
-def test_here():
+def test_this_machine_has_free_memory():
     assert 2**20 < free_memory.free_bytes() <= psutil.virtual_memory().total
     assert "90 %" in tfgc.plan.__doc__

@@ -37,7 +37,7 @@ def test_is_committed_as_it_ran(path):
 
 
 @EACH
-def test_tells_nothing_of_the_machine_or_the_day(path):
+def test_shows_neither_the_machine_nor_the_day(path):
     notebook = nbformat.read(path, as_version=4)
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     assert set(notebook.metadata.language_info) == {"name"}

@@ -40,26 +40,26 @@ WRONG = {
 BY_NAME = {build.__name__: build for build in STATEFUL}
 
 
-@pytest.mark.parametrize("trap", WRONG)
-def test_recompute_grad_is_silently_wrong(trap):
-    at_least, state, same_loss = WRONG[trap]
-    off, moved, loss = differences(BY_NAME[trap], RECOMPUTE_GRAD)
+@pytest.mark.parametrize("name", WRONG)
+def test_recompute_grad_is_silently_wrong(name):
+    at_least, state, same_loss = WRONG[name]
+    off, moved, loss = differences(BY_NAME[name], RECOMPUTE_GRAD)
     assert at_least is None or off >= at_least
     assert state is None or any(state in name for name in moved)
     assert loss == same_loss
 
 
 @needs_remat
-@pytest.mark.parametrize("trap", ["dropout", "batch_normalization", "stateful_gru", "metric_inside"])
-def test_remat_is_silently_wrong(trap):
-    at_least, state, _ = WRONG[trap]
-    off, moved, _ = differences(BY_NAME[trap], REMAT)
+@pytest.mark.parametrize("name", ["dropout", "batch_normalization", "stateful_gru", "metric_inside"])
+def test_remat_is_silently_wrong(name):
+    at_least, state, _ = WRONG[name]
+    off, moved, _ = differences(BY_NAME[name], REMAT)
     assert at_least is None or off >= at_least
     assert any(state in name for name in moved)
 
 
 def test_recompute_grad_loses_the_mask():
-    """Trap 4: the replay sees a copy of the tensor, without its mask."""
+    """The replay sees a copy of the tensor, without its mask."""
     embedding, lstm = keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.LSTM(4)
     tokens = tf.constant(np.random.default_rng(0).integers(0, 3, (8, 5)))
     embedding(tokens), lstm(embedding(tokens))
@@ -76,7 +76,7 @@ def test_recompute_grad_loses_the_mask():
 
 @needs_remat
 def test_remat_fails_in_mixed_precision():
-    """Trap 6: the autocast scope lives in `__call__`, and the replay runs `call`."""
+    """The autocast scope lives in `__call__`, and the replay runs `call`."""
     keras.config.set_dtype_policy("mixed_float16")
     layer = keras.layers.Dense(4)
     layer.build((None, 8))
@@ -89,8 +89,6 @@ def test_remat_fails_in_mixed_precision():
 
 @pytest.mark.parametrize("argument", [True, None])
 def test_recompute_grad_refuses_arguments_that_are_no_tensors(argument):
-    """Trap 7."""
-
     def run(wrapper):
         with tf.GradientTape() as tape:
             tape.watch(X)
@@ -103,8 +101,6 @@ def test_recompute_grad_refuses_arguments_that_are_no_tensors(argument):
 
 
 def test_recompute_grad_refuses_keywords_in_graph_mode():
-    """Trap 7."""
-
     def run(wrapper):
         call = wrapper(lambda x, scale: x * scale)
         return tf.function(lambda x: call(x, scale=2.0))(X)
@@ -115,7 +111,7 @@ def test_recompute_grad_refuses_keywords_in_graph_mode():
 
 
 def test_recompute_grad_replays_the_last_block():
-    """Trap 14: its backward pass comes at once, so nothing was saved by forgetting it."""
+    """Its backward pass comes at once, so nothing was saved by forgetting it."""
     runs = []
 
     class Counted(keras.layers.Layer):
@@ -138,7 +134,7 @@ def test_recompute_grad_replays_the_last_block():
 
 
 def test_stateless_call_draws_the_same_noise_in_every_step():
-    """Trap 23: a pure replay that forgets the global generator's advance."""
+    """A pure replay that forgets the global generator's advance."""
     model = fresh(lambda: keras.Sequential([keras.Input((4,)), Noisy()]))
     x = noise(2, 4)
 
@@ -152,7 +148,7 @@ def test_stateless_call_draws_the_same_noise_in_every_step():
 
 
 def test_forward_mode_through_recompute_grad_and_custom_gradient():
-    """Trap 11: a plain `tf.custom_gradient` gives None, without a word."""
+    """A plain `tf.custom_gradient` gives None, without a word."""
 
     @tf.custom_gradient
     def plain_custom(x):
@@ -173,7 +169,6 @@ def test_forward_mode_through_recompute_grad_and_custom_gradient():
 
 
 def test_plain_variables_are_demanded_by_custom_gradient():
-    """Trap 25."""
     variable = tf.Variable(2.0)
     with pytest.raises(TypeError, match="variables"):
         tf.custom_gradient(lambda x: (x * variable, lambda dy: dy))(X)
@@ -182,7 +177,7 @@ def test_plain_variables_are_demanded_by_custom_gradient():
     np.testing.assert_allclose(tape.gradient(y, variable), tf.reduce_sum(X))
 
 
-def test_dropout_gradients_are_off_by_half_or_more_and_the_loss_tells_nothing():
+def test_dropout_gradients_are_off_by_half_or_more_and_the_loss_does_not_show_it():
     """The one that users meet first, as a figure."""
     off, _, same_loss = differences(dropout, RECOMPUTE_GRAD)
     assert same_loss

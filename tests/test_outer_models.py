@@ -1,4 +1,4 @@
-"""Models with a training step of their own that hold the model which is enabled: no trace from before is used again."""
+"""Models with a custom training step that hold the enabled model: no trace from before is used again."""
 
 import warnings
 
@@ -241,7 +241,7 @@ def test_a_student_is_enabled_in_keras_own_distiller():
 
 
 class Loop:
-    """A training loop of the user's own, as a class."""
+    """A custom training loop, as a class."""
 
     def __init__(self, model):
         self.model = model
@@ -254,7 +254,7 @@ class Loop:
 
 
 @pytest.mark.gate
-def test_a_function_of_the_users_own_is_named():
+def test_a_users_function_is_named():
     model = fresh(net)
 
     @tf.function

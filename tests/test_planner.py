@@ -1,4 +1,4 @@
-"""From a model to plans: budgets, open sizes, optimizers, timings, and what mistakes are told."""
+"""From a model to plans: budgets, open sizes, optimizers, timings, and the errors of mistakes."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Traps 7 to 11, 13, 17, 20, 25: `tfgc.recompute` on functions of every shape.
+"""`tfgc.recompute` on functions of every shape.
 
 Each function is called plainly and recomputed, in eager mode and inside
 `tf.function`; results and gradients must be the same, None and sparse included.
@@ -425,7 +425,7 @@ def test_forward_mode_over_what_is_closed_over_is_right(graph):
 
 
 def test_gradient_through_a_function_that_only_runs_forward():
-    """The tape is outside: the backward pass is a graph of its own."""
+    """The tape is outside: the backward pass is another graph."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5, seed=2)])
     sources = [X, model.layers[0].kernel.value]
 

@@ -116,7 +116,7 @@ def test_branches_of_a_replay_read_a_sparse_tensor():
 
 @pytest.mark.parametrize("jit_compile", [None, True], ids=["graph", "xla"])
 def test_the_fence_copies_no_weights(jit_compile):
-    """Trap 16: `tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""
+    """`tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""
     weight = 1500 * 1500 * 4
     plain, ours = (memory.alone(peak_of, wide, segments, jit_compile) for segments in (0, 3))
     assert ours < plain + weight / 2

@@ -1,4 +1,4 @@
-"""Reports of hand-made records: what they hold, what they say to mistakes, and how a browser shows them."""
+"""Reports of hand-made records: what they hold, how mistakes are answered, and how a browser shows them."""
 
 import dataclasses
 import html.parser
@@ -185,7 +185,7 @@ def test_a_page_is_whole_well_formed_and_runs_nothing(page):
     assert "prefers-color-scheme: dark" in page
 
 
-def test_a_page_tells_what_came_out(page):
+def test_a_page_says_what_came_out(page):
     words = " ".join(" ".join(Reader(page).words).replace("\u00a0", " ").split())
     for told in (
         "The least peak is that of optimal-graph: 446 MB. Against plain-graph it saves 68.8 % of the peak (1.43 GB) "
@@ -204,7 +204,7 @@ def test_a_wrong_case_is_never_the_best():
     assert study_summary.best(Study("n", 1, (*RECORDS[:4], wrong))).name == "sqrt(6)-compiled"
 
 
-def test_a_baseline_that_ran_out_of_memory_is_told():
+def test_a_baseline_that_ran_out_of_memory_is_reported():
     plain = dataclasses.replace(RECORDS[0], status="oom", peak_bytes=None, step_seconds=None, timeline=())
     told = study_summary.summary(Study("n", 1, (plain, RECORDS[4])))
     assert (
@@ -213,7 +213,7 @@ def test_a_baseline_that_ran_out_of_memory_is_told():
     )
 
 
-def test_recomputed_cases_are_drawn_by_themselves_where_plain_ones_dwarf_them():
+def test_recomputed_cases_are_drawn_alone_where_plain_ones_dwarf_them():
     titles = [picture.title for picture in plots.of_study(Study("n", 1, (RECORDS[0], RECORDS[4])))]
     assert titles[:2] == ["Memory over one step, above weights", "Memory over one step, recomputed cases alone"]
     assert len(plots.of_study(Study("n", 1, (RECORDS[1], RECORDS[5])))) == 1

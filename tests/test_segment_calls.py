@@ -1,7 +1,7 @@
-"""Traps 7 to 11, 13, 15 and 20 inside the segments of an enabled model.
+"""What is called inside the segments of an enabled model: arguments, None and sparse gradients, tapes, batch sizes.
 
-Closed-over tensors (trap 10) cannot occur between the nodes of a functional graph:
-what crosses a cut is an argument. They are tested on functions.
+Closed-over tensors cannot occur between the nodes of a functional graph: what crosses a cut is an argument. They are
+tested on functions.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""Models on strings, shapes that Keras does not tell, and what is done where sizes are not known."""
+"""Models on strings, shapes that Keras does not know, and what is done where sizes are not known."""
 
 import warnings
 
@@ -161,7 +161,7 @@ def test_a_string_is_counted_as_the_handle_that_the_allocator_is_asked_for():
 
 @keras.saving.register_keras_serializable("tests")
 class Unpatch(L.Layer):
-    """Its `compute_output_shape` forgets what the input tells."""
+    """Its `compute_output_shape` forgets the sizes of the input."""
 
     def call(self, x):
         return tf.reshape(x, (tf.shape(x)[0], x.shape[1] * 2, x.shape[2] // 2))
@@ -194,7 +194,7 @@ def unpatched():
     return keras.Model(image, L.Softmax()(L.Activation("gelu")(x)))
 
 
-def test_a_shape_that_keras_does_not_tell_is_traced():
+def test_a_shape_that_keras_does_not_know_is_traced():
     model = fresh(unpatched)
     assert model.get_layer("unpatch").output.shape == (None, None, None)
     for plan in (tfgc.plan(model, 4), tfgc.plan(model, example=np.ones((4, 8, 16), "float32"))):
@@ -281,7 +281,7 @@ def train_step(model):
 
 
 @pytest.mark.parametrize("use", [tfgc.plan, tfgc.enable, train_step])
-def test_where_sizes_are_open_all_is_kept_and_that_is_said(use):
+def test_where_sizes_are_open_all_is_kept_with_a_warning(use):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         use(fresh(sequence))

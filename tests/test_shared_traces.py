@@ -1,4 +1,4 @@
-"""Segments that are alike are traced once, in eager calls, and give what they gave; others stand by themselves."""
+"""Segments that are alike are traced once, in eager calls, and train as before; others get separate traces."""
 
 import keras
 import numpy as np
@@ -33,7 +33,7 @@ def by_block(model, size=5):
 
 
 def kinds(model, plan):
-    """How many different signatures the segments have, those that stand by themselves counted each."""
+    """How many different signatures the segments have, those that share no trace counted one by one."""
     program = keras_graph.Program(model)
     found = []
     for segment in plan.segments:
@@ -129,7 +129,7 @@ def test_what_differs_is_no_twin(change):
     assert_equal(plain, train(model, X, y), exact=False)
 
 
-def test_custom_layers_constants_and_changed_attributes_stand_by_themselves():
+def test_custom_layers_constants_and_changed_attributes_share_no_trace():
     def build(middle):
         layers = [layer for i in range(3) for layer in (L.Dense(8), middle(i))]
         return keras.Sequential([keras.Input((8,)), *layers, L.Dense(4)])
@@ -198,7 +198,7 @@ def test_what_only_looks_alike_is_no_twin(make):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_twin_that_was_changed_after_enabling_is_looked_at_by_itself(mode):
+def test_a_twin_that_was_changed_after_enabling_gets_another_trace(mode):
     build = towers(lambda i: L.Dense(8, name=f"wide_{i}"))
 
     def changed(enable):

@@ -1,4 +1,4 @@
-"""`tfgc.verify`: it says equal where steps are, and finds each kind of difference where they are not."""
+"""`tfgc.verify`: it reports equal steps as equal, and finds each kind of difference where they are not."""
 
 import dataclasses
 
@@ -124,7 +124,7 @@ def test_a_wrong_step_is_found(name, modes, monkeypatch):
     assert not named or named[0].layer == "dense"
 
 
-def test_a_layer_that_draws_by_itself_is_told_and_makes_the_steps_differ():
+def test_a_layer_that_draws_from_numpy_is_named_and_makes_the_steps_differ():
     draws = np.random.default_rng(0)
 
     class Drawing(L.Layer):
@@ -139,7 +139,7 @@ def test_a_layer_that_draws_by_itself_is_told_and_makes_the_steps_differ():
     assert "not deterministic: 'drawing'" in str(verdict)
 
 
-def test_verify_tells_each_of_two_layers_of_one_name_and_forgives_nests():
+def test_layers_of_one_name_are_distinguished_and_a_layer_inside_a_chosen_one_is_allowed():
     draws = np.random.default_rng(0)
 
     class Restless(L.Layer):
@@ -159,7 +159,7 @@ def test_verify_tells_each_of_two_layers_of_one_name_and_forgives_nests():
     assert tfgc.verify(model, None, X, layers=["c", "inner"], modes="graph", steps=1).kept == {}
 
 
-def test_a_layer_that_cannot_be_run_twice_is_told_with_the_reason():
+def test_a_layer_that_cannot_be_run_twice_is_named_with_the_reason():
     class Raw(L.Layer):
         def call(self, x):
             return x + 0.0 * tf.random.gamma((8,), 1.0)
@@ -171,7 +171,7 @@ def test_a_layer_that_cannot_be_run_twice_is_told_with_the_reason():
     assert "RandomGamma" in verdict.kept["raw"]
 
 
-def test_where_plain_tensorflow_differs_from_itself_twice_that_is_allowed_and_told():
+def test_twice_the_difference_among_plain_steps_is_allowed_and_reported():
     """A convolution bias before BatchNormalization: its true gradient is zero."""
     image = noise(16, 8, 8, 3)
 
@@ -221,7 +221,7 @@ def test_what_passes(plain, planned, passes):
         assert verdict.worst.layer == "b"
 
 
-def test_the_largest_spread_among_plain_steps_is_what_twice_of_is_allowed():
+def test_twice_the_largest_spread_among_plain_steps_is_allowed():
     name = ("gradient", "b/bias")
     plain, planned = (_with(name, np.full(4, value)) for value in (1.0, 1.03))
 

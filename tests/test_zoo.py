@@ -100,7 +100,7 @@ def test_searched_networks_halve_the_image_twice():
     assert cells[-1] == (4, 4, 64)
 
 
-def test_the_catalogue_tells_what_the_builders_are():
+def test_the_catalogue_describes_the_builders():
     listed = zoo.catalogue()
     own = {network.name: network for network in listed if network.source == "tfgc.zoo"}
     builders = zoo.available()
@@ -150,7 +150,7 @@ def test_inception_v3_is_built_at_300_pixels():
         ("gpt2", "did you mean 'gpt'"),
     ],
 )
-def test_unknown_names_are_told_near_ones(name, hint):
+def test_unknown_names_suggest_near_ones(name, hint):
     with pytest.raises(OptionError, match=hint):
         zoo.build(name)
 
