@@ -13,7 +13,7 @@ STRAYS = {
     *(name for name in sys.stdlib_module_names if not name.startswith("_")),
     *(name for name in importlib.metadata.packages_distributions() if name.isidentifier() and name[0] != "_"),
     *OPTIONAL,
-} - {"tests", "test_folder"}
+} - {"tests", "test_user_modules"}
 
 NETS = """
 import statistics
