@@ -54,6 +54,21 @@ def lines(tmp_path):
     return read
 
 
+@pytest.fixture
+def replays(monkeypatch):
+    """A list that grows whenever a segment runs again, or is traced to do so."""
+    from tfgc._replay import forward_backward
+
+    seen, backward = [], forward_backward.Recomputation.backward
+
+    def counted(piece, *arguments):
+        seen.append(piece)
+        return backward(piece, *arguments)
+
+    monkeypatch.setattr(forward_backward.Recomputation, "backward", counted)
+    return seen
+
+
 def pytest_collection_modifyitems(items):
     import tensorflow as tf
 

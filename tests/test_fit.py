@@ -27,7 +27,6 @@ import tensorflow as tf
 from equality import TOLERANCE, assert_same, build_metrics, fresh, noise, states
 
 import tfgc
-from tfgc._replay import forward_backward
 
 L = keras.layers
 X, Y = noise(16, 8).numpy(), np.random.default_rng(2).integers(0, 3, 16)
@@ -461,19 +460,6 @@ def cells():
         for mode in MODES:
             marks = pytest.mark.gate if mode == "xla" else []
             yield pytest.param(name, mode, marks=marks if mode in feature.fast else pytest.mark.slow)
-
-
-@pytest.fixture
-def replays(monkeypatch):
-    """A list that grows whenever a segment runs again, or is traced to do so."""
-    seen, backward = [], forward_backward.Recomputation.backward
-
-    def counted(piece, *arguments):
-        seen.append(piece)
-        return backward(piece, *arguments)
-
-    monkeypatch.setattr(forward_backward.Recomputation, "backward", counted)
-    return seen
 
 
 # Keras 3.5, of a last execution with fewer steps than the others.

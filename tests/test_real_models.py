@@ -8,8 +8,6 @@ import pytest
 from equality import TOLERANCE, build_metrics, fresh, states
 from real_models import BATCH, MODELS, STEPS
 
-from tfgc._replay import forward_backward
-
 # What `compile` is given. Compiled segments are compared with the whole step as a graph.
 MODES = {"fit": {"jit_compile": False}, "fit, eager": {"run_eagerly": True}, "fit, XLA": {"jit_compile": True}}
 BASELINES = {"fit": "fit", "fit, eager": "fit", "fit, XLA": "fit, XLA"}
@@ -98,19 +96,6 @@ def compare(plain, ours, tol):
             error = norm(our_after[kind][name] - value)
             allowed = tol * max(norm(ways[name]), 1e-3 * longest) + STEPS * EPS * norm(value)
             assert error <= allowed, f"{where}: differs by {error}, allowed {allowed}, moved by {norm(ways[name])}"
-
-
-@pytest.fixture
-def replays(monkeypatch):
-    """A list that grows whenever a segment runs again, or is traced to do so."""
-    seen, backward = [], forward_backward.Recomputation.backward
-
-    def counted(piece, *arguments):
-        seen.append(piece.name)
-        return backward(piece, *arguments)
-
-    monkeypatch.setattr(forward_backward.Recomputation, "backward", counted)
-    return seen
 
 
 @functools.cache
