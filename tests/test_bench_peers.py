@@ -150,7 +150,12 @@ def test_a_network_is_converted_layer_by_layer(monkeypatch):
     modules, _ = stand_in(TRACE)
     layers, shape = torch_peer._converted(modules["torch"], "sample_cnn", 32)
     assert shape == (1, 32, 32)
-    assert layers[:4] == [("Conv2d", 1, 10, (5, 5), "same"), ("ReLU",), ("MaxPool2d", (1, 1)), ("Conv2d", 10, 20, (5, 5), "same")]
+    assert layers[:4] == [
+        ("Conv2d", 1, 10, (5, 5), "same"),
+        ("ReLU",),
+        ("MaxPool2d", (1, 1)),
+        ("Conv2d", 10, 20, (5, 5), "same"),
+    ]
     assert layers[-1] == ("Linear", 32, 10)
     with pytest.raises(TfgcError, match=r"resnet18: layer '\w+' has no counterpart here in PyTorch"):
         torch_peer._converted(modules["torch"], "resnet18", 32)
