@@ -78,7 +78,9 @@ def stand_in(traces):
     torch.__version__ = "0"
     torch.manual_seed = lambda seed: None
     torch.randn = lambda *shape: shape
-    layer = lambda name: lambda *args, **options: (name, *args, *options.values())
+
+    def layer(name):
+        return lambda *args, **options: (name, *args, *options.values())
 
     class Sequential(list):
         def __init__(self, *layers):

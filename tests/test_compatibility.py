@@ -57,7 +57,10 @@ def fit(row, model, mode):
     model.optimizer.build(model.trainable_variables)  # else Keras traces each step twice
     stateful = any(getattr(layer, "stateful", False) for layer in model.layers)
     history = model.fit(row.x, y, batch_size=BATCH if stateful else 10, epochs=2, shuffle=False, verbose=0).history
-    values = lambda variables: {f"{i} {v.path}": v.numpy() for i, v in enumerate(variables)}
+
+    def values(variables):
+        return {f"{i} {v.path}": v.numpy() for i, v in enumerate(variables)}
+
     # In half precision the tolerance is more than weights move, but not more than velocities.
     velocities = [] if row.policy in ("float32", "float64") else [values(model.optimizer.variables)]
     return [history, values(states(model)), *velocities]

@@ -331,8 +331,10 @@ class TestMeasured:
         budget = int(0.75 * tfgc.estimate(model, 4).needed_bytes)
 
         def time_as(slow):
-            seconds = lambda node: 9.0 if node.name.startswith(slow) else 1.0
-            monkeypatch.setattr(timing, "_time", lambda program, graph, node: (seconds(node), 1.0))
+            def seconds(program, graph, node):
+                return 9.0 if node.name.startswith(slow) else 1.0, 1.0
+
+            monkeypatch.setattr(timing, "_time", seconds)
             monkeypatch.setenv("TFGC_CACHE", str(tmp_path / slow))
 
         plans = {}
