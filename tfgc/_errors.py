@@ -11,14 +11,15 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class TfgcError(Exception):
     """Base of all errors of tfgc; catch it to catch them all."""
 
-    # AutoGraph raises an error of a traced function again under its own type only if the type has Exception's __init__.
-    __init__ = Exception.__init__
+    if not TYPE_CHECKING:
+        # AutoGraph raises an error of a traced function again under its type only if that has Exception's __init__.
+        __init__ = Exception.__init__
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception would call the class with the message, which is not what a subclass with other arguments takes.
@@ -62,7 +63,9 @@ class InfeasibleBudgetError(TfgcError):
             f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
             f"{node!r}. Use {instead}, or that budget"
         )
-        self.budget, self.least, self.node = budget, least, node
+        self.budget: int = budget
+        self.least: int = least
+        self.node: str = node
 
 
 class ReplayMismatchError(TfgcError):

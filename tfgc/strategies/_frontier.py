@@ -20,7 +20,8 @@ class Frontier:
     """
 
     def __init__(self, graph: Graph, plans: Sequence[Plan], peaks: Sequence[int]) -> None:
-        self.plans, self.peaks = tuple(plans), tuple(peaks)
+        self.plans: tuple[Plan, ...] = tuple(plans)
+        self.peaks: tuple[int, ...] = tuple(peaks)
         self._graph = graph
         self._steps: dict[int, Prediction] = {}
 
