@@ -149,7 +149,7 @@ def test_xla_is_refused():
 
 
 def test_another_wrapper_is_refused():
-    with pytest.raises(tfgc.OptionError, match="leave wrap"):
+    with pytest.raises(tfgc.OptionError, match="leave out wrap"):
         tfgc.enable(fresh(everything), strategy="uniform", wrap=tf.recompute_grad, check_replay=True)
 
 
