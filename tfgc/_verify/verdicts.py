@@ -94,7 +94,7 @@ class Verdict:
         if len(self.differences) > 10:
             lines.append(f"  and {len(self.differences) - 10} more")
         lines += [f"  tolerated: {difference}" for difference in self.tolerated[:3]]
-        lines += [f"  not deterministic: {name!r} differs between two runs from one state" for name in self.unrepeatable]
+        lines += [f"  not deterministic: {name!r} differs between runs from one state" for name in self.unrepeatable]
         lines += [f"  kept: {name!r} cannot be run twice: {reason}" for name, reason in self.kept.items()]
         return "\n".join(lines)
 
