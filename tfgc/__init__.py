@@ -44,7 +44,7 @@ _HOME = {
     "Verdict": "_verify.verdicts",
     "verify": "_verify.verify",
 }
-__all__ = sorted([*_HOME, "strategies", "zoo"])
+__all__ = sorted([*_HOME, "strategies", "zoo"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

@@ -23,7 +23,7 @@ class TfgcError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception would call the class with the message, which is not what a subclass with other arguments takes.
-        return copyreg.__newobj__, (type(self), *self.args), vars(self)
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class OptionError(TfgcError, ValueError):

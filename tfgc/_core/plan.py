@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
@@ -125,7 +126,7 @@ class Plan(Segmentation):
         return plan
 
 
-def read(path: str | pathlib.Path) -> Plan:
+def read(path: str | os.PathLike[str]) -> Plan:
     """Read the plan in a file.
 
     Raises:

@@ -36,5 +36,5 @@ def _products(op: tf.Operation) -> int:
         kernel, made = op.outputs[0].shape, op.inputs[2].shape
     else:
         kernel, made = op.inputs[1].shape, op.outputs[0].shape
-    per_output = math.prod((kernel[:-2] if "Depthwise" in op.type else kernel[:-1]).as_list())
-    return made.num_elements() * per_output
+    per_output = kernel[:-2] if "Depthwise" in op.type else kernel[:-1]
+    return made.num_elements() * per_output.num_elements()

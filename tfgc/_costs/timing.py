@@ -15,7 +15,7 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import platformdirs
 import rich.console
@@ -48,9 +48,9 @@ def timed(program: Program, graph: Graph) -> Graph:
         graph,
         nodes=tuple(
             dataclasses.replace(
-                node, cost=dataclasses.replace(node.cost, seconds=known[key][0], backward_seconds=known[key][1])
+                node, cost=dataclasses.replace(cost, seconds=known[key][0], backward_seconds=known[key][1])
             )
-            for node, key in zip(graph.nodes, keys)
+            for node, cost, key in zip(graph.nodes, graph.costs, keys)
         ),
     )
 
@@ -116,7 +116,7 @@ def _time(program: Program, graph: Graph, node: Node) -> tuple[float, float]:
 
 def _filled(spec: Spec) -> tf.Tensor:
     if spec.dtype.startswith(("float", "bfloat")):
-        return tf.cast(tf.random.stateless_uniform(spec.shape, seed=(0, 1)), spec.dtype)
+        return tf.cast(tf.random.stateless_uniform(cast(Any, spec.shape), seed=(0, 1)), spec.dtype)
     return tf.zeros(spec.shape, spec.dtype)
 
 

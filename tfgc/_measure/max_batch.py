@@ -209,7 +209,7 @@ def _runner(
     return run
 
 
-def _checked(budget: object) -> int | str:
+def _checked(budget: int | str) -> int | str:
     """A budget as the child process gets it: bytes or `auto`."""
     if budget == "auto":
         return budget
@@ -244,7 +244,7 @@ def _label(strategy: str | Callable[..., Plan] | None, options: dict[str, Any]) 
     return name if segments is None else f"{name}({segments})"
 
 
-def _serialized(optimizer: object) -> dict[str, Any] | str | None:
+def _serialized(optimizer: Any) -> Any:
     """An optimizer as plain data; a name as it is."""
     if optimizer is None or isinstance(optimizer, (str, dict)):
         return optimizer

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import Any, cast
 
 import cloudpickle
 import memory_profiler
@@ -62,7 +63,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
                 with contextlib.suppress(BrokenPipeError):
                     child.stdin.write(cloudpickle.dumps(job))
                     child.stdin.close()
-                samples = memory_profiler.memory_usage(child, interval=_SAMPLE_SECONDS, timestamps=True)
+                samples = memory_profiler.memory_usage(cast(Any, child), interval=_SAMPLE_SECONDS, timestamps=True)
             finally:
                 child.kill()
                 child.wait()

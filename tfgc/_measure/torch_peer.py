@@ -26,10 +26,10 @@ _SEGMENTS = 8
 def measure(case: Case) -> dict[str, Any]:
     """Run a plain case, or one under `checkpoint_sequential`; return the measured fields of a `Measurement`."""
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise TfgcError("PyTorch is not installed: pip install torch") from error
-    from torch.utils.checkpoint import checkpoint_sequential
+    from torch.utils.checkpoint import checkpoint_sequential  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(0)
     model, shape = _converted(torch, *case.build)
@@ -75,22 +75,27 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def _converted(torch: Any, name: str, image_size: int | None) -> tuple[Any, tuple[int, ...]]:
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """The shape of one tensor, without the batch."""
+    return tensor.shape[1:]
+
+
+def _converted(torch: Any, name: Any, image_size: int | None) -> tuple[Any, tuple[int, ...]]:
     """The network as a `torch.nn.Sequential`, and the shape of its input without the batch."""
     model = zoo.build(name, image_size)
     nn, layers, shape = torch.nn, [], ()
     for layer in model.layers:
         if isinstance(layer, keras.layers.InputLayer):
-            height, width, *_ = layer.output.shape[1:]
+            height, width, *_ = _shape(layer.output)
             shape = (1, height, width)
         elif isinstance(layer, keras.layers.Conv2D):
-            layers.append(nn.Conv2d(layer.input.shape[-1], layer.filters, layer.kernel_size, padding="same"))
+            layers.append(nn.Conv2d(_shape(layer.input)[-1], layer.filters, layer.kernel_size, padding="same"))
         elif isinstance(layer, keras.layers.MaxPooling2D):
             layers.append(nn.MaxPool2d(layer.pool_size))
         elif isinstance(layer, keras.layers.Flatten):
             layers.append(nn.Flatten())
         elif isinstance(layer, keras.layers.Dense):
-            layers.append(nn.Linear(layer.input.shape[-1], layer.units))
+            layers.append(nn.Linear(_shape(layer.input)[-1], layer.units))
         elif not isinstance(layer, keras.layers.Reshape):
             raise TfgcError(f"{name}: layer {layer.name!r} has no counterpart here in PyTorch")
         if getattr(layer, "activation", None) is keras.activations.relu:

@@ -188,7 +188,7 @@ def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[
 
     if not model.trainable_variables:
         raise TfgcError(f"{model.name!r} has no trainable weights")
-    optimizer = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
+    optimizer: Any = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
     def step(x: Any, y: Any) -> Any:

@@ -54,9 +54,9 @@ def graph_of(
     if not program.graph.sizes_known and not asked:
         return program.graph
     graph = node_costs.annotate(program)
-    for node in graph.nodes:
-        if node.cost.obstacle:
-            message = f"{node.name!r} cannot be run twice and is planned to be kept: {node.cost.obstacle}."
+    for node, cost in zip(graph.nodes, graph.costs):
+        if cost.obstacle:
+            message = f"{node.name!r} cannot be run twice and is planned to be kept: {cost.obstacle}."
             warn(message, NotReplayableWarning)
     if measure:
         graph = timing.timed(program, graph)
@@ -150,8 +150,8 @@ def _bytes(variables: Iterable[keras.Variable]) -> int:
     return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
 
 
-def budget_bytes(budget: int | str, graph: Graph, fixed: int) -> int:
-    """A budget of the whole step, in bytes."""
+def budget_bytes(budget: int | str, graph: Graph | None, fixed: int) -> int:
+    """A budget of the whole step, in bytes; a share of the plain step needs the graph."""
     if budget == "auto":
         return int(free_memory.free_bytes() * (1 - MARGIN))
     if isinstance(budget, str) and budget.strip().endswith("%"):
@@ -159,7 +159,7 @@ def budget_bytes(budget: int | str, graph: Graph, fixed: int) -> int:
             share = float(budget.strip()[:-1]) / 100
         except ValueError:
             share = 0
-        if not 0 < share < float("inf"):
+        if graph is None or not 0 < share < float("inf"):
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
         baseline = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
         return int(share * baseline.needed_bytes)

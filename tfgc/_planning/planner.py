@@ -106,7 +106,7 @@ def choose(graph: Graph, strategy: Strategy, budget: int | str | None, fixed: in
 
 def fitting(graph: Graph, strategy: Strategy, total: int, fixed: int, options: dict[str, Any]) -> Plan:
     """The plan of a strategy whose step fits in `total` bytes as TensorFlow's allocator serves it."""
-    if strategies.has_frontier(strategy):
+    if isinstance(strategy, str) and strategies.has_frontier(strategy):
         return strategies.frontier(graph, strategy, **options).fitting(total, fixed)
     strategies.check_options(strategy, options, total)
 

@@ -176,7 +176,7 @@ class MaxBatchPrediction:
 
     budget_bytes: int
     fixed_bytes: int
-    optimizer: dict[str, Any]
+    optimizer: Any
     plain: LargestBatch
     recomputed: LargestBatch | None
 

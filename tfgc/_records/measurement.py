@@ -7,7 +7,7 @@ what a results file holds.
 
 import dataclasses
 import json
-import pathlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -215,7 +215,7 @@ def from_json(text: str) -> Results:
         raise TfgcError(f"not a results file, or a damaged one: {why}") from error
 
 
-def read(path: str | pathlib.Path) -> Results:
+def read(path: str | os.PathLike[str]) -> Results:
     """Read a results file; raise `TfgcError` if it cannot be read."""
     try:
         with open(path) as file:

@@ -21,8 +21,8 @@ class TextTable:
     """
 
     title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
     caption: str = ""
     summary: str = ""
 

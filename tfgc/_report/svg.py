@@ -87,7 +87,7 @@ def svg(plot: Plot, key: str) -> str:
     text = re.sub(r"#[0-9a-f]{6}\b", lambda found: _property(found[0]), text)
     text = re.sub(r'(font: [\d.]+px) [^;"]*', r"\1 var(--font)", text)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{key}-", text)
-    box = re.search(r'viewBox="[^"]*"', text)[0]
+    box = re.findall(r'viewBox="[^"]*"', text)[0]
     head = (
         f'<svg {box} role="img" aria-labelledby="{key}-title {key}-text" xmlns:xlink="http://www.w3.org/1999/xlink">'
         f'<title id="{key}-title">{html.escape(plot.full_title)}</title>'

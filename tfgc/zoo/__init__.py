@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tfgc import _user_modules
 from tfgc._errors import OptionError, TfgcError, did_you_mean, one_line
@@ -59,7 +59,7 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         _refuse(image_size, name, "a saved model has its input size")
         if not os.path.exists(name):
             raise OptionError(f"there is no file {name!r}")
-        return _attempt(name, lambda: keras.models.load_model(name, compile=False))
+        return _attempt(name, lambda: cast("keras.Model", keras.models.load_model(name, compile=False)))
     if ":" in name:
         module, _, function = name.partition(":")
         try:

@@ -5,6 +5,8 @@ the blocks of Vaswani et al. 2017, arXiv:1706.03762, normalized before each part
 GPT-2 approximates it. Dropout is that of the first GPT; GPT-2's is not published.
 """
 
+from typing import Any
+
 import keras
 
 __all__ = ["gpt"]
@@ -28,8 +30,8 @@ def gpt(
     tokens = keras.Input((length,), dtype="int32")
     embedding = _tied(vocabulary, width)
     # Counted from the tokens, so that the positions are of the model's graph and no constant outside of it.
-    places = keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1) - 1
-    positions = keras.layers.Embedding(length, width, embeddings_initializer=_small())(places)
+    counts: Any = keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1)
+    positions = keras.layers.Embedding(length, width, embeddings_initializer=_small())(counts - 1)
     x = keras.layers.Dropout(0.1)(keras.layers.Add()([embedding(tokens), positions]))
     for _ in range(blocks):
         y = keras.layers.LayerNormalization(epsilon=1e-5)(x)
@@ -42,7 +44,7 @@ def gpt(
     return keras.Model(tokens, embedding(x, reverse=True), name="gpt")
 
 
-def _small() -> keras.initializers.Initializer:
+def _small() -> Any:
     return keras.initializers.RandomNormal(stddev=0.02)
 
 
@@ -55,7 +57,7 @@ def _tied(vocabulary: int, width: int) -> keras.layers.Layer:
 class TiedEmbedding(keras.layers.Embedding):
     """What `keras.layers.ReversibleEmbedding` is, for versions of Keras that lack it."""
 
-    def call(self, inputs: keras.KerasTensor, reverse: bool = False) -> keras.KerasTensor:
+    def call(self, inputs: Any, reverse: bool = False) -> Any:
         if not reverse:
             return super().call(inputs)
         inputs = keras.ops.cast(inputs, self.compute_dtype)

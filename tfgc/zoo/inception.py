@@ -5,6 +5,8 @@ followed by BatchNormalization and ReLU. Where the paper's widths and those of i
 code differ, the widths are those of timm, which follows the code.
 """
 
+from typing import Any
+
 import keras
 
 __all__ = ["inception_v4"]
@@ -34,7 +36,7 @@ def inception_v4(image_size: int = 299, classes: int = 1000) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(classes)(x), name="inception_v4")
 
 
-def _stem(x: keras.KerasTensor) -> keras.KerasTensor:
+def _stem(x: Any) -> keras.KerasTensor:
     x = _convolution(x, 32, 3, 2, "valid")
     x = _convolution(x, 32, 3, 1, "valid")
     x = _convolution(x, 64, 3)

@@ -6,6 +6,7 @@ does ("same"), which puts the border a pixel off from PyTorch's at even sizes.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -51,7 +52,7 @@ def resnet200(image_size: int = 224, classes: int = 1000) -> keras.Model:
 def _resnet(
     name: str, block: Callable[..., keras.KerasTensor], blocks: tuple[int, ...], image_size: int, classes: int
 ) -> keras.Model:
-    inputs = keras.Input((image_size, image_size, 3))
+    inputs: Any = keras.Input((image_size, image_size, 3))
     x = keras.layers.ReLU()(_convolution(inputs, 64, 7, strides=2))
     x = keras.layers.MaxPooling2D(3, 2, padding="same")(x)
     for stage, count in enumerate(blocks):

@@ -4,6 +4,8 @@ Ronneberger et al. 2015, arXiv:1505.04597, with "same" padding and
 BatchNormalization as is common now; the widths and the depth are the paper's.
 """
 
+from typing import Any
+
 import keras
 
 __all__ = ["unet"]
@@ -18,7 +20,8 @@ def unet(width: int = 64, depth: int = 4, image_size: int = 128, classes: int = 
         image_size: Height and width; divisible by 2 ** depth.
         classes: Channels of the output, a class each pixel.
     """
-    inputs = x = keras.Input((image_size, image_size, 3))
+    x: Any = keras.Input((image_size, image_size, 3))
+    inputs = x
     skips = []
     for level in range(depth):
         x = _block(x, width * 2**level)

@@ -41,7 +41,7 @@ def _facts() -> dict[str, Any]:
     import tensorflow as tf
 
     packages = ("tfgc", "tensorflow", "keras", "numpy", *_EXTRAS)
-    versions = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         versions[package] = _version(package)
     from tfgc._planning import free_memory

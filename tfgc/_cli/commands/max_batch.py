@@ -70,7 +70,7 @@ def command(
             on_start=start,
             **dict(strategy_options),
         )
-    if output:
+    if output and result.plan is not None:
         _files.write(output, result.plan.to_json())
     if not options.emit_json(batch_limit.facts(result), json_path):
         comparison.print_table(batch_limit.table(result))
