@@ -379,7 +379,10 @@ def test_a_gradient_that_is_not_finite_stays_so_where_plain_code_has_it(wrap):
     """The fence of a graph must not spread it."""
 
     def step(call):
-        return tf.function(lambda x: run((call, [x], []), "eager"))(tf.constant([1.0, 0.0]))
+        def twice(x):
+            return call(call(x)) + 1.0
+
+        return tf.function(lambda x: run((twice, [x], []), "eager"))(tf.constant([1.0, 0.0]))
 
     def block(x):
         return tf.sqrt(x)
