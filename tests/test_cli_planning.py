@@ -223,7 +223,7 @@ def test_front_is_drawn_with_axes_in_units_and_names():
     figure = matplotlib.figure.Figure()
     plots.front(measurement.Study("net", 8, front=FRONT)).draw(figure)
     (axes,) = figure.axes
-    assert "(GB)" in axes.get_xlabel()
+    assert "(bytes)" in axes.get_xlabel()
     assert "flops" in axes.get_ylabel()
     assert {text.get_text() for text in axes.texts} == {"least", "plain", "optimal"}
     labels = axes.get_legend_handles_labels()[1]
