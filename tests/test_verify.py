@@ -349,3 +349,18 @@ def test_a_model_compiled_for_xla_is_tried_so():
     verdict = tfgc.verify(model, tfgc.plan(model, strategy="uniform"), (noise(8, 4), noise(8, 3)), steps=1)
     assert verdict
     assert verdict.modes == ALL
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "relative"),
+    [
+        ([np.inf, 1.0], [np.nan, 1.0], np.inf),
+        ([np.inf, 1.0], [-np.inf, 1.0], np.inf),
+        ([np.inf, 1.0], [2.0, 1.0], np.inf),
+        ([np.inf, 2.0], [np.inf, 3.0], 0.5),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
+        ([np.nan, np.inf], [np.nan, np.inf], 0.0),
+    ],
+)
+def test_what_is_not_finite_has_to_be_the_same(expected, given, relative):
+    assert verdicts.relative_difference(np.array(expected), np.array(given), 0.0)[0] == relative

@@ -155,7 +155,7 @@ class StepComparison:
 
     def _differences(self, mode: str, baseline: Steps, planned: Steps) -> list[Difference]:
         found = []
-        for number, (expected, given) in enumerate(zip(baseline, planned)):
+        for number, (expected, given) in enumerate(zip(baseline, planned, strict=True)):
             gradients = [
                 _norm(value) for (kind, _), value in expected.items() if kind == "gradient" and value is not None
             ]
@@ -163,7 +163,9 @@ class StepComparison:
             self._compared = dict(collections.Counter(kind for kind, _ in {**expected, **given}))
             for (kind, name), value in expected.items():
                 allowed = self._allowed(mode, kind, value)
-                relative, note = _relative(value, given.get((kind, name)), least if kind == "gradient" else 0.0)
+                relative, note = relative_difference(
+                    value, given.get((kind, name)), least if kind == "gradient" else 0.0
+                )
                 found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, note))
             for kind, name in given.keys() - expected.keys():
                 note = "only the planned step has it"
@@ -198,7 +200,7 @@ class StepComparison:
         )
 
 
-def _relative(expected: Any, given: Any, least: float) -> tuple[float, str]:
+def relative_difference(expected: Any, given: Any, least: float) -> tuple[float, str]:
     """The relative norm of a difference, and a note where it is infinite."""
     if expected is None or given is None:
         return (0.0, "") if expected is given else (math.inf, "None in one of them")
@@ -213,11 +215,12 @@ def _relative(expected: Any, given: Any, least: float) -> tuple[float, str]:
     if np.array_equal(expected, given):
         return 0.0, ""
     a, b = (x.astype("complex128" if x.dtype.kind == "c" else "float64") for x in (expected, given))
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return math.inf, "not finite in one of them"
-    a, b = np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)
+    finite = np.isfinite(a)
+    if not np.array_equal(np.where(finite, 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
+        return math.inf, "not finite in one of them, or not in the same way"
+    a, b = np.where(finite, a, 0), np.where(finite, b, 0)
     error, scale = np.linalg.norm(a - b), max(np.linalg.norm(a), least)
-    return (float(error / scale) if scale else math.inf), ""
+    return (float(error / scale) if scale else math.inf if error else 0.0), ""
 
 
 def _norm(value: Any) -> float:
