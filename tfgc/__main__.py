@@ -6,12 +6,11 @@
 import errno
 import os
 import sys
-from typing import NoReturn
 
 from tfgc import _user_modules
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the `tfgc` command."""
     import click
 
