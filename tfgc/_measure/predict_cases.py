@@ -102,15 +102,21 @@ class _Network:
         self.plain_step = simulator.estimate(graph, self.plain, fixed)
         self.floor, self.floor_node = outlooks.floor(graph)
         self._given = given
-        self._plans: dict[str, Plan | None] = {}
+        self._plans: dict[str, Plan | TfgcError | None] = {}
         self._frontiers: dict[bool, Frontier] = {}
 
     def plan_of(self, case: Case) -> Plan | None:
-        """The plan of a case, the same in all modes; None for peers."""
+        """The plan of a case, or the error of planning it, the same in all modes; None for peers."""
         if case.case not in self._plans:
-            plan = self._planned(case)
-            self._plans[case.case] = None if plan is None else outlooks.with_outlook(self.graph, plan)
-        return self._plans[case.case]
+            try:
+                plan = self._planned(case)
+                self._plans[case.case] = None if plan is None else outlooks.with_outlook(self.graph, plan)
+            except TfgcError as error:
+                self._plans[case.case] = error
+        plan = self._plans[case.case]
+        if isinstance(plan, TfgcError):
+            raise plan
+        return plan
 
     def _planned(self, case: Case) -> Plan | None:
         if case.target_ratio is not None:

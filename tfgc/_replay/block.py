@@ -70,9 +70,8 @@ class _Block:
         self.calls = calls
         self._warned = False
 
-    def run(self, call: Call) -> Any:
-        """Run a call as a pure function, compiled if that is known of its kind."""
-        known = self.calls.find(call)
+    def run(self, call: Call, known: AnyRecomputation | None) -> Any:
+        """Run a call as a pure function, in the way that is `known` of its kind, or that a look at it shows."""
         recomputation = known or self.calls.look(call)
         obstacle = recomputation.effects.obstacle
         if obstacle is None:
@@ -132,7 +131,8 @@ class RecomputedBlock(_Block):
     """A function that stores its inputs alone, and runs again for its gradient."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(self.calls.call(args, kwargs, compiled=False))
+        call = self.calls.call(args, kwargs, compiled=False)
+        return self.run(call, self.calls.find(call))
 
     def _differentiate(
         self, recomputation: AnyRecomputation, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
@@ -177,8 +177,9 @@ class CompiledBlock:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if tf.executing_eagerly():
             call = self.calls.call(args, kwargs, compiled=True)
-            if self.calls.can_be_compiled(call):
-                return self._uncompiled.run(call)
+            known = self.calls.find(call)
+            if known is not None or self.calls.can_be_compiled(call):
+                return self._uncompiled.run(call, known)
         return self._uncompiled(*args, **kwargs)
 
 

@@ -154,8 +154,8 @@ class KnownCalls:
         return Call(self.function, args, kwargs, self._by_shape, compiled)
 
     def can_be_compiled(self, call: Call) -> bool:
-        """Whether a compiled call is known, or may become so: a trace would freeze what may differ next time."""
-        return call.key in self._known or (call.is_hashable and self._has_room)
+        """Whether a call of a new kind may be compiled: a trace would freeze what may differ next time."""
+        return call.is_hashable and self._has_room
 
     @property
     def _has_room(self) -> bool:

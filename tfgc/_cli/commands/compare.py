@@ -59,8 +59,11 @@ def command(
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         comparison.print_table(comparison.comparison(study.records))
         comparison.print_table(comparison.losses(study.records))
-    if plot_path:
-        svg.write_png(plots.memory(study), plot_path)
     failed = [r for r in study.records if r.status == "failed"]
+    plot = plots.memory(study)
+    if plot_path and plot is None and not failed:
+        click.echo(f"There is no plot in {plot_path!r}: no case ran to its end.", err=True)
+    elif plot_path and plot is not None:
+        svg.write_png(plot, plot_path)
     if failed:
         raise TfgcError(f"{len(failed)} of {len(study.records)} cases failed; {failed[0].name}: {failed[0].detail}")
