@@ -113,10 +113,10 @@ class _Network:
                 self._plans[case.case] = None if plan is None else outlooks.with_outlook(self.graph, plan)
             except TfgcError as error:
                 self._plans[case.case] = error
-        plan = self._plans[case.case]
-        if isinstance(plan, TfgcError):
-            raise plan
-        return plan
+        found = self._plans[case.case]
+        if isinstance(found, TfgcError):
+            raise found
+        return found
 
     def _planned(self, case: Case) -> Plan | None:
         if case.target_ratio is not None:
