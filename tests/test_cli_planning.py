@@ -22,6 +22,7 @@ from tfgc._core import plan as plans
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
 from tfgc._measure import compare, worker
+from tfgc._planning import planner
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
@@ -381,6 +382,23 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
     assert worker.predict(fitting).cases["plan.json-graph"].parts
     with pytest.raises(PlanMismatchError, match=r"plan\.json: .*made for another model"):
         worker.predict(other)
+
+
+def test_what_cannot_be_planned_is_tried_once_for_all_modes(monkeypatch):
+    asked, choose = [], planner.choose
+
+    def counted(graph, strategy, *arguments):
+        asked.append(strategy)
+        return choose(graph, strategy, *arguments)
+
+    monkeypatch.setattr(planner, "choose", counted)
+    cases = compare.plan_cases(chain, 64, ["budget"], budget=1000)
+    found = worker.predict(PredictionJob(tuple(cases), front=True))
+    assert asked.count("budget") == 1
+    assert [name for name, case in found.cases.items() if "no plan fits in 1,000 bytes" in case.error] == [
+        "budget(1000)-compiled", "budget(1000)-graph",
+    ]  # fmt: skip
+    assert found.front.points
 
 
 def test_a_share_of_the_plain_peak_is_the_least_work_there_and_else_the_least_peak():

@@ -142,7 +142,7 @@ class _Network:
     def front_record(self, job: PredictionJob) -> FrontRecord:
         """The `FrontRecord`, with the plans of the job's cases added."""
         names = {case.case for case in job.cases if _is_planned(case)} - {"optimal"}
-        others = [(name, plan) for name, plan in self._plans.items() if plan is not None and name in names]
+        others = [(name, plan) for name, plan in self._plans.items() if isinstance(plan, Plan) and name in names]
         return sweep.front_of(
             self.graph, self.fixed, job.network, budgets=job.marks, plans=others, frontier=self.frontier()
         )
