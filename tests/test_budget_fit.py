@@ -10,6 +10,7 @@ from tfgc import Graph, InfeasibleBudgetError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._core.plan import Plan
 from tfgc._planning import planner
+from tfgc._planning.budgets import StepBudget
 from tfgc._simulate import simulator
 from tfgc.strategies._frontier import Frontier
 
@@ -61,14 +62,14 @@ BUDGETED = ["budget", ilp, own, careless]
 @functools.cache
 def least(strategy):
     with pytest.raises(InfeasibleBudgetError) as error:
-        planner.choose(chain(), strategy, MB, FIXED, {})
+        planner.choose(chain(), strategy, StepBudget(MB, FIXED), {})
     assert error.value.budget == MB
     assert error.value.node in {node.name for node in chain().nodes}
     return error.value.least
 
 
 def chosen(strategy, total):
-    plan = planner.choose(chain(), strategy, total, FIXED, {})
+    plan = planner.choose(chain(), strategy, StepBudget(total, FIXED), {})
     return simulator.estimate(chain(), plan, FIXED)
 
 
@@ -118,7 +119,7 @@ def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
     needs = {f"plan {i}": 150 - 2 * i if i < 12 else 200 for i in range(20)}
     asked = []
 
-    def estimate(graph, plan, fixed):
+    def estimate(graph, plan, fixed, mode):
         asked.append(plan)
         return type("Step", (), {"needed_bytes": needs[plan] + fixed, "node": plan})
 

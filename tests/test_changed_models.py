@@ -271,13 +271,13 @@ class Pair(L.Layer):
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("layers", [["pair"], None], ids=["layers", "plan"])
-def test_a_layer_inside_of_a_layer_is_exchanged(layers, mode):
+@pytest.mark.parametrize("how", [{"layers": ["pair"]}, {"strategy": "optimal"}], ids=["layers", "plan"])
+def test_a_layer_inside_of_a_layer_is_exchanged(how, mode):
     def build():
         return keras.Sequential([keras.Input((6,)), L.Dense(6), Pair(name="pair"), L.Dense(6), L.Dense(6)])
 
     model = fresh(build)
-    tfgc.enable(model, layers=layers, compile_segments=mode == "compiled")
+    tfgc.enable(model, **how, compile_segments=mode == "compiled")
     model(X, training=True)
     pair = model.get_layer("pair")
     pair.inside[0], pair.inside[1] = pair.inside[1], pair.inside[0]

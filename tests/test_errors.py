@@ -26,7 +26,7 @@ COPIES = {
 def made(kind):
     """One error of a kind, with all that an error can carry."""
     if kind is InfeasibleBudgetError:
-        error = kind(1000, 2048, "dense", " at a batch of one sample", instead="a smaller network")
+        error = kind(1000, 2048, "dense", " at a batch of one sample", "a smaller network")
     else:
         error = kind("segments=0: must be an integer >= 1", ("a", 3))
     error.own = {"layer": "conv"}
@@ -53,6 +53,12 @@ def test_an_infeasible_budget_keeps_its_figures_and_words():
         "no plan fits in 1,000 bytes: the least budget that works is 2,048 bytes, set by node 'dense'. "
         "Use a smaller batch or input, or that budget"
     )
+
+
+def test_an_infeasible_budget_that_autograph_raises_again_keeps_its_figures():
+    error = InfeasibleBudgetError(f"in user code:\n\n    {InfeasibleBudgetError(1000, 2_048_000, 'a/dense:1')}\n")
+    assert (error.budget, error.least, error.node) == (1000, 2_048_000, "a/dense:1")
+    assert str(error).startswith("in user code:")
 
 
 class Own(TfgcError):

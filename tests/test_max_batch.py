@@ -11,7 +11,7 @@ from tfgc import InfeasibleBudgetError, Measurement, strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, max_batch, predict_max_batch, process, worker
-from tfgc._planning import annotated
+from tfgc._planning import annotated, budgets
 from tfgc._records import batch_limit
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob
 from tfgc._simulate import simulator
@@ -111,7 +111,7 @@ def test_hand_arithmetic():
 def brute(build, budget, strategy, most=64):
     """The largest batch up to `most` that fits, by trying them all."""
     model, best = build(), 0
-    fixed = annotated.fixed_bytes(model, "sgd")
+    fixed = budgets.fixed_bytes(model, "sgd")
     for batch in range(1, most + 1):
         graph = annotated.graph_of(model, batch, None, None, whole_step=True, loss="mse")
         data = sum(spec.bytes() for spec in graph.inputs.values()) + sum(graph.bytes(ref) for ref in graph.outputs)
@@ -194,7 +194,7 @@ def test_the_optimizer_is_the_one_of_the_compiled_model():
         ).optimizer["class_name"]
         == "Adam"
     )
-    sgd, adam = annotated.fixed_bytes(compiled(), "sgd"), annotated.fixed_bytes(compiled())
+    sgd, adam = budgets.fixed_bytes(compiled(), "sgd"), budgets.fixed_bytes(compiled())
     assert adam == 3 * sgd
 
 

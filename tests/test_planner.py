@@ -12,7 +12,7 @@ from equality import fresh, noise, states
 import tfgc
 from tfgc import InfeasibleBudgetError, OptionError, Plan, TfgcError
 from tfgc._costs import timing
-from tfgc._planning import annotated, free_memory
+from tfgc._planning import annotated, budgets, free_memory
 from tfgc._tracing import keras_graph
 from tfgc._units import parse_bytes
 
@@ -47,7 +47,7 @@ def plain():
 def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
     model = deep()
     budget = int(share * plain.needed_bytes)
-    monkeypatch.setattr(free_memory, "free_bytes", lambda: int(budget / (1 - annotated.MARGIN)) + 1)
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: int(budget / (1 - budgets.MARGIN)) + 1)
     plans = [
         tfgc.plan(model, BATCH, budget=written)
         for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto")
@@ -60,8 +60,8 @@ def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
 
 
 def test_auto_leaves_a_margin_of_what_is_free():
-    assert annotated.MARGIN == 0.1
-    assert 2**20 < annotated.budget_bytes("auto", None, 0) < free_memory.free_bytes() * 1.1
+    assert budgets.MARGIN == 0.1
+    assert 2**20 < budgets.budget_bytes("auto", None, 0) < free_memory.free_bytes() * 1.1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,23 @@ def test_budgets_that_can_be_read(text, count):
 
 @pytest.mark.parametrize(
     "budget",
-    [-1, 0, 0.5, "", "abc", "-4GB", "4 G", "GB", "1,5GB", "nan", "inf", float("nan"), float("inf"), True, [4], "9e99"],
+    [
+        -1,
+        0,
+        0.0,
+        "abc",
+        "-4GB",
+        "4 G",
+        "GB",
+        "1,5GB",
+        "nan",
+        "inf",
+        float("nan"),
+        float("inf"),
+        True,
+        [4],
+        "9e99",
+    ],
 )
 def test_budgets_that_cannot_be_read(budget):
     with pytest.raises(OptionError, match=r"budget=.*positive number of bytes such as"):
@@ -95,7 +111,7 @@ def test_the_least_budget_that_an_error_names_works(build, strategy):
     ) as error:
         tfgc.plan(model, BATCH, budget=1000, strategy=strategy)
     least, node = error.value.least, error.value.node
-    assert least > annotated.fixed_bytes(model)
+    assert least > budgets.fixed_bytes(model)
     assert node in {layer.name for layer in model.layers}
     assert f"{least:,} bytes, set by node {node!r}" in str(error.value)
     assert tfgc.plan(model, BATCH, budget=least, strategy=strategy).strategy == strategy

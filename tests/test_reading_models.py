@@ -260,7 +260,7 @@ def frozen():
     return model
 
 
-@pytest.mark.parametrize("use", [tfgc.plan, tfgc.enable, lambda m: tfgc.split(m, 2)])
+@pytest.mark.parametrize("use", [tfgc.plan, lambda m: tfgc.enable(m, tfgc.plan(m)), lambda m: tfgc.split(m, 2)])
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -272,6 +272,12 @@ def frozen():
 def test_models_that_cannot_be_read(use, model, message):
     with pytest.raises(tfgc.UnsupportedModelError, match=message):
         use(model())
+
+
+@pytest.mark.parametrize(("model", "message"), [(Subclassed, "layers="), (lambda: 3, "3 is not a keras.Model")])
+def test_models_that_cannot_be_planned_later_either(model, message):
+    with pytest.raises(tfgc.UnsupportedModelError, match=message):
+        tfgc.enable(model())
 
 
 @pytest.mark.parametrize(
@@ -289,7 +295,7 @@ def test_models_that_cannot_be_read(use, model, message):
         (lambda m: tfgc.split(m, tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another model"),
         (lambda m: tfgc.train_step(m, "mse", "sgd", plan=tfgc.plan(fresh(unet))), tfgc.PlanMismatchError, "another"),
         (lambda m: tfgc.enable(m, tfgc.plan(m), strategy="sqrt"), OptionError, "not both"),
-        (lambda m: tfgc.enable(m, budget=10**9), OptionError, "batch_size is needed"),
+        (lambda m: tfgc.plan(m, budget=10**9), OptionError, "batch_size is needed"),
         (lambda m: tfgc.enable(m, budget=10**9, strategy="sqrt"), OptionError, "does not honour a budget"),
         (lambda m: tfgc.enable(m, "sqrt"), OptionError, "'sqrt' is not a tfgc.Plan"),
         (lambda m: tfgc.enable(m, wrap="recompute_grad"), OptionError, "'recompute_grad' is not a function"),

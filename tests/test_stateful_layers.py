@@ -213,7 +213,7 @@ def test_training_argument_is_passed_on_and_none_stays_none(training):
             return x * 1.0
 
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), Spy(), L.Dense(8), L.Dense(4)])
-    tfgc.enable(model, strategy="uniform", compile_segments=False)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform"), compile_segments=False)
     seen.clear()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(X, training=training))

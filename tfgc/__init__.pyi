@@ -5,6 +5,7 @@ from ._core.graph import Cost, Graph, Node, Ref, Spec
 from ._core.plan import Outlook, Plan, Segment
 from ._errors import (
     InfeasibleBudgetError,
+    NothingSavedWarning,
     NotReplayableWarning,
     OpenSizesWarning,
     OptionError,
@@ -23,6 +24,7 @@ from ._replay.recompute import recompute
 from ._simulate.simulator import Prediction
 from ._training.enable import disable, enable
 from ._training.split import split
+from ._training.status import PlanStatus, Status, status
 from ._training.train_step import train_step
 from ._verify.verdicts import Verdict
 from ._verify.verify import verify
@@ -37,11 +39,13 @@ __all__ = [
     "Measurement",
     "Node",
     "NotReplayableWarning",
+    "NothingSavedWarning",
     "OpenSizesWarning",
     "OptionError",
     "Outlook",
     "Plan",
     "PlanMismatchError",
+    "PlanStatus",
     "Prediction",
     "Reach",
     "Ref",
@@ -49,6 +53,7 @@ __all__ = [
     "Segment",
     "Spec",
     "StaleTraceWarning",
+    "Status",
     "TfgcError",
     "UnsupportedModelError",
     "Verdict",
@@ -61,6 +66,7 @@ __all__ = [
     "plan",
     "recompute",
     "split",
+    "status",
     "strategies",
     "train_step",
     "verify",

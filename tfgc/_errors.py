@@ -4,13 +4,16 @@ A message quotes what the user wrote, says what is wrong with it, and what to do
 instead. Only `tfgc.__main__` turns errors into exit codes.
 """
 
+import contextlib
 import copyreg
 import difflib
 import operator
 import re
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 
@@ -41,11 +44,6 @@ class PlanMismatchError(TfgcError):
 class InfeasibleBudgetError(TfgcError):
     """No plan fits in the budget; the message names the least that works.
 
-    Attributes:
-        budget: The requested bytes.
-        least: The bytes of the least budget that works.
-        node: The node that runs at the peak of that plan.
-
     Example:
         >>> import keras, tfgc
         >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, name="dense")])
@@ -56,16 +54,44 @@ class InfeasibleBudgetError(TfgcError):
         1000 True dense
     """
 
-    def __init__(
-        self, budget: int, least: int, node: str, also: str = "", instead: str = "a smaller batch or input"
-    ) -> None:
-        super().__init__(
+    # No __init__, as in the base class: `args` holds the arguments, or the message alone of an error raised again.
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, budget: int, least: int, node: str, also: str = "", instead: str = "a smaller batch or input", /
+        ) -> None: ...
+
+    def __str__(self) -> str:
+        if len(self.args) == 1:
+            return str(self.args[0])
+        budget, least, node, *words = self.args
+        also, instead = (*words, *("", "a smaller batch or input")[len(words) :])
+        return (
             f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
             f"{node!r}. Use {instead}, or that budget"
         )
-        self.budget: int = budget
-        self.least: int = least
-        self.node: str = node
+
+    @property
+    def budget(self) -> int:
+        """The requested bytes."""
+        return self._figures()[0]
+
+    @property
+    def least(self) -> int:
+        """The bytes of the least budget that works."""
+        return self._figures()[1]
+
+    @property
+    def node(self) -> str:
+        """The node that runs at the peak of that plan."""
+        return self._figures()[2]
+
+    def _figures(self) -> tuple[int, int, str]:
+        if len(self.args) != 1:
+            return self.args[:3]
+        found = re.search(r"fits in ([\d,]+) bytes.*?works is ([\d,]+) bytes, set by node '([^']*)'", str(self))
+        assert found is not None, self.args
+        return int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3]
 
 
 class ReplayMismatchError(TfgcError):
@@ -84,12 +110,39 @@ class OpenSizesWarning(UserWarning):
     """A plan was requested without the sizes needed to choose one, so nothing is recomputed."""
 
 
+class NothingSavedWarning(UserWarning):
+    """No plan saves a noticeable part of a model's training step, so the model trains as before."""
+
+
+_collecting = threading.local()
+
+
+@contextlib.contextmanager
+def collected_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
+    """Collect what `warn` is given in this thread, as its arguments, to be warned of where the user called."""
+    collected: list[tuple[str, type[Warning]]] = []
+    before, _collecting.into = getattr(_collecting, "into", None), collected
+    try:
+        yield collected
+    finally:
+        _collecting.into = before
+
+
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn, pointing at the line outside of tfgc that called into it."""
+    """Warn, pointing at the line outside of tfgc, Keras and TensorFlow that called into them."""
+    into = getattr(_collecting, "into", None)
+    if into is not None:
+        into.append((message, category))
+        return
     frame, level = sys._getframe(1), 2
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tfgc":
+    while frame is not None and _is_library(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def _is_library(frame: FrameType) -> bool:
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in ("tfgc", "keras", "tensorflow") or "__autograph_generated_file" in frame.f_code.co_filename
 
 
 def check_int(name: str, value: Any, least: int = 1) -> int:

@@ -19,7 +19,7 @@ from tfgc._framework import versions
 from tfgc._framework.versions import attribute
 
 try:
-    from keras.src.backend.common import global_state, stateless_scope
+    from keras.src.backend.common import global_state, stateless_scope, symbolic_scope
     from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
     from keras.src.layers.layer import CallContext
     from tensorflow.python.eager import forwardprop_util, record
@@ -92,6 +92,16 @@ def is_inference() -> bool:
 def in_stateless_scope() -> bool:
     """Return True where Keras variables are served from a table: in a replay, or while Keras only looks at shapes."""
     return stateless_scope.in_stateless_scope()
+
+
+def in_symbolic_scope() -> bool:
+    """Return True where Keras calls a model on symbolic tensors, only to look at shapes or to build it."""
+    return symbolic_scope.in_symbolic_scope()
+
+
+def let_pass(error: Exception) -> None:
+    """Let Keras raise an error out of a layer's call as it is, without a list of the arguments of the call."""
+    error._keras_call_info_injected = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def storage(variable: keras.Variable) -> Any:

@@ -268,4 +268,4 @@ def _measured_infeasible(reach: Reach, way: LargestBatch, found: MaxBatchPredict
 
 def _infeasible(budget: int, least: int, node: str, fixed: int) -> InfeasibleBudgetError:
     also = f" at a batch of one sample (weights and optimizer slots alone are {fixed:,})"
-    return InfeasibleBudgetError(budget, least, node, also, instead="a smaller input or network")
+    return InfeasibleBudgetError(budget, least, node, also, "a smaller input or network")

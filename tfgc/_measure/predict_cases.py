@@ -10,7 +10,7 @@ from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._errors import PlanMismatchError, TfgcError
-from tfgc._planning import annotated, planner, sweep
+from tfgc._planning import annotated, budgets, planner, sweep
 from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Predicted, SegmentSummary
@@ -35,7 +35,7 @@ def predict_cases(model: keras.Model, job: PredictionJob, optimizer: str = "sgd"
     graph = annotated.graph_of(
         model, first.batch_size, first.input_shapes, None, measure=job.measure, whole_step=True, loss=loss
     )
-    network = _Network(graph, annotated.fixed_bytes(model, optimizer), given)
+    network = _Network(graph, budgets.fixed_bytes(model, optimizer), given)
     cases = {case.name: predict_case(case, network) for case in job.cases}
     return CasePredictions(cases, network.front_record(job) if job.front else None)
 
@@ -123,7 +123,10 @@ class _Network:
             return self.at_ratio(case.target_ratio, **case.options)
         if case.strategy is not None:
             options = dict(case.options)
-            return planner.choose(self.graph, case.strategy, options.pop("budget", None), self.fixed, options)
+            asked = options.pop("budget", None)
+            total = None if asked is None else budgets.budget_bytes(asked, self.graph, self.fixed)
+            budget = None if total is None else budgets.StepBudget(total, self.fixed)
+            return planner.choose(self.graph, case.strategy, budget, options)
         if case.plan is None and case.peer is None and case.case == "plain":
             return self.plain
         return self._given.get(case.case)
@@ -136,7 +139,7 @@ class _Network:
 
     def at_ratio(self, share: float, nested: bool = True) -> Plan:
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
-        optimal = planner.choose(self.graph, "optimal", None, self.fixed, {})
+        optimal = planner.choose(self.graph, "optimal", None, {})
         return self.frontier(nested).at_ratio(share, optimal)
 
     def front_record(self, job: PredictionJob) -> FrontRecord:

@@ -20,7 +20,7 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
-from tfgc._planning import annotated, planner
+from tfgc._planning import annotated, budgets, planner
 from tfgc._records.batch_limit import MOST
 from tfgc._records.job import LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
@@ -45,8 +45,8 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
                 "be searched: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
-    fixed = annotated.fixed_bytes(model, optimizer)
-    budget = annotated.budget_bytes(job.budget, None, fixed)
+    fixed = budgets.fixed_bytes(model, optimizer)
+    budget = budgets.budget_bytes(job.budget, None, fixed)
     graphs = _Graphs(lambda batch: _graph(model, batch, job.input_shapes, loss))
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
     recomputed: _ByStrategy | _LeastMemory | None = None
@@ -205,7 +205,7 @@ class _ByStrategy:
                 graph_of_plan = graph.counting(whole_step=False)
                 plan = strategies.apply(self._strategy, graph_of_plan, **self._options)
             else:
-                plan = planner.fitting(graph, self._strategy, self._limit, held, self._options)
+                plan = planner.fitting(graph, self._strategy, budgets.StepBudget(self._limit, held), self._options)
         except InfeasibleBudgetError as error:
             return _Step(error.least, outlooks.floor(graph)[0] + held, None, error.node)
         step = simulator.estimate(graph, plan, held)

@@ -1,26 +1,19 @@
-"""What a plan depends on besides the model: batch, open dimensions, fixed bytes, the budget in bytes."""
+"""A model with a batch size and with its open dimensions settled, as a graph with costs."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, Segment
 from tfgc._costs import node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
-from tfgc._planning import free_memory
-from tfgc._simulate import simulator
 from tfgc._tracing import keras_graph
-from tfgc._units import parse_bytes
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
 NOMINAL_BATCH = 64
-# The share of free memory that is left for fragmentation, and for what else the process holds.
-MARGIN = 0.1
 
 
 def graph_of(
@@ -32,25 +25,29 @@ def graph_of(
     measure: bool = False,
     whole_step: bool = False,
     loss: Any = None,
+    seen: bool = False,
 ) -> Graph:
-    """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for."""
+    """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for.
+
+    `seen` says that the example was seen in a call, so that its sizes stand above those that the model declares.
+    """
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
         example_batch, input_shapes = _shapes(model, example)
-        if batch_size not in (None, example_batch):
+        if batch_size is not None and example_batch not in (None, batch_size):
             raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")
-        batch_size = example_batch
-    declared = {t.shape[0] for t in keras_graph.functional_of(model).inputs} - {None}
+        batch_size = example_batch or batch_size
+    declared = _declared_batch(model)
     asked = whole_step or measure
-    if asked and batch_size is None and not declared:
+    if asked and batch_size is None and declared is None:
         raise OptionError(
             "batch_size is needed where bytes or seconds are compared: tfgc.plan(model, batch_size=32, ...)"
         )
-    batch = batch_size or (declared.pop() if declared else NOMINAL_BATCH)
-    program = keras_graph.Program(model, batch, input_shapes)
+    batch = batch_size or declared or NOMINAL_BATCH
+    program = keras_graph.Program(model, batch, input_shapes, seen)
     if not program.graph.sizes_known and not asked:
         return program.graph
     graph = node_costs.annotate(program)
@@ -60,11 +57,15 @@ def graph_of(
             warn(message, NotReplayableWarning)
     if measure:
         graph = timing.timed(program, graph)
+    return with_loss(graph, model, loss) if whole_step else graph
+
+
+def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
+    """The graph of the whole step, with what a loss needs: the one given, or that which `model` is compiled with."""
     if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
         loss = model.loss
-    if loss is not None and whole_step:
-        graph = dataclasses.replace(graph, loss=node_costs.loss_course(graph, loss))
-    return dataclasses.replace(graph, whole_step=whole_step)
+    course = () if loss is None else node_costs.loss_course(graph, loss)
+    return dataclasses.replace(graph, loss=course, whole_step=True)
 
 
 def warn_of_open_sizes(graph: Graph) -> None:
@@ -118,56 +119,17 @@ def _part(count: int | None, batch: int) -> Any:
     return None if count is None else count // batch
 
 
-def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
-    """Bytes of weights, other variables and optimizer slots, which stay in memory during all of training.
-
-    Args:
-        model: The model.
-        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is
-            compiled with, or else two slots for each weight, as Adam has.
-    """
-    weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
-    if optimizer is None:
-        optimizer = getattr(model, "optimizer", None) or "adam"
-    try:
-        chosen: Any = keras.optimizers.get(optimizer)
-    except (ValueError, TypeError) as error:
-        known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
-        raise OptionError(
-            f"there is no optimizer {optimizer!r}{did_you_mean(str(optimizer).capitalize(), known)}"
-        ) from error
-    if chosen.built:
-        return weights + _bytes(chosen.variables)
-    # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.
-    copy = type(chosen).from_config(chosen.get_config())
-    scalars = len(copy.variables)
-    variable = keras.Variable(np.zeros((4, 4), "float32"))
-    copy.build([variable])
-    return weights + round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
+def batch_of(model: keras.Model, example: Any) -> int | None:
+    """Samples in an example batch, or in those that the model is declared for; None if both leave that open."""
+    return _shapes(model, example)[0] or _declared_batch(model)
 
 
-def _bytes(variables: Iterable[keras.Variable]) -> int:
-    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+def _declared_batch(model: keras.Model) -> int | None:
+    return next((t.shape[0] for t in keras_graph.functional_of(model).inputs if t.shape and t.shape[0]), None)
 
 
-def budget_bytes(budget: int | str, graph: Graph | None, fixed: int) -> int:
-    """A budget of the whole step, in bytes; a share of the plain step needs the graph."""
-    if budget == "auto":
-        return int(free_memory.free_bytes() * (1 - MARGIN))
-    if isinstance(budget, str) and budget.strip().endswith("%"):
-        try:
-            share = float(budget.strip()[:-1]) / 100
-        except ValueError:
-            share = 0
-        if graph is None or not 0 < share < float("inf"):
-            raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-        baseline = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
-        return int(share * baseline.needed_bytes)
-    return parse_bytes(budget)
-
-
-def _shapes(model: keras.Model, example: Any) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Batch size and input shapes of an example batch."""
+def _shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tuple[int | None, ...]]]:
+    """Batch size and input shapes of an example batch, or of the `tf.TensorSpec`s of one, which may leave both open."""
     inputs = keras_graph.functional_of(model).inputs
     if isinstance(example, dict):
         unknown = [name for name in example if name not in {t.name for t in inputs}]
@@ -185,13 +147,13 @@ def _shapes(model: keras.Model, example: Any) -> tuple[int, dict[str, tuple[int,
     if len(arrays) != len(inputs):
         raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
     given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
-    batches = {shape[0] for shape in given.values()}
-    if len(batches) != 1:
+    batches = {shape[0] for shape in given.values()} - {None}
+    if len(batches) > 1:
         raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
-    return batches.pop(), {name: shape[1:] for name, shape in given.items()}
+    return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}
 
 
-def _fitting(tensor: keras.KerasTensor, array: Any) -> tuple[int, ...]:
+def _fitting(tensor: keras.KerasTensor, array: Any) -> tuple[int | None, ...]:
     """The shape of an array as an input takes it: Keras adds or drops a last dimension of one."""
     shape, rank = tuple(array.shape), len(tensor.shape)
     if len(shape) == rank + 1 and shape[-1] == 1:

@@ -20,7 +20,7 @@ from tfgc._simulate.simulator import Prediction
 _STEP = 2 ** (-1 / 16)
 
 
-def from_strategy(graph: Graph, ask: Callable[[int], Plan], total: int, fixed: int) -> Plan:
+def from_strategy(graph: Graph, ask: Callable[[int], Plan], total: int, fixed: int, mode: str = "graph") -> Plan:
     """The plan that a strategy makes at the largest budget of the series at which it fits in `total` bytes.
 
     Args:
@@ -29,11 +29,12 @@ def from_strategy(graph: Graph, ask: Callable[[int], Plan], total: int, fixed: i
         fixed: Bytes of weights and optimizer slots.
         ask: Function from a budget in buffers, weights and slots left out, to a plan. It raises
             `InfeasibleBudgetError` where that is too little.
+        mode: As for `tfgc.estimate`.
 
     Raises:
         InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
     """
-    series = _Series(graph, ask, fixed)
+    series = _Series(graph, ask, fixed, mode)
     fitting = (i for i, budget in enumerate(series.budgets) if budget + fixed <= total and series.need(i) <= total)
     found = next(fitting, None)
     if found is not None:
@@ -49,8 +50,8 @@ def from_strategy(graph: Graph, ask: Callable[[int], Plan], total: int, fixed: i
 class _Series:
     """Falling budgets in buffers, from the plain step's peak to the least that the strategy takes, and their plans."""
 
-    def __init__(self, graph: Graph, ask: Callable[[int], Plan], fixed: int) -> None:
-        self._graph, self._ask, self._fixed = graph, ask, fixed
+    def __init__(self, graph: Graph, ask: Callable[[int], Plan], fixed: int, mode: str) -> None:
+        self._graph, self._ask, self._fixed, self._mode = graph, ask, fixed, mode
         self.plans: dict[int, Plan] = {}
         self.steps: dict[int, Prediction] = {}
         baseline = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
@@ -69,5 +70,5 @@ class _Series:
         """The least budget of the whole step in which the plan of the i-th budget is offered."""
         if i not in self.plans:
             self.plans[i] = self._ask(self.budgets[i])
-            self.steps[i] = simulator.estimate(self._graph, self.plans[i], self._fixed)
+            self.steps[i] = simulator.estimate(self._graph, self.plans[i], self._fixed, self._mode)
         return max(self.steps[i].needed_bytes, self.budgets[i] + self._fixed)

@@ -9,7 +9,8 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
-from tfgc._planning import annotated, budget_fit
+from tfgc._planning import annotated, budget_fit, budgets
+from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
 
@@ -22,7 +23,7 @@ def plan(
     batch_size: int | None = None,
     *,
     strategy: Strategy | None = None,
-    budget: int | str | None = None,
+    budget: Budget | None = None,
     input_shapes: Shapes | None = None,
     example: Any = None,
     measure: bool = False,
@@ -43,10 +44,10 @@ def plan(
         budget: Bytes that the whole step may use on the device: weights, their
             gradients, optimizer slots and activations, in the chunks that TensorFlow's allocator
             hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
-            "60%" of the plain step's, or "auto": 90 % of what is free now. That is on a
-            GPU the limit of TensorFlow's allocator less what it has handed out, on a CPU what the
-            machine has available or what is left of the container's limit, whichever is less.
-            Weights that are in memory already are not free, and the step counts them again.
+            "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now, and what the model's
+            variables hold already. Free is on a GPU the limit of TensorFlow's allocator less what it
+            has handed out, on a CPU what the machine has available or what is left of the container's
+            limit, whichever is less.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a pair of inputs and targets) that
@@ -87,8 +88,7 @@ def plan(
         strategy = "optimal" if graph.sizes_known else "keep_all"
         if not graph.sizes_known:
             annotated.warn_of_open_sizes(graph)
-    fixed = 0 if budget is None else annotated.fixed_bytes(model, optimizer)
-    chosen = choose(graph, strategy, budget, fixed, options)
+    chosen = choose(graph, strategy, budgets.step_budget(model, graph, budget, optimizer), options)
     return (
         chosen
         if budget is not None or batch_size or example is not None
@@ -96,24 +96,23 @@ def plan(
     )
 
 
-def choose(graph: Graph, strategy: Strategy, budget: int | str | None, fixed: int, options: dict[str, Any]) -> Plan:
-    """Plan an annotated graph; with a budget, for the whole step, of which `fixed` bytes are there all the time."""
+def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
+    """Plan an annotated graph: for the least activations, or for the whole step within a budget."""
     if budget is None:
         return strategies.apply(strategy, graph.counting(whole_step=False), **options)
-    total = annotated.budget_bytes(budget, graph, fixed)
-    return outlooks.with_outlook(graph, fitting(graph, strategy, total, fixed, options))
+    return outlooks.with_outlook(graph, fitting(graph, strategy, budget, options))
 
 
-def fitting(graph: Graph, strategy: Strategy, total: int, fixed: int, options: dict[str, Any]) -> Plan:
-    """The plan of a strategy whose step fits in `total` bytes as TensorFlow's allocator serves it."""
+def fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
+    """The plan of a strategy whose step fits in a budget as TensorFlow's allocator serves it."""
     if isinstance(strategy, str) and strategies.has_frontier(strategy):
-        return strategies.frontier(graph, strategy, **options).fitting(total, fixed)
-    strategies.check_options(strategy, options, total)
+        return strategies.frontier(graph, strategy, **options).fitting(budget.total, budget.fixed, budget.mode)
+    strategies.check_options(strategy, options, budget.total)
 
-    def ask(budget: int) -> Plan:
-        return strategies.get(strategy)(graph, budget=budget, **options)
+    def ask(limit: int) -> Plan:
+        return strategies.get(strategy)(graph, budget=limit, **options)
 
-    return budget_fit.from_strategy(graph, ask, total, fixed)
+    return budget_fit.from_strategy(graph, ask, budget.total, budget.fixed, budget.mode)
 
 
 def pareto(
@@ -183,4 +182,4 @@ def estimate(
     graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
     if plan is None:
         plan = Plan.from_cuts(graph, [], strategy="keep_all")
-    return simulator.estimate(graph, plan, annotated.fixed_bytes(model, optimizer), mode)
+    return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)

@@ -69,11 +69,17 @@ class _Step:
 class Program:
     """The graph of a model together with what runs its nodes.
 
+    Args:
+        model, batch_size, input_shapes: As for `read`.
+        seen: Whether these sizes are those of a call, and stand above what the model declares.
+
     Attributes:
         graph: The `Graph`.
     """
 
-    def __init__(self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None) -> None:
+    def __init__(
+        self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
+    ) -> None:
         self._model = model
         self._function = functional_of(model)
         self._steps: dict[str, _Step] = {}
@@ -83,7 +89,9 @@ class Program:
         for name in input_shapes or {}:
             if name not in inputs:
                 raise OptionError(f"input_shapes: the model has no input {name!r}{did_you_mean(name, inputs)}")
-        specs = {Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name)) for name, t in inputs.items()}
+        specs = {
+            Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name), seen) for name, t in inputs.items()
+        }
         refs = {id(t): Ref(t.name) for t in self._function.inputs}
         self._flatten(self._function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self._function.outputs)

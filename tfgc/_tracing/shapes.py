@@ -40,9 +40,18 @@ def like(tensor: keras.KerasTensor, shape: Sequence[int | None]) -> keras.KerasT
     return keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
 
 
-def resized(tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None) -> keras.KerasTensor:
-    """An input of a model, with the batch size and the shape that were given for it."""
+def resized(
+    tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None, seen: bool = False
+) -> keras.KerasTensor:
+    """An input of a model, with the batch size and the shape that were given for it.
+
+    Sizes that were `seen` in a call stand above those that the model declares: a Sequential model declares those of
+    the first batch that it was called on, and takes others.
+    """
     full = list(tensor.shape)
+    if seen and full:
+        full = [batch_size or full[0], *(full[1:] if shape is None else shape)]
+        return like(tensor, full)
     if shape is not None:
         shape = tuple(shape)
         fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))

@@ -1,17 +1,21 @@
 """Switch a model to a plan and back, without making another model of it."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import keras
 
+from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
-from tfgc._planning import planner
+from tfgc._planning import budgets
+from tfgc._planning.budgets import Budget
+from tfgc._planning.call_plans import Request
+from tfgc._planning.planner import Strategy
 from tfgc._tracing import keras_graph
 from tfgc._training import layer_calls, stale_traces
+from tfgc._training.first_call import FirstCall
 from tfgc._training.segment_runner import Runner
 
 Model = TypeVar("Model", bound=keras.Model)
@@ -21,35 +25,40 @@ def enable(
     model: Model,
     plan: Plan | None = None,
     *,
-    budget: int | str | None = None,
-    strategy: str | Callable[..., Plan] | None = None,
+    budget: Budget | None = None,
+    strategy: Strategy | None = None,
     layers: Sequence[keras.Layer | str] | None = None,
     wrap: Callable | None = None,
     compile_segments: bool = True,
     check_replay: bool = False,
+    verbose: int = 1,
+    **strategy_options: Any,
 ) -> Model:
-    """Make `model` train by a plan from now on, in `fit` and in custom loops.
+    """Make `model` train in less memory from now on, in `fit` and in custom loops.
 
-    The model object stays the same, with its weights, names, `summary`,
-    `save`, `evaluate`, `predict` and callbacks. `model(x, training=True)` and
-    `model(x)` run the plan; an explicit `training=False` runs the original
-    code. Gradients, losses and states are those of the plain model; memory falls
-    as `plan.explain()` says, for about one more forward pass of time. In
-    eager loops each segment is compiled, which makes up for some or all of it.
-    Enabling again replaces the plan, and what was enabled of the model's parts. Layers
-    may be frozen and unfrozen at any time. When the model changes (`Sequential.add`, `pop`), its plan is kept
-    where it still fits; otherwise a new one is made, unless you gave the plan.
+    Without a `plan`, planning waits for the first training call, when the sizes, the batch, the mode, the compiled
+    loss and optimizer, and the free memory are known. One line then says what was chosen and what it should save.
+    Inputs of other sizes (beside the batch) get plans of their own, and so does a larger batch if there is a budget.
+
+    The model object stays the same, with its weights, names, `summary`, `save`, `evaluate`, `predict` and callbacks.
+    `model(x, training=True)` and `model(x)` run the plan; an explicit `training=False` runs the original code.
+    Gradients, losses and states are those of the plain model. In eager loops each segment is compiled, which makes up
+    for some or all of the time that recomputing takes. Enabling again replaces the plan, and what was enabled of the
+    model's parts. Layers may be frozen and unfrozen at any time. When the model changes (`Sequential.add`, `pop`), its
+    plan is kept where it still fits; otherwise a new one is made, unless you gave the plan.
 
     Every Keras model that holds this one (a GAN, a distiller) trains by the plan too, from its next step on: its
     functions are traced again.
 
     Args:
-        model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
-        plan: A `tfgc.Plan` for it. Default: `tfgc.plan(model)`.
-        budget: Bytes that a step may use, in place of a plan, for strategies
-            that honour a budget.
-        strategy: Name of a strategy, in place of a plan; for one with
-            options, give `tfgc.plan(model, strategy=..., segments=...)`.
+        model: A `keras.Sequential` or functional model, which need not be built yet if no plan is given; with `layers`,
+            any `keras.Model`.
+        plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
+        budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
+            `tfgc.plan`. Default: no budget, the least peak.
+        strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
+            fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
+            is changed, and a `NothingSavedWarning` says why.
         layers: Layers of the model to recompute, each as one segment, in place of a plan: objects, names
             (every layer with that name) or paths. For subclassed models, or blocks picked by hand. A chosen
             layer stores its inputs; where one is inside another, the outer one counts.
@@ -59,18 +68,24 @@ def enable(
             `tf.function`. False runs op by op, bit-equal to plain eager code.
         check_replay: Compare shapes, dtypes and a checksum of each layer's outputs between the
             first run and the replay. Costs a few passes over every output; not available under XLA.
+        verbose: 1 to report each plan that is made on the standard error, 0 not to.
+        **strategy_options: Options of the strategy.
 
     Returns:
         The model.
 
     Raises:
         UnsupportedModelError: If the model is subclassed and `layers` is not given (the message names functional
-            parts that can be enabled), unbuilt or has no weights.
+            parts that can be enabled), or has no weights.
         PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
+        InfeasibleBudgetError: In the first training call, if nothing fits in the budget.
+        OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
+            or other sizes are open there, as where a dataset does not say how large its batches are.
         ReplayMismatchError: In the backward pass of an eager step, if `check_replay` finds a difference; a
             `tf.function` raises `tf.errors.InvalidArgumentError` with the same message.
 
     Warns:
+        NothingSavedWarning: In the first training call, if no plan saves 5 % of the step.
         StaleTraceWarning: If a `tf.function` that you wrote has trained with the model: TensorFlow keeps using its
             trace.
 
@@ -86,45 +101,64 @@ def enable(
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...), or name a strategy=")
     if wrap is not None and not callable(wrap):
         raise OptionError(f"wrap={wrap!r} is not a function; give tf.recompute_grad, for example")
-    if plan is not None and (strategy is not None or budget is not None):
-        raise OptionError(f"give a plan, or strategy={strategy!r} and budget={budget!r} to make one, not both")
+    if plan is not None and (strategy is not None or budget is not None or strategy_options):
+        asked = {"strategy": strategy, "budget": budget, **strategy_options}
+        raise OptionError(
+            "give a plan, or what to plan by ("
+            + ", ".join(f"{k}={v!r}" for k, v in asked.items() if v is not None)
+            + "), not both"
+        )
     if check_replay and wrap is not None:
         raise OptionError(f"check_replay=True compares the two runs of tfgc's replay: leave out wrap={wrap!r}")
+    if verbose not in (0, 1):
+        raise OptionError(f"verbose={verbose!r}: must be 0 or 1")
     options = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
-    switch(model, plan, strategy, budget, layers, **options)
+    if plan is not None or layers is not None:
+        if layers is not None and (plan is not None or strategy is not None or budget is not None or strategy_options):
+            raise OptionError("layers= names what to recompute: leave plan, strategy, its options and budget out")
+        switch(model, plan, layers, **options)
+    else:
+        request = Request(strategy, budget, strategy_options)
+        _check_request(model, request)
+        layer_calls.restore_calls(model)
+        model.call = FirstCall(model, request, bool(verbose), options).call
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
 
 
+def _check_request(model: keras.Model, request: Request) -> None:
+    """Raise what the first call would raise anyway."""
+    if not keras_models.runs_graph(model) or model.built:
+        _check_trainable(model)
+    chosen = request.strategy or ("optimal" if request.budget is None else "budget")
+    strategies.check_options(chosen, request.options, request.budget)
+    if request.budget is not None:
+        budgets.check_budget(request.budget)
+
+
+def _check_trainable(model: keras.Model) -> None:
+    keras_graph.functional_of(model)
+    if not model.weights:
+        raise UnsupportedModelError(
+            f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
+        )
+
+
 def switch(
-    model: keras.Model,
-    plan: Plan | None,
-    strategy: str | Callable[..., Plan] | None = None,
-    budget: int | str | None = None,
-    layers: Sequence[keras.Layer | str] | None = None,
-    **options: Any,
+    model: keras.Model, plan: Plan | None, layers: Sequence[keras.Layer | str] | None = None, **options: Any
 ) -> None:
-    """Do what `enable` does, without renewing what was traced before."""
+    """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:
-        if plan is not None or strategy is not None or budget is not None:
-            raise OptionError("layers= names what to recompute: leave plan, strategy and budget out")
         if not isinstance(model, keras.Model):
             raise UnsupportedModelError(f"{model!r} is not a keras.Model")
         chosen = layer_calls.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
     else:
-        keras_graph.functional_of(model)
-        if not model.weights:
-            raise UnsupportedModelError(
-                f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
-            )
-        if plan is None:
-            replan = functools.partial(planner.plan, model, strategy=strategy, budget=budget)
-            runner = Runner(model, replan(), replan=replan, **options)
-        else:
-            runner = Runner(model, plan, **options)
+        assert plan is not None
+        _check_trainable(model)
+        runner = Runner(model, plan, **options)
         layer_calls.restore_calls(model)
         model.call = runner.call
 

@@ -19,6 +19,8 @@ from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import keras_models, tensor_attributes
+from tfgc._planning import call_plans
+from tfgc._planning.call_plans import Request
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
 from tfgc._training import enable, layer_calls, train_step
@@ -52,7 +54,7 @@ def verify(
 
     Args:
         model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
-        plan: A `tfgc.Plan`; None for `tfgc.plan(model)`, or with `layers`.
+        plan: A `tfgc.Plan`; None for the least peak on this batch, or with `layers`.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
         loss: What `model.compile` takes. Default: what the model was compiled with; without
@@ -100,6 +102,8 @@ def verify(
         step = _Step(model, data, loss)
         stack.callback(step.write, step.read())
         chosen = None if layers is None else layer_calls.choose(model, layers)
+        if plan is None and layers is None:
+            plan = call_plans.plan_call(model, data[0], "graph", Request("optimal", None, {})).plan
         comparison = StepComparison(*_tolerances(model, chosen))
         for mode in modes:
             befores, baseline = step.run(_BASELINE[mode], steps)

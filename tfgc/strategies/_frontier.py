@@ -23,7 +23,7 @@ class Frontier:
         self.plans: tuple[Plan, ...] = tuple(plans)
         self.peaks: tuple[int, ...] = tuple(peaks)
         self._graph = graph
-        self._steps: dict[int, Prediction] = {}
+        self._steps: dict[tuple[int, str], Prediction] = {}
 
     @classmethod
     def of(cls, graph: Graph, plans: Iterable[Plan]) -> Self:
@@ -49,25 +49,26 @@ class Frontier:
         node = simulator.predict(self._graph, self.plans[0]).node
         raise InfeasibleBudgetError(budget, self.peaks[0], node)
 
-    def fitting(self, total: int, fixed: int) -> Plan:
+    def fitting(self, total: int, fixed: int, mode: str = "graph") -> Plan:
         """The plan of least work whose whole step TensorFlow's allocator serves with `total` bytes.
 
         Args:
             total: The budget in bytes, as `Prediction.needed_bytes` counts them.
             fixed: Bytes of weights and optimizer slots.
+            mode: As for `tfgc.estimate`.
 
         Raises:
             InfeasibleBudgetError: If there is none; it names the least budget that works.
         """
         room = total - fixed
         for i in reversed(range(len(self.plans))):
-            if self.peaks[i] <= room and self._step(i).needed_bytes <= room:
+            if self.peaks[i] <= room and self._step(i, mode).needed_bytes <= room:
                 return self.plans[i]
-        least = self._step(0)
+        least = self._step(0, mode)
         for i, peak in enumerate(self.peaks):
             if peak >= least.needed_bytes:
                 break
-            least = min(least, self._step(i), key=lambda step: step.needed_bytes)
+            least = min(least, self._step(i, mode), key=lambda step: step.needed_bytes)
         raise InfeasibleBudgetError(total, least.needed_bytes + fixed, least.node)
 
     def at_ratio(self, ratio: float, *others: Plan) -> Plan:
@@ -86,11 +87,11 @@ class Frontier:
             return min(reaching, key=lambda choice: choice[0].work)[1]
         return min(choices, key=lambda choice: (_allocated(choice[0]), choice[0].work))[1]
 
-    def _step(self, i: int) -> Prediction:
+    def _step(self, i: int, mode: str = "graph") -> Prediction:
         """The whole step by a plan, without weights and optimizer slots; simulated once."""
-        if i not in self._steps:
-            self._steps[i] = simulator.estimate(self._graph, self.plans[i], 0)
-        return self._steps[i]
+        if (i, mode) not in self._steps:
+            self._steps[i, mode] = simulator.estimate(self._graph, self.plans[i], 0, mode)
+        return self._steps[i, mode]
 
 
 def _allocated(step: Prediction) -> int:

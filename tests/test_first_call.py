@@ -1,0 +1,340 @@
+"""`enable` without a plan: planned at the first training call, for what is seen there."""
+
+import threading
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import assert_equal, noise, train
+
+import tfgc
+from tfgc._framework import fit_loop
+from tfgc._planning import call_plans, free_memory
+from tfgc._training import first_call
+
+L = keras.layers
+X, Y = noise(24, 16, 16, 3), noise(24, 4, seed=2)
+
+
+def cnn(**compiled):
+    keras.utils.clear_session(free_memory=False)  # two of them have the same names
+    inputs = x = keras.Input((16, 16, 3))
+    for _ in range(4):
+        x = L.BatchNormalization()(L.Conv2D(8, 3, padding="same", activation="relu")(x))
+    x = L.Dropout(0.3)(L.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, L.Dense(4)(x), name="cnn")
+    if compiled:
+        model.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    return model
+
+
+def text():
+    """Takes tokens of any length."""
+    layers = [L.Embedding(20, 32)] + [L.Dense(64, activation="gelu") for _ in range(4)]
+    return keras.Sequential([keras.Input((None,), dtype="int32"), *layers, L.GlobalAveragePooling1D(), L.Dense(1)])
+
+
+def plans(model):
+    return tfgc.status(model).plans
+
+
+def trained_for(model, x, mode):
+    """One step in a mode; gradients of the weights."""
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    return (step if mode in ("eager", "compiled") else tf.function(step, jit_compile=mode == "xla"))(x)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", "xla"])
+@pytest.mark.parametrize("how", [{}, {"strategy": "uniform", "segments": 3}, {"budget": 0.7}])
+def test_gradients_states_and_random_draws_are_those_of_the_plain_model(how, mode):
+    if mode == "xla" and "budget" in how:
+        pytest.skip("the same plan as in a graph")
+    compiled, graph = mode == "compiled", {"graph": mode != "eager", "jit_compile": mode == "xla"}
+    expected = train(cnn(), X[:8], [Y[:8]], **graph)
+    keras.utils.set_random_seed(7)  # as each test starts
+    ours = tfgc.enable(cnn(), **how, compile_segments=mode != "eager")
+    found = train(ours, X[:8], [Y[:8]], **{**graph, "graph": graph["graph"] and not compiled})
+    assert_equal(expected, found, exact=mode == "eager")
+    (made,) = plans(ours)
+    assert made.mode == mode
+    assert any(segment.mode == "recompute" for segment in made.plan.segments)
+
+
+def test_the_plan_is_that_of_the_batch_the_loss_and_the_optimizer_that_are_seen():
+    model = cnn(optimizer="adam", loss="mse")
+    ahead = tfgc.plan(model, 8, budget="70%")
+    step, plain = tfgc.estimate(model, 8, ahead), tfgc.estimate(model, 8)
+    tfgc.enable(model, budget="70%").fit(X, Y, batch_size=8, verbose=0)
+    (made,) = plans(model)
+    assert made.plan == ahead
+    assert (made.batch_size, made.predicted_bytes, made.overhead) == (8, step.needed_bytes, step.overhead)
+    assert made.plain_bytes == plain.needed_bytes
+
+
+def datasets():
+    data = tf.data.Dataset.from_tensor_slices((X, Y))
+    return {
+        "batch": data.batch(6),
+        "a pipeline": data.shuffle(9).batch(6, num_parallel_calls=2).map(lambda x, y: (x, y)).cache().prefetch(1),
+        "batches anew": data.batch(8).unbatch().batch(6).repeat(),
+        "no remainder": data.batch(6, drop_remainder=True),
+    }
+
+
+@pytest.mark.parametrize("kind", ["arrays", "generator", "train_on_batch", *datasets()])
+def test_fit_knows_the_batch_size_of(kind):
+    model = tfgc.enable(cnn(loss="mse"), budget="80%")
+    if kind == "arrays":
+        model.fit(X, Y, batch_size=6, verbose=0)
+    elif kind == "generator":
+        model.fit(((X[:6], Y[:6]) for _ in range(9)), verbose=0, steps_per_epoch=2, shuffle=False)
+    elif kind == "train_on_batch":
+        model.train_on_batch(X[:6], Y[:6])
+    else:
+        model.fit(datasets()[kind], verbose=0, shuffle=False, steps_per_epoch=2)
+    assert [made.batch_size for made in plans(model)] == [6]
+
+
+class Batches(keras.utils.PyDataset):
+    """Says nothing of its batch size."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return X[:6], Y[:6]
+
+
+@pytest.mark.parametrize("data", [Batches(), tf.data.Dataset.from_tensors((X, Y)).unbatch().window(4).flat_map(
+    lambda x, y: tf.data.Dataset.zip((x.batch(4), y.batch(4)))
+)])  # fmt: skip
+def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget(data):
+    model = tfgc.enable(cnn(loss="mse"), budget="80%")
+    with pytest.raises(tfgc.OptionError, match=r"budget='80%'.*drop_remainder=True.*tfgc\.plan\(model, batch_size=n"):
+        model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
+    model = tfgc.enable(cnn(loss="mse"))
+    model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
+    (made,) = plans(model)
+    assert (made.batch_size, made.predicted_bytes) == (None, None)
+    assert len(made.plan.segments) > 1
+
+
+def test_no_fit_no_batch_size():
+    assert fit_loop.batch_size() is None
+
+
+def test_a_smaller_batch_runs_by_the_plan_and_a_larger_one_is_planned_anew_within_a_budget(capsys):
+    model = tfgc.enable(cnn(), budget=1_000_000)
+    sizes = []
+    for batch in (8, 4, 8, 12, 8):
+        model(X[:batch], training=True)
+        (made,) = plans(model)
+        sizes.append(made.batch_size)
+    assert sizes == [8, 8, 8, 12, 12]
+    assert capsys.readouterr().err.count("planned in") == 2
+    model = tfgc.enable(cnn())
+    for batch in (4, 8):
+        model(X[:batch], training=True)
+    assert [made.batch_size for made in plans(model)] == [4]
+
+
+def test_each_signature_has_its_plan_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(first_call, "_MOST_PLANS", 3)
+    model = tfgc.enable(text(), strategy="uniform", verbose=0)
+    tokens = np.ones((2, 64), "int32")
+    for length in (8, 16, 12):
+        trained_for(model, tokens[:, :length], "compiled")
+    assert [made.sizes for made in plans(model)] == [(((n,), "int32"),) for n in (8, 16, 12)]
+    trained_for(model, tokens[:, :10], "compiled")  # the plan for 16 holds
+    assert len(plans(model)) == 3
+    trained_for(model, tokens[:, :20], "compiled")  # none holds: the oldest goes
+    assert [made.sizes[0][0] for made in plans(model)] == [(16,), (12,), (20,)]
+    trained_for(model, tokens[:, :20], "graph")
+    assert [made.mode for made in plans(model)] == ["compiled", "compiled", "graph"]
+
+
+def test_inference_and_symbolic_calls_plan_nothing():
+    model = tfgc.enable(cnn(loss="mse"))
+    model.predict(X, verbose=0)
+    model.evaluate(X, Y, verbose=0)
+    model(X, training=False)
+    model(keras.Input((16, 16, 3)))
+    model.summary(print_fn=lambda line: None)
+    assert str(tfgc.status(model)) == "cnn: enabled, to be planned at the first training call"
+
+
+def test_a_sequential_model_may_be_enabled_before_it_is_built():
+    model = keras.Sequential([L.Conv2D(8, 3, padding="same", activation="relu") for _ in range(4)] + [L.Flatten()])
+    model.compile("sgd", "mse")
+    tfgc.enable(model)
+    for size, batch in ((16, 4), (16, 8), (12, 2)):  # Keras declares it for the first of these
+        trained_for(model, X[:batch, :size, :size], "compiled")
+    assert [made.sizes[0][0] for made in plans(model)] == [(16, 16, 3), (12, 12, 3)]
+    assert all(made.predicted_bytes < made.plain_bytes for made in plans(model))
+
+
+def test_threads_that_call_at_the_same_time_plan_once(monkeypatch):
+    asked, plan_call = [], call_plans.plan_call
+
+    def counted(*arguments):
+        asked.append(threading.current_thread())
+        return plan_call(*arguments)
+
+    monkeypatch.setattr(call_plans, "plan_call", counted)
+    model = tfgc.enable(cnn(), strategy="sqrt")
+    threads = [threading.Thread(target=model, args=(X,), kwargs={"training": True}) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) == len(plans(model)) == 1
+    assert asked[0] not in threads  # a clean thread of its own
+
+
+def test_auto_keeps_everything_where_everything_fits(monkeypatch):
+    model = tfgc.enable(cnn(loss="mse"), budget="auto")
+    model.fit(X, Y, verbose=0)
+    assert all(segment.mode == "keep" for segment in plans(model)[0].plan.segments)
+    plain = plans(model)[0].plain_bytes
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: int(0.7 * plain))
+    tfgc.enable(model, budget="auto").fit(X, Y, verbose=0)
+    (made,) = plans(model)
+    assert any(segment.mode == "recompute" for segment in made.plan.segments)
+    assert 0.5 * plain < made.predicted_bytes <= 0.7 * plain
+
+
+def test_a_budget_that_nothing_fits_in_raises_its_error_out_of_every_loop():
+    for mode in ("compiled", "graph"):
+        with pytest.raises(tfgc.InfeasibleBudgetError, match="no plan fits in") as error:
+            trained_for(tfgc.enable(cnn(), budget=20_000), X[:8], mode)
+        assert (error.value.budget, error.value.least > 20_000) == (20_000, True)
+        assert error.value.node in [layer.name for layer in cnn().layers] or error.value.node
+    model = tfgc.enable(cnn(loss="mse"), budget=20_000)
+    with pytest.raises(tfgc.InfeasibleBudgetError, match=r"^no plan fits in 20,000 bytes"):
+        model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"strategy": "sqr"}, "did you mean 'sqrt'"),
+        ({"strategy": "uniform", "segment": 3}, "takes no option 'segment'; did you mean 'segments'"),
+        ({"segments": 3}, "strategy 'optimal' takes no option 'segments'"),
+        ({"budget": "4 G"}, "must be a positive number of bytes"),
+        ({"budget": 1.5e-9}, None),
+        ({"budget": "-5%"}, "a share is a positive part"),
+        ({"budget": "4GB", "strategy": "sqrt"}, "does not honour a budget"),
+        ({"verbose": 2}, "must be 0 or 1"),
+        ({"layers": ["dense"], "segments": 2}, "leave plan, strategy, its options and budget out"),
+    ],
+)
+def test_mistakes_are_named_by_enable_itself(asked, message):
+    model = cnn()
+    if message is None:
+        tfgc.enable(model, **asked)
+        return
+    with pytest.raises(tfgc.OptionError, match=message):
+        tfgc.enable(model, **asked)
+    assert not tfgc.status(model).enabled
+
+
+def test_a_plan_and_what_to_plan_by_exclude_each_other():
+    model = cnn()
+    with pytest.raises(tfgc.OptionError, match=r"give a plan, or what to plan by \(strategy='sqrt', segments=2\)"):
+        tfgc.enable(model, tfgc.plan(model), strategy="sqrt", segments=2)
+
+
+def test_one_line_says_what_was_planned_and_verbose_0_says_nothing(capsys):
+    model = tfgc.enable(cnn(loss="mse"))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    line = capsys.readouterr().err
+    assert line.startswith("tfgc: 'cnn' by 'optimal': ")
+    for part in (" predicted for a step (", " % more work, batch of 8, planned in "):
+        assert part in line
+    model = tfgc.enable(cnn(loss="mse"), verbose=0)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_says_that_planning_goes_on(capsys, monkeypatch):
+    monkeypatch.setattr(first_call, "_PATIENCE", 0.0)
+    trained_for(tfgc.enable(cnn()), X, "compiled")
+    assert capsys.readouterr().err.startswith("tfgc: planning 'cnn' ...\n")
+
+
+def heavy():
+    """Weights are nearly all that its step needs."""
+    return keras.Sequential([keras.Input((8,)), L.Dense(200), L.Dense(200), L.Dense(200)], name="heavy")
+
+
+def one_layer():
+    """One layer needs nearly all of the activations."""
+    return keras.Sequential([keras.Input((64, 64, 1)), L.Conv2D(32, 3, activation="relu"), L.Flatten()], name="one")
+
+
+@pytest.mark.parametrize(
+    ("build", "x", "why"),
+    [
+        (heavy, noise(2, 8), "weights, their gradients and optimizer slots are"),
+        (one_layer, noise(4, 64, 64, 1), "needs .* of activations by itself"),
+    ],
+)
+def test_where_little_would_be_saved_nothing_is_changed_and_the_reason_is_given(build, x, why):
+    model = tfgc.enable(build())
+    with pytest.warns(tfgc.NothingSavedWarning, match=f"trains as before.*{why}") as caught:
+        trained_for(model, x, "graph")
+    assert caught[0].filename == __file__
+    (made,) = plans(model)
+    assert made.unchanged
+    assert made.unchanged in str(tfgc.status(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained_for(model, x, "graph")  # once
+        trained_for(tfgc.enable(build(), strategy="uniform"), x, "graph")  # asked for by name
+
+
+def test_a_warning_of_planning_points_at_the_call():
+    class Raw(keras.layers.Layer):
+        def call(self, x):
+            return x + tf.random.normal(tf.shape(x))
+
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), Raw(), L.Dense(8)])
+    tfgc.enable(model, strategy="uniform")
+    with pytest.warns(tfgc.NotReplayableWarning, match="cannot be run twice") as caught:
+        model(noise(4, 8), training=True)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_planning_moves_no_state_of_the_caller():
+    def after(model):
+        keras.utils.set_random_seed(5)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(X, training=True))
+        tape.gradient(loss, model.trainable_variables)
+        names = L.Dense(1).name, keras.Input((1,)).name
+        return keras.random.normal((3,)).numpy().tolist(), np.random.rand(), names
+
+    found = []
+    for enabled in (False, True):
+        model = cnn()
+        if enabled:
+            tfgc.enable(model, budget="90%")
+        found.append(after(model))
+    assert found[0] == found[1]
+
+
+def test_a_model_that_changes_is_planned_anew():
+    model = keras.Sequential([keras.Input((16, 16, 3))] + [L.Conv2D(8, 3, activation="relu") for _ in range(4)])
+    tfgc.enable(model)
+    trained_for(model, X[:4], "compiled")
+    model.add(L.Conv2D(8, 3, activation="relu"))
+    gradients = trained_for(model, X[:4], "compiled")
+    assert len(gradients) == 10
+    assert all(np.any(g) for g in gradients[::2])

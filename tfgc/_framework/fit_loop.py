@@ -1,0 +1,66 @@
+"""The batch size of the `fit` that runs now, which the step that it traces does not show.
+
+Keras traces its training function with an open batch, since the last batch of an epoch may be smaller. The size
+stands in the data adapter of the running `fit`, a local variable of Keras's.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import tensorflow as tf
+
+# Datasets that hand on batches as they come.
+_SAME_BATCHES = re.compile(
+    r"_?(Prefetch|Map|IgnoreErrors|ParallelMap|Cache|Memory|Repeat|Take|Skip|Shuffle|Options|Model|MaxIntraOp|PrivateThread|Assert)"
+)
+_BATCHING = re.compile(r"_?(Parallel)?(PaddedBatch|Batch)Dataset")
+
+
+def batch_size() -> int | None:
+    """Samples in a batch of the `fit` that is running, on one replica; None if none runs or its data does not say."""
+    size = next((size for size in map(_of, _adapters()) if size is not None), None)
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    return None if size is None else -(-size // replicas)
+
+
+def _adapters() -> Iterator[Any]:
+    """The data adapters of running calls of `fit`, the innermost first."""
+    for frame in _frames():
+        if frame.f_code.co_name == "fit" and frame.f_globals.get("__name__", "").startswith("keras."):
+            adapter = getattr(frame.f_locals.get("epoch_iterator"), "data_adapter", None)
+            if adapter is not None:
+                yield adapter
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of this thread; in a replica of a strategy, which has a thread of its own, those of all threads."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    starts = sys._current_frames().values() if replicas > 1 else [sys._getframe(1)]
+    for start in starts:
+        frame: FrameType | None = start
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def _of(adapter: Any) -> int | None:
+    if adapter.batch_size is not None:
+        return int(adapter.batch_size)
+    for batch in getattr(adapter, "_first_batches", ()):  # a generator, whose first batches Keras looks at
+        return int(tf.nest.flatten(batch)[0].shape[0])
+    return _of_dataset(getattr(adapter, "_dataset", None))
+
+
+def _of_dataset(dataset: Any) -> int | None:
+    while dataset is not None:
+        kind = type(dataset).__name__
+        if _BATCHING.fullmatch(kind):
+            size = tf.get_static_value(getattr(dataset, "_batch_size", None))
+            return None if size is None else int(size)
+        if not _SAME_BATCHES.match(kind):
+            return None
+        dataset = getattr(dataset, "_input_dataset", None)
+    return None

@@ -1,0 +1,120 @@
+"""What a budget comes to in bytes, and what of it weights and optimizer slots take."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
+from tfgc._errors import OptionError, did_you_mean
+from tfgc._planning import free_memory
+from tfgc._simulate import simulator
+from tfgc._units import parse_bytes
+
+# Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
+Budget = int | float | str
+# The share of free memory that is left for fragmentation, and for what else the process holds.
+MARGIN = 0.1
+
+
+def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
+    """Bytes of weights, other variables and optimizer slots, which stay in memory during all of training.
+
+    Args:
+        model: The model.
+        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is
+            compiled with, or else two slots for each weight, as Adam has.
+    """
+    weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
+    if optimizer is None:
+        optimizer = getattr(model, "optimizer", None) or "adam"
+    try:
+        chosen: Any = keras.optimizers.get(optimizer)
+    except (ValueError, TypeError) as error:
+        known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
+        raise OptionError(
+            f"there is no optimizer {optimizer!r}{did_you_mean(str(optimizer).capitalize(), known)}"
+        ) from error
+    if chosen.built:
+        return weights + _bytes(chosen.variables)
+    # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.
+    copy = type(chosen).from_config(chosen.get_config())
+    scalars = len(copy.variables)
+    variable = keras.Variable(np.zeros((4, 4), "float32"))
+    copy.build([variable])
+    return weights + round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
+
+
+def _bytes(variables: Iterable[keras.Variable]) -> int:
+    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBudget:
+    """What a training step may use.
+
+    Attributes:
+        total: Bytes of the whole step, as TensorFlow's allocator serves it.
+        fixed: Those of weights and optimizer slots, which are part of it.
+        mode: The mode in which the step has to fit, as for `tfgc.estimate`.
+    """
+
+    total: int
+    fixed: int
+    mode: str = "graph"
+
+
+def step_budget(
+    model: keras.Model, graph: Graph, budget: Budget | None, optimizer: Any = None, mode: str = "graph"
+) -> StepBudget | None:
+    """What `budget` comes to for a training step of `model`."""
+    if budget is None:
+        return None
+    fixed = fixed_bytes(model, optimizer)
+    return StepBudget(budget_bytes(budget, graph, fixed, resident_bytes(model)), fixed, mode)
+
+
+def budget_bytes(budget: Budget, graph: Graph | None, fixed: int, resident: int = 0) -> int:
+    """A budget of the whole step, in bytes.
+
+    Args:
+        budget: As for `tfgc.plan`.
+        graph: What a share of the plain step's peak refers to; None where there can be no share.
+        fixed: Bytes of weights and optimizer slots.
+        resident: How many of these are in memory already, and so are not free, but part of what the step uses.
+    """
+    if budget == "auto":
+        return int(free_memory.free_bytes() * (1 - MARGIN)) + resident
+    share = check_budget(budget)
+    if share is None:
+        return parse_bytes(budget)
+    if graph is None:
+        raise OptionError(f"budget={budget!r}: give bytes; there is no plain step here that it could be a share of")
+    baseline = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
+    return int(share * baseline.needed_bytes)
+
+
+def check_budget(budget: Budget) -> float | None:
+    """Raise `OptionError` unless `budget` is one; return the share of the plain step that it stands for, if it does."""
+    share = None
+    if isinstance(budget, str) and budget.strip().endswith("%"):
+        with contextlib.suppress(ValueError):
+            share = float(budget.strip()[:-1]) / 100
+        if share is None or not 0 < share < float("inf"):
+            raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
+    elif isinstance(budget, float) and 0 < budget <= 1:
+        share = budget
+    elif budget != "auto":
+        parse_bytes(budget)
+    return share
+
+
+def resident_bytes(model: keras.Model) -> int:
+    """Bytes of a model's variables, and of the slots of its optimizer, that are in memory now."""
+    optimizer = getattr(model, "optimizer", None)
+    return _bytes(model.variables) + (0 if optimizer is None or not optimizer.built else _bytes(optimizer.variables))

@@ -1,0 +1,159 @@
+"""Plan for one call of a model, when its sizes and its mode are there to be seen."""
+
+import dataclasses
+import time
+from typing import Any
+
+import keras
+
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
+from tfgc._errors import OptionError
+from tfgc._planning import annotated, budgets, planner
+from tfgc._planning.budgets import Budget
+from tfgc._planning.planner import Strategy
+from tfgc._simulate import simulator
+from tfgc._simulate.simulator import Prediction
+from tfgc._units import format_bytes
+
+# The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
+_LEAST_GAIN = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What `tfgc.enable` was asked for.
+
+    Attributes:
+        strategy: A strategy, or None for the least peak or the fastest plan within the budget.
+        budget: The budget as it was written, or None.
+        options: Options of the strategy.
+    """
+
+    strategy: Strategy | None
+    budget: Budget | None
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class CallPlan:
+    """A plan for one call, and what it promises there.
+
+    Attributes:
+        plan: The plan.
+        mode: The mode of the call.
+        batch_size: Samples in the batch that it was made for; None: unknown.
+        predicted_bytes: The peak of the whole step, as TensorFlow's allocator should report it; None where batch or
+            sizes are unknown, like the next one.
+        plain_bytes: The same if nothing is recomputed.
+        overhead: Work on top of the plain step's, as a fraction of it; None where sizes are unknown.
+        seconds: How long planning took.
+        unchanged: Why nothing is recomputed, although no budget and no strategy says so; else None.
+    """
+
+    plan: Plan
+    mode: str
+    batch_size: int | None
+    predicted_bytes: int | None
+    plain_bytes: int | None
+    overhead: float | None
+    seconds: float
+    unchanged: str | None = None
+
+
+def plan_call(model: keras.Model, inputs: Any, mode: str, request: Request) -> CallPlan:
+    """Plan the training step in which `model` is called.
+
+    Args:
+        model: A functional or built Sequential model.
+        inputs: Its inputs: tensors, or `tf.TensorSpec`s of them.
+        mode: The mode of the call.
+        request: What is asked for.
+
+    Raises:
+        InfeasibleBudgetError: If nothing fits in the budget.
+        OptionError: If there is a budget and the batch or other sizes are open.
+    """
+    start = time.perf_counter()
+    strategy, budget = request.strategy, request.budget
+    graph = annotated.graph_of(model, None, None, inputs, seen=True)
+    batch_size = annotated.batch_of(model, inputs)
+    counted = graph.sizes_known and batch_size is not None
+    if budget is not None and not counted:
+        _refuse_open_sizes(graph, batch_size, budget)
+    if strategy is None and budget is not None:
+        strategy = "budget"
+    elif strategy is None and not graph.sizes_known:
+        annotated.warn_of_open_sizes(graph)
+    judged = simulator_mode(mode)
+    if not counted:
+        plan = planner.choose(
+            graph, strategy or ("optimal" if graph.sizes_known else "keep_all"), None, request.options
+        )
+        plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
+        overhead = None if plan.outlook is None else plan.outlook.overhead
+        return CallPlan(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
+    graph = annotated.with_loss(graph, model)
+    limit = budgets.step_budget(model, graph, budget, mode=judged)
+    fixed = budgets.fixed_bytes(model)
+    nothing = Plan.from_cuts(graph, [], strategy="keep_all")
+    plain = simulator.estimate(graph, nothing, fixed, judged)
+    plan = planner.choose(graph, strategy or "optimal", limit, request.options)
+    step, unchanged = simulator.estimate(graph, plan, fixed, judged), None
+    if strategy is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
+        unchanged = _why_little(plan, plain)
+        plan, step = nothing, plain
+    return CallPlan(
+        plan,
+        mode,
+        batch_size,
+        step.needed_bytes,
+        plain.needed_bytes,
+        step.overhead,
+        time.perf_counter() - start,
+        unchanged,
+    )
+
+
+def simulator_mode(mode: str) -> str:
+    """The mode that the simulator judges a mode by: it knows no XLA, and nothing that runs op by op."""
+    return "compiled" if mode == "compiled" else "graph"
+
+
+def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:
+    if batch_size is None:
+        raise OptionError(
+            f"budget={budget!r}: the step is traced without a batch size, so its bytes are not known. Fix it in the "
+            "data, with dataset.batch(n, drop_remainder=True), or plan ahead: "
+            f"tfgc.enable(model, tfgc.plan(model, batch_size=n, budget={budget!r}))"
+        )
+    annotated.warn_of_open_sizes(graph)
+    raise OptionError(
+        f"budget={budget!r}: sizes of the model's inputs are open in this call, so its bytes are not known. Plan ahead "
+        f"for the largest: tfgc.enable(model, tfgc.plan(model, batch_size=n, input_shapes={{...}}, budget={budget!r}))"
+    )
+
+
+def _why_little(plan: Plan, plain: Prediction) -> str:
+    """Why no plan needs much less than the plain step, and what would."""
+    whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes
+    if constant > whole / 2:
+        return (
+            f"weights, their gradients and optimizer slots are {format_bytes(constant)} of {format_bytes(whole)}, "
+            "which no plan makes less. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
+        )
+    kept = max(
+        (segment for segment in plan.segments if segment.obstacle),
+        key=lambda segment: segment.inside_bytes or 0,
+        default=None,
+    )
+    if kept is not None and (kept.inside_bytes or 0) > plain.activation_bytes / 2:
+        return f"{kept} has to be kept: {kept.obstacle}"
+    outlook = plan.outlook
+    if outlook is not None and outlook.floor_bytes > 0.9 * outlook.plain_bytes:
+        what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
+        return (
+            f"{what} ({outlook.floor_node!r}) needs {format_bytes(outlook.floor_bytes)} of "
+            f"{format_bytes(outlook.plain_bytes)} of activations by itself. A smaller batch helps"
+        )
+    return "no plan that is known needs less. A smaller batch helps"

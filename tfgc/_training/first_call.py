@@ -1,0 +1,177 @@
+"""A model's `call` that plans when it is first called for training.
+
+Then all that a plan depends on is there to be seen: sizes, batch, mode, the compiled loss and optimizer, free
+memory. Each signature (sizes without the batch, dtypes, mode) has a plan of its own.
+
+Planning runs in a thread of its own, so that nothing of the call around it reaches it: no tape, graph, name scope,
+autocast or call context, and no uid counters of Keras move. Threads that call at the same time wait and find the plan.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._core.modes import Mode
+from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
+from tfgc._framework import fit_loop, private_api
+from tfgc._planning import call_plans
+from tfgc._planning.call_plans import CallPlan, Request
+from tfgc._replay import call_checks
+from tfgc._training import plan_report
+from tfgc._training.segment_runner import Runner
+
+# Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
+# shorter one runs by the plan of a longer one.
+_MOST_PLANS = 8
+# Seconds of planning after which a line says that it is still going on.
+_PATIENCE = 2.0
+
+Sizes = tuple[tuple[tuple[int | None, ...], str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What calls that run by one plan have in common.
+
+    Attributes:
+        sizes: For each input its shape without the batch, and its dtype.
+        mode: How the step runs.
+        policy: The name of the model's dtype policy.
+    """
+
+    sizes: Sizes
+    mode: Mode
+    policy: str
+
+    def covers(self, other: "Signature") -> bool:
+        """Whether a step of the other one needs no more than one of this."""
+        return (self.mode, self.policy, len(self.sizes)) == (other.mode, other.policy, len(other.sizes)) and all(
+            dtype == its_dtype
+            and len(shape) == len(its_shape)
+            and all(a is not None and b is not None and b <= a for a, b in zip(shape, its_shape))
+            for (shape, dtype), (its_shape, its_dtype) in zip(self.sizes, other.sizes)
+        )
+
+
+class FirstCall:
+    """Replaces the `call` of a model until it is disabled.
+
+    Args:
+        model: A functional or Sequential model, which may not be built yet.
+        request: How to plan.
+        verbose: Whether each plan is reported in a line.
+        run_options: Options of a `Runner`.
+    """
+
+    def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
+        self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
+        self._original = functools.partial(type(model).call, model)
+        self._compiled: bool = run_options["compile_segments"]
+        self._plans: dict[Signature, CallPlan] = {}
+        self._calls: dict[Signature, Callable] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def plans(self) -> dict[Signature, CallPlan]:
+        """The plans that were made, by signature."""
+        return dict(self._plans)
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Replace the model's `call`; `training=False` runs the original."""
+        if training is False or private_api.in_symbolic_scope() or call_checks.is_empty(inputs):
+            return self._original(inputs, training=training, mask=mask)
+        call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
+        return self._call_for(inputs)(inputs, training=training, mask=mask)
+
+    call.is_patched_call = True
+
+    def _call_for(self, inputs: Any) -> Callable:
+        flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
+        shapes = [tuple(tensor.shape) for tensor in flat]
+        sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
+        signature = Signature(sizes, self._mode(), self._model.dtype_policy.name)
+        batch_size = shapes[0][0] if shapes[0] else None
+        if self._is_planned(signature, batch_size):
+            return self._calls[signature]
+        with self._lock:
+            if self._is_planned(signature, batch_size):  # another thread was faster
+                return self._calls[signature]
+            covering = [one for one in self._plans if one.covers(signature)]
+            if len(self._plans) >= _MOST_PLANS and covering and self._is_planned(covering[0], batch_size):
+                return self._calls[covering[0]]
+            self._plan(signature, inputs, batch_size)
+            return self._calls[signature]
+
+    def _mode(self) -> Mode:
+        if tf.executing_eagerly():
+            return "compiled" if self._compiled else "eager"
+        return "xla" if private_api.in_xla() else "graph"
+
+    def _is_planned(self, signature: Signature, batch_size: int | None) -> bool:
+        """Whether there is a plan that holds for a batch: within a budget, one for a batch as large."""
+        made = self._plans.get(signature)
+        if made is None:
+            return False
+        fits_any = self._request.budget is None or None in (made.batch_size, batch_size)
+        return fits_any or batch_size <= made.batch_size
+
+    def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> None:
+        """Plan for `signature`, and drop the oldest plan where there are too many."""
+        if batch_size is None:
+            batch_size = fit_loop.batch_size()
+        specs = keras.tree.map_structure(lambda tensor: _spec(tensor, batch_size), inputs)
+
+        def planned() -> tuple[CallPlan, Callable]:
+            made = call_plans.plan_call(self._model, specs, signature.mode, self._request)
+            if made.unchanged is not None:
+                return made, self._original
+            replan = functools.partial(self._in_own_thread, lambda: planned()[0].plan)
+            return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
+
+        made, call = self._in_own_thread(planned)
+        self._plans.pop(signature, None)
+        while len(self._plans) >= _MOST_PLANS:
+            oldest = next(iter(self._plans))
+            del self._plans[oldest], self._calls[oldest]
+        self._calls[signature], self._plans[signature] = call, made
+        if made.unchanged is not None:
+            warn(plan_report.nothing_saved(self._model.name, made), NothingSavedWarning)
+        elif self._verbose:
+            print(plan_report.line(self._model.name, made), file=sys.stderr, flush=True)
+
+    def _in_own_thread(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns; its warnings are given here, and a line says so when it takes long."""
+
+        def collected() -> tuple[Any, list]:
+            with collected_warnings() as found:
+                return make(), found
+
+        executor = concurrent.futures.ThreadPoolExecutor(1, "tfgc-planning")
+        running = executor.submit(collected)
+        executor.shutdown(wait=False)
+        if self._verbose and not concurrent.futures.wait([running], _PATIENCE).done:
+            print(f"tfgc: planning {self._model.name!r} ...", file=sys.stderr, flush=True)
+        try:
+            made, found = running.result()
+        except TfgcError as error:
+            private_api.let_pass(error)
+            raise
+        for message, category in found:
+            warn(message, category)
+        return made
+
+
+def _spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec | None:
+    if tensor is None:  # an optional input
+        return None
+    shape = tuple(tensor.shape)
+    if shape and shape[0] is None:
+        shape = (batch_size, *shape[1:])
+    return tf.TensorSpec(shape, tensor.dtype)

@@ -1,0 +1,128 @@
+"""What is on in a model, and what it promised: `tfgc.status`."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from tfgc._core.plan import Plan
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import keras_models
+from tfgc._tracing import keras_graph
+from tfgc._training import plan_report
+from tfgc._training.first_call import FirstCall
+from tfgc._training.segment_runner import Runner
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanStatus:
+    """A plan that a model runs by.
+
+    Attributes:
+        plan: The plan; None for a layer that was chosen by `layers=`.
+        part: The path of the model or layer in the model that was asked about; "" is the model itself.
+        mode: The mode of the calls that it is for, as in `tfgc.estimate` and `tfgc.verify`; None: any.
+        sizes: For each input its shape without the batch, and its dtype; None: any.
+        batch_size: Samples in the batch that it was made for, or None.
+        predicted_bytes: The peak of the whole step, as TensorFlow's allocator should report it; None if unknown.
+        plain_bytes: The same if nothing is recomputed.
+        overhead: Work on top of the plain step's, as a fraction of it; None if unknown.
+        planning_seconds: How long planning took at the first call; None for a plan that was given.
+        unchanged: Why nothing is recomputed although that was asked for, or None.
+    """
+
+    plan: Plan | None
+    part: str = ""
+    mode: str | None = None
+    sizes: tuple[tuple[tuple[int | None, ...], str], ...] | None = None
+    batch_size: int | None = None
+    predicted_bytes: int | None = None
+    plain_bytes: int | None = None
+    overhead: float | None = None
+    planning_seconds: float | None = None
+    unchanged: str | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.part}: " if self.part else ""
+        if self.plan is None:
+            return f"{name}recomputed as one segment"
+        where = "" if self.mode is None else f", {self.mode}"
+        inputs = "" if self.sizes is None else ", inputs " + " ".join(f"{dtype}{list(s)}" for s, dtype in self.sizes)
+        promise = plan_report.promise(self.plan, self.predicted_bytes, self.plain_bytes)
+        if self.unchanged is not None:
+            promise = f"trains as before: {self.unchanged}"
+        return f"{name}by {self.plan.strategy!r}{where}{inputs}: {promise}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What tfgc does in a model.
+
+    Attributes:
+        model: The name of the model.
+        enabled: Whether the model, or a part of it, is enabled.
+        plans: What it runs by; empty until the first training call of a model that was enabled without a plan.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)], name="net")
+        >>> print(tfgc.status(model))
+        net: not enabled
+        >>> print(tfgc.status(tfgc.enable(model)))
+        net: enabled, to be planned at the first training call
+    """
+
+    model: str
+    enabled: bool
+    plans: tuple[PlanStatus, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.enabled:
+            return f"{self.model}: not enabled"
+        if not self.plans:
+            return f"{self.model}: enabled, to be planned at the first training call"
+        return "\n".join([f"{self.model}: enabled", *(f"  {plan}" for plan in self.plans)])
+
+
+def status(model: keras.Model) -> Status:
+    """Say what is on in `model`, for which calls, and what it promises.
+
+    Args:
+        model: Any `keras.Model`. Parts of it that were enabled are looked at too.
+
+    Returns:
+        A `Status`; print it.
+
+    Raises:
+        UnsupportedModelError: If `model` is no `keras.Model`.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)], name="net")
+        >>> model = tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=1))
+        >>> [one.plan.strategy for one in tfgc.status(model).plans]
+        ['uniform']
+    """
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    found: list[PlanStatus] = []
+    enabled = [part for part in keras_models.layers_inside(model) if keras_graph.is_patched_call(part)]
+    for part in enabled:
+        path = "" if part is model else part.path or part.name
+        found += _of(getattr(vars(part)["call"], "__self__", None), path)
+    return Status(model.name, bool(enabled), tuple(found))
+
+
+def _of(call: Any, part: str) -> list[PlanStatus]:
+    """What replaces the `call` of a part of the model."""
+    if isinstance(call, Runner):
+        return [PlanStatus(call.plan, part, batch_size=call.plan.batch_size)]
+    if not isinstance(call, FirstCall):
+        return [PlanStatus(None, part)]
+    return [
+        PlanStatus(
+            made.plan, part, signature.mode, signature.sizes, made.batch_size, made.predicted_bytes, made.plain_bytes,
+            made.overhead, made.seconds, made.unchanged,
+        )
+        for signature, made in call.plans.items()
+    ]  # fmt: skip
