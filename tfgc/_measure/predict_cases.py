@@ -87,12 +87,6 @@ def _is_planned(case: Case) -> bool:
     return case.plan is not None or case.strategy is not None or case.target_ratio is not None
 
 
-def _allocated(step: simulator.Prediction) -> int:
-    """What the allocator should report for a step of `simulator.estimate`."""
-    assert step.allocated_bytes is not None
-    return step.allocated_bytes
-
-
 class _Network:
     """One annotated graph and its plans, each made when first needed."""
 
@@ -154,7 +148,7 @@ class _Network:
         """The `Predicted` of a plan in a mode."""
         step = simulator.estimate(self.graph, plan, self.fixed, mode)
         return Predicted(
-            peak_bytes=_allocated(step) - self.fixed,
+            peak_bytes=simulator.allocated_bytes(step) - self.fixed,
             overhead=step.overhead,
             unit=step.unit,
             floor_bytes=self.floor,

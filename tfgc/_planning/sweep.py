@@ -101,7 +101,7 @@ def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> Fro
     return FrontPoint(
         name=name,
         peak_bytes=step.peak_bytes,
-        allocated_bytes=cast(int, step.allocated_bytes),
+        allocated_bytes=simulator.allocated_bytes(step),
         activation_bytes=step.activation_bytes,
         cut_off=1 - (step.peak_bytes - step.fixed_bytes) / (baseline.peak_bytes - baseline.fixed_bytes),
         overhead=step.overhead,

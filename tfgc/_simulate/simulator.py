@@ -86,6 +86,12 @@ def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Predi
     )
 
 
+def allocated_bytes(step: Prediction) -> int:
+    """The `allocated_bytes` of a step of `estimate`, which always says them."""
+    assert step.allocated_bytes is not None
+    return step.allocated_bytes
+
+
 def _summed(step: StepEvents) -> Prediction:
     """Go through the events with the bytes alive at each, and sum up."""
     nodes, sizes = step.graph.nodes, step.sizes

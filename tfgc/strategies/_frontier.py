@@ -7,7 +7,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate import simulator
-from tfgc._simulate.simulator import Prediction
+from tfgc._simulate.simulator import Prediction, allocated_bytes
 
 
 class Frontier:
@@ -78,22 +78,17 @@ class Frontier:
         plan reaches the ratio, the one that the allocator serves with the least is returned.
         """
         plain = simulator.estimate(self._graph, Plan.from_cuts(self._graph, [], strategy="keep_all"), 0)
-        most = ratio * _allocated(plain)
+        most = ratio * allocated_bytes(plain)
         steps = [self._step(i) for i in range(len(self.plans))]
         steps += [simulator.estimate(self._graph, plan, 0) for plan in others]
         choices = list(zip(steps, (*self.plans, *others)))
-        reaching = [choice for choice in choices if _allocated(choice[0]) <= most]
+        reaching = [choice for choice in choices if allocated_bytes(choice[0]) <= most]
         if reaching:
             return min(reaching, key=lambda choice: choice[0].work)[1]
-        return min(choices, key=lambda choice: (_allocated(choice[0]), choice[0].work))[1]
+        return min(choices, key=lambda choice: (allocated_bytes(choice[0]), choice[0].work))[1]
 
     def _step(self, i: int, mode: str = "graph") -> Prediction:
         """The whole step by a plan, without weights and optimizer slots; simulated once."""
         if (i, mode) not in self._steps:
             self._steps[i, mode] = simulator.estimate(self._graph, self.plans[i], 0, mode)
         return self._steps[i, mode]
-
-
-def _allocated(step: Prediction) -> int:
-    assert step.allocated_bytes is not None  # `estimate` always says it.
-    return step.allocated_bytes
