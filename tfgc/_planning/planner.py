@@ -105,7 +105,7 @@ def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options:
 
 def fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
     """The plan of a strategy whose step fits in a budget as TensorFlow's allocator serves it."""
-    if isinstance(strategy, str) and strategies.has_frontier(strategy):
+    if strategies.has_frontier(strategy):
         return strategies.frontier(graph, strategy, **options).fitting(budget.total, budget.fixed, budget.mode)
     strategies.check_options(strategy, options, budget.total)
 

@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -52,7 +52,7 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def has_frontier(strategy: Strategy) -> bool:
+def has_frontier(strategy: Strategy) -> TypeGuard[str]:
     """Whether a strategy makes a whole Pareto front at once.
 
     >>> has_frontier("budget"), has_frontier("ilp")
