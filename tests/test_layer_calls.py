@@ -181,12 +181,7 @@ class Stepping(keras.Model):
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_python_numbers_are_those_of_each_call(mode):
-    def build():
-        model = Stepping()
-        model(X)
-        keras.utils.set_random_seed(3)
-        return model
-
+    build = built(Stepping, X)
     plain, ours = fresh(build), fresh(build)
     expected = train(plain, X, Y, lr=0.01)
     enable_layers(ours, ["block"], mode)
@@ -218,12 +213,7 @@ class Siblings(keras.Model):
 
 @pytest.mark.parametrize(("names", "mode"), in_turn([["first"], ["first", "second"]]))
 def test_a_sublayer_with_another_training_argument(names, mode):
-    def build():
-        model = Siblings()
-        model(X)
-        keras.utils.set_random_seed(3)
-        return model
-
+    build = built(Siblings, X)
     expected = plain_steps(build, X, Y, graph=mode != "eager")
     model = fresh(build)
     enable_layers(model, names, mode)
@@ -258,12 +248,7 @@ class Recalling(L.Layer):
 
 
 def test_a_tensor_handed_over_by_an_attribute_is_that_of_each_call():
-    def build():
-        model = Remembering()
-        model(X)
-        keras.utils.set_random_seed(3)
-        return model
-
+    build = built(Remembering, X)
     plain, ours = fresh(build), fresh(build)
     enable_layers(ours, ["block"], "compiled")
 
