@@ -36,10 +36,15 @@ def runs_graph(model: Any) -> bool:
 
 def functional_graph(model: Any) -> "FunctionalGraph | None":
     """The functional graph of a model; None if it has none."""
+    function = _function_of(model)
+    return None if function is None else FunctionalGraph(function)
+
+
+def _function_of(model: Any) -> Any:
+    """Keras's own object for the graph of a model, another one once the graph has changed; None if it has none."""
     if not runs_graph(model):
         return None
-    function = attribute(model, "_functional") if isinstance(model, Sequential) else model
-    return None if function is None else FunctionalGraph(function)
+    return attribute(model, "_functional") if isinstance(model, Sequential) else model
 
 
 class FunctionalGraph:
@@ -48,11 +53,9 @@ class FunctionalGraph:
     def __init__(self, function: Any) -> None:
         self._function = function
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FunctionalGraph) and self._function is other._function
-
-    def __hash__(self) -> int:
-        return id(self._function)
+    def is_still_of(self, model: Any) -> bool:
+        """Whether this is the graph that a model has now."""
+        return self._function is _function_of(model)
 
     @property
     def inputs(self) -> list[keras.KerasTensor]:

@@ -163,7 +163,7 @@ class Program:
     @property
     def is_current(self) -> bool:
         """Whether the model, and the nested ones that were flattened, still have the graphs that were read."""
-        return all(keras_models.functional_graph(model) == function for model, function in self._read)
+        return all(function.is_still_of(model) for model, function in self._read)
 
     @property
     def steps(self) -> Iterable[_Step]:
