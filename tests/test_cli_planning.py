@@ -26,6 +26,7 @@ from tfgc._planning import planner
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
+from tfgc._records.measurement import Measurement, Study
 from tfgc._report import comparison, fronts, plots
 
 CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]
@@ -338,6 +339,15 @@ def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
     assert [r.name for r in results] == ["plain-eager", "plain-graph", "plan.json-graph"]
     assert [r.status for r in results] == ["ok"] * 3
     assert results[-1].detail == "4 segments"
+
+
+def test_a_plot_of_cases_that_all_ran_out_of_memory_is_no_error(monkeypatch, tmp_path):
+    out_of_memory = tuple(Measurement("chain", "plain", mode, 8, "oom", "killed") for mode in ("eager", "graph"))
+    monkeypatch.setattr(compare, "study", lambda cases, **_: Study("chain", 8, out_of_memory))
+    path = tmp_path / "p.png"
+    done = CliRunner().invoke(cli, ["compare", *CHAIN, "--plot", str(path)])
+    assert (done.exit_code, path.exists()) == (0, False)
+    assert f"There is no plot in {str(path)!r}: no case ran to its end." in done.stderr
 
 
 def test_what_compare_measures_by_default(plan_file):

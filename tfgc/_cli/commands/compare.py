@@ -60,10 +60,11 @@ def command(
         comparison.print_table(comparison.comparison(study.records))
         comparison.print_table(comparison.losses(study.records))
     failed = [r for r in study.records if r.status == "failed"]
-    plot = plots.memory(study)
-    if plot_path and plot is None and not failed:
-        click.echo(f"There is no plot in {plot_path!r}: no case ran to its end.", err=True)
-    elif plot_path and plot is not None:
-        svg.write_png(plot, plot_path)
+    if plot_path:
+        plot = plots.memory(study)
+        if plot is not None:
+            svg.write_png(plot, plot_path)
+        elif not failed:
+            click.echo(f"There is no plot in {plot_path!r}: no case ran to its end.", err=True)
     if failed:
         raise TfgcError(f"{len(failed)} of {len(study.records)} cases failed; {failed[0].name}: {failed[0].detail}")
