@@ -13,8 +13,8 @@ gradient that asks for it.
 Known weaknesses. A function that closes over a tensor or a plain `tf.Variable`
 is traced at every eager call, to see what it closes over this time: call such
 functions inside `tf.function`; the replay reads plain variables as they are by then.
-Python side effects run twice, and tensors that they put aside have no gradient
-(`self.last = x`, `np.random`). An output that the loss does not use counts as
+Python side effects run twice (`self.last = x`), and tensors that they put aside have no gradient;
+random numbers of Python and NumPy are those of the first run again. An output that the loss does not use counts as
 used with a gradient of zero, so that what leads to it gets zeros, not None.
 `tf.vectorized_map` drops the gradient of any `tf.custom_gradient`, so that the plain one is taken, and all is stored.
 A `tf.function` that closes over a plain variable, holds a recomputed function and was differentiated before cannot be
