@@ -202,6 +202,11 @@ def test_segments_answer_the_report_in_words():
     assert "stays at about 1 kB, whatever the number of segments: weights and optimizer are 10 % of it" in sheet.summary
 
 
+def test_the_report_is_quoted_with_one_figure_where_both_ends_round_alike():
+    (sheet,) = _suites.get("segments").sheets(Results(()))
+    assert sheet.caption.endswith("In the report (PyTorch) the peak was about 154 MB from 0 to 10 segments.")
+
+
 def test_peers_show_failures_and_wrong_results_as_such():
     records = (
         measured("plain", "graph", 1000, 1.0),

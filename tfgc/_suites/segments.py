@@ -41,8 +41,9 @@ def sheets(results: Results) -> list[TextTable]:
             answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
     reported = _suites.published("torch_segments_sweep")
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
-    span = f"between {format_bytes(least)} and {format_bytes(most)} from 0 to {reported[-1]['segments']} segments"
-    legend = _LEGEND.format(reported=span)
+    least, most = format_bytes(least), format_bytes(most)
+    span = f"about {least}" if least == most else f"between {least} and {most}"
+    legend = _LEGEND.format(reported=f"{span} from 0 to {reported[-1]['segments']} segments")
     return [_suites.table("By number of segments", _HEADS, table, legend, summary=" ".join(answers))]
 
 
