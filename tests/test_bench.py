@@ -237,8 +237,8 @@ def test_published_tables_have_a_summary_and_one_figure_in_a_cell(path):
 def run_suite(suite, path, *, scale=1.0, predict=False, events=None):
     """Run a whole suite; return what its file holds."""
     file = results_file.ResultsFile(suite, path, predict)
-    for event in suite_runner.run(suite_runner.chosen_rows(suite, scale), file):
-        (events if events is not None else []).append((event.kind, event.what))
+    seen = [] if events is None else events
+    suite_runner.run(suite_runner.chosen_rows(suite, scale), file, lambda kind, what: seen.append((kind, what)))
     return file.results
 
 
@@ -289,7 +289,8 @@ def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(sui
     results = run_suite("s", path, events=seen)
     assert suite == [("one", "plain-graph"), ("one", "sqrt-graph"), ("two", "plain-graph"), ("two", "sqrt-graph")]
     assert [kind for kind, _ in seen] == ["kept"] * 2 + ["started"] + ["started", "done"] * 2
-    assert [what for _, what in seen if what] == ["two: planning", "two: plain-graph", "two: sqrt-graph"]
+    started = [what for kind, what in seen if kind == "started"]
+    assert started == ["two: planning", "two: plain-graph", "two: sqrt-graph"]
     assert [r.status for s in results.studies for r in s.records] == ["ok", "ok", "failed", "ok"]
     results = run_suite("s", path)
     assert suite[4:] == [("two", "plain-graph")]
@@ -366,13 +367,16 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
 
     def search(network, budget, **options):
         calls.append(options["confirm"])
+        options["on_start"]("plain-graph at batch 80")
         runs = [Measurement(network, "least", "graph", b, peak_bytes=b) for b in (200, 210)]
         best = Reach("least", 205, budget, 200, 210, True, tuple(runs))
         return MaxBatch(network, budget, 1, best, Reach("plain", 80, budget, 81, 82, True), None)
 
     monkeypatch.setattr(max_batch, "max_batch", search)
     path = tmp_path / "r.json"
-    (study,) = run_suite("max-batch", path, scale=0.5).studies
+    seen = []
+    (study,) = run_suite("max-batch", path, scale=0.5, events=seen).studies
+    assert seen == [("started", "resnet50: largest batch, plain-graph at batch 80"), ("done", "largest batch")]
     assert run_suite("max-batch", path, scale=0.5).studies == (study,)
     assert calls == [True]
     assert [r.name for r in study.records] == ["least at batch 200-graph", "least at batch 210-graph"]

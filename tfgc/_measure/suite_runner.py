@@ -4,8 +4,8 @@ An interrupted run resumes where it stopped. Cases that failed are tried again; 
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable
+from typing import Literal, TypeAlias
 
 from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
@@ -17,12 +17,8 @@ from tfgc._records.measurement import Measurement, Study
 _FINISHED = ("ok", "oom", "predicted")
 
 
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """What happens to a case of a run: work on it started, it is done, or an earlier run left it."""
-
-    kind: Literal["started", "done", "kept"]
-    what: str = ""
+# Called with what happens to a case: work on it started, it is done, or an earlier run left it; and with what it is.
+OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
 
 
 def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_suites.SuiteRow | _suites.SearchRow]:
@@ -44,60 +40,67 @@ def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> lis
 
 
 def run(
-    rows: Iterable[_suites.SuiteRow | _suites.SearchRow], file: ResultsFile, *, measure: bool = False,
-    steps: int | None = None,
-) -> Iterator[Event]:  # fmt: skip
-    """Run the cases of a suite that its results file does not have yet, and put them there; yield what happens.
+    rows: Iterable[_suites.SuiteRow | _suites.SearchRow], file: ResultsFile, on_event: OnEvent, *,
+    measure: bool = False, steps: int | None = None,
+) -> None:  # fmt: skip
+    """Run the cases of a suite that its results file does not have yet, and put them there.
 
     Where the file is one of predictions, cases are planned and predicted, and nothing is run.
 
     Args:
         rows: What `chosen_rows` returns.
         file: Where the results go.
+        on_event: Called with what happens, each time that it does.
         measure: Plan by times measured on this device, not by flops.
         steps: Counted steps of each case, in place of the suite's.
     """
     if steps is not None:
         steps = check_int("steps", steps)
     for row in rows:
-        yield from (
-            _search(row, file, steps) if isinstance(row, _suites.SearchRow) else _cases(row, file, measure, steps)
-        )
+        if isinstance(row, _suites.SearchRow):
+            _search(row, file, on_event, steps)
+        else:
+            _cases(row, file, on_event, measure, steps)
 
 
-def _cases(row: _suites.SuiteRow, file: ResultsFile, measure: bool, steps: int | None) -> Iterator[Event]:
+def _cases(row: _suites.SuiteRow, file: ResultsFile, on_event: OnEvent, measure: bool, steps: int | None) -> None:
     """Run what is missing of a row."""
     study = file.study(row)
     missing = tuple(case for case in row.cases if not _is_finished(case, study))
-    yield from [Event("kept")] * (len(row.cases) - len(missing))
+    for case in row.cases:
+        if case not in missing:
+            on_event("kept", case.name)
     if not missing:
         return
     missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
-    yield Event("started", f"{row.network}: planning")
+    on_event("started", f"{row.network}: planning")
     try:
         predictions = compare.predict(PredictionJob(missing, measure, row.front))
     except TfgcError as error:
         failed = CasePrediction(error=str(error))
         file.put(_with(study, [compare.unmeasured(case, failed) for case in missing], row))
-        yield from [Event("done")] * len(missing)
+        for case in missing:
+            on_event("done", case.name)
         return
     study = dataclasses.replace(study, front=predictions.front or study.front)
     run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
     for case in missing:
-        yield Event("started", f"{row.network}: {case.name}")
+        on_event("started", f"{row.network}: {case.name}")
         study = _with(study, [run_one(case, predictions.of(case))], row)
         file.put(study)
-        yield Event("done")
+        on_event("done", case.name)
 
 
-def _search(row: _suites.SearchRow, file: ResultsFile, steps: int | None) -> Iterator[Event]:
+def _search(row: _suites.SearchRow, file: ResultsFile, on_event: OnEvent, steps: int | None) -> None:
     """Search the largest batch of a row, unless it is there; each run is a case with its batch in its name."""
     if file.has_search(row):
-        yield Event("kept")
+        on_event("kept", "largest batch")
         return
-    yield Event("started", f"{row.network}: largest batch")
     confirm = not file.results.predicted
-    found = max_batch.max_batch(row.network, row.budget_bytes, optimizer="sgd", confirm=confirm, steps=steps or 3)
+    found = max_batch.max_batch(
+        row.network, row.budget_bytes, optimizer="sgd", confirm=confirm, steps=steps or 3,
+        on_start=lambda what: on_event("started", f"{row.network}: largest batch, {what}"),
+    )  # fmt: skip
     figures: dict[str, object] = {"budget_bytes": row.budget_bytes}
     for key, reach in (("plain_", found.plain), ("", found.best)):
         for name in ("batch_size", "predicted_batch_size", "above", "confirmed"):
@@ -106,7 +109,7 @@ def _search(row: _suites.SearchRow, file: ResultsFile, steps: int | None) -> Ite
             figures[f"{key}batch_size"] = None
     records = tuple(dataclasses.replace(r, case=f"{r.case} at batch {r.batch_size}") for r in found.records)
     file.put(Study(row.network, found.batch_size, records, None, row.published, figures))
-    yield Event("done")
+    on_event("done", "largest batch")
 
 
 def _is_finished(case: Case, study: Study) -> bool:

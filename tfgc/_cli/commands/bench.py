@@ -61,8 +61,7 @@ def command(
         file = results_file.ResultsFile(suite, output, predict, options.this_command())
         with progress.bar(suite, sum(map(suite_runner.size, rows)), "cases") as cases:
             draw = {"started": cases.start, "done": lambda _: cases.done(), "kept": lambda _: cases.skip()}
-            for event in suite_runner.run(rows, file, measure=measure, steps=steps):
-                draw[event.kind](event.what)
+            suite_runner.run(rows, file, lambda kind, what: draw[kind](what), measure=measure, steps=steps)
         results = file.results
     if options.emit_json(results, json_path):
         return
