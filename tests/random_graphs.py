@@ -78,7 +78,14 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     if kind == "view":
         wants = tuple(ref for ref in made_inside if ref == reads[0])
         times = {"seconds": 0.0, "backward_seconds": 0.0} if timed else {}
-        return Cost((), wants=wants, passes=wants, views=reads[:1], differentiable=differentiable, **times)
+        return Cost(
+            (),
+            differentiable_inputs=wants,
+            passthrough_inputs=wants,
+            aliases=reads[:1],
+            differentiable=differentiable,
+            **times,
+        )
 
     def few():
         return 4 * rng.randint(0, 6)
@@ -90,14 +97,14 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     # Microseconds, about; in steps of a power of two, so that sums are exact.
     times = {key: rng.randint(0, 20) * 2.0**-20 for key in ("seconds", "backward_seconds")} if timed else {}
     return Cost(
-        keeps=some(reads, 0.5) + some([Ref(name, i) for i in range(len(outputs))], 0.4),
-        internal=internal,
-        forward=(made, workspace),
-        keeping=(made, sum(internal), workspace + few()),
-        backward=(few() - 12, few()),
-        wants=wants,
-        passes=some(wants, 0.3),
-        takes=reads[0] if kind == "in place" else None,
+        saved_tensors=some(reads, 0.5) + some([Ref(name, i) for i in range(len(outputs))], 0.4),
+        saved_internal_bytes=internal,
+        forward_trace=(made, workspace),
+        forward_saving_trace=(made, sum(internal), workspace + few()),
+        backward_trace=(few() - 12, few()),
+        differentiable_inputs=wants,
+        passthrough_inputs=some(wants, 0.3),
+        overwrites=reads[0] if kind == "in place" else None,
         gradient_bytes=few(),
         differentiable=differentiable,
         flops=rng.randint(1, 20),

@@ -18,7 +18,7 @@ MIB = 2**20
 def node(name, reads, size, **cost):
     """A node that keeps what it reads, unless `cost` says otherwise."""
     read = Ref(reads)
-    cost = {"keeps": (read,), "wants": () if reads == "x" else (read,), **cost}
+    cost = {"saved_tensors": (read,), "differentiable_inputs": () if reads == "x" else (read,), **cost}
     return Node(name, (read,), (Spec((int(size * MIB),), "float8_e5m2"),), cost=Cost(**cost))
 
 
@@ -90,11 +90,11 @@ def test_in_eager_calls_they_wait_for_the_end_and_so_does_what_was_given():
 def test_a_node_that_writes_over_its_input_takes_its_chunk(takes, most):
     # No gradient goes back beyond c, so that a and b are not kept. Taken over: 4 for a and b, and 1 for c: 5; b goes,
     # and the gradient of c comes: 2. Not taken over: a and b at once, 4 of 4 and 4|4 of 8: 8; a goes, c comes: 5.
-    course = {"forward": (4 * MIB,), "keeping": (4 * MIB,)}
+    course = {"forward_trace": (4 * MIB,), "forward_saving_trace": (4 * MIB,)}
     nodes = [
-        node("a", "x", 4, keeps=()),
-        node("b", "a", 4, keeps=(), wants=(), takes=takes, **course),
-        node("c", "b", 1, keeps=(), wants=()),
+        node("a", "x", 4, saved_tensors=()),
+        node("b", "a", 4, saved_tensors=(), differentiable_inputs=(), overwrites=takes, **course),
+        node("c", "b", 1, saved_tensors=(), differentiable_inputs=()),
     ]
     assert allocated(*nodes) == most
 
@@ -102,14 +102,19 @@ def test_a_node_that_writes_over_its_input_takes_its_chunk(takes, most):
 def test_what_comes_and_goes_inside_of_a_node_is_played_too():
     # Workspace of 2 beside an output of 1, gone before the next node: a: 1 of x's region, 2|2 of 4 meanwhile: 3.
     # b: 1|3 of the 4; its gradient: 1|1|2. Then 3, too: a, b and the gradient of b.
-    assert allocated(node("a", "x", 1, keeping=(2 * MIB, -2 * MIB, MIB)), node("b", "a", 1)) == 3
+    assert allocated(node("a", "x", 1, forward_saving_trace=(2 * MIB, -2 * MIB, MIB)), node("b", "a", 1)) == 3
     # 4 instead of 2: 4 of 4 beside nothing yet, then 1: the workspace is the peak where it is still there.
-    assert allocated(node("a", "x", 1, keeping=(4 * MIB, MIB, -4 * MIB)), node("b", "a", 1)) == 5
+    assert allocated(node("a", "x", 1, forward_saving_trace=(4 * MIB, MIB, -4 * MIB)), node("b", "a", 1)) == 5
 
 
 def test_internal_buffers_stay_until_the_backward_pass():
     # a 1 and its internal 2: 3; b 1 and its gradient 1: 5. b goes; the gradient of a takes over: 4, and all goes.
-    assert allocated(node("a", "x", 1, internal=(2 * MIB,), keeping=(2 * MIB, MIB)), node("b", "a", 1)) == 5
+    assert (
+        allocated(
+            node("a", "x", 1, saved_internal_bytes=(2 * MIB,), forward_saving_trace=(2 * MIB, MIB)), node("b", "a", 1)
+        )
+        == 5
+    )
 
 
 def test_gradients_of_a_tensor_with_two_readers_add_up():
@@ -117,7 +122,7 @@ def test_gradients_of_a_tensor_with_two_readers_add_up():
     # for b takes over, one for a comes: 4. Backward of b: another one for a takes over: b goes, 3. Their sum is one: 2.
     c = Node(
         "c", (Ref("a"), Ref("b")), (Spec((MIB,), "float8_e5m2"),),
-        cost=Cost((Ref("a"), Ref("b")), wants=(Ref("a"), Ref("b"))),
+        cost=Cost((Ref("a"), Ref("b")), differentiable_inputs=(Ref("a"), Ref("b"))),
     )  # fmt: skip
     assert allocated(node("a", "x", 1), node("b", "a", 1), c) == 4
 

@@ -24,7 +24,7 @@ def chain():
     """Nodes that keep what they read, with weights of half a megabyte each."""
     nodes, last = [], Ref("x")
     for i, size in enumerate(SIZES):
-        cost = Cost((last,), wants=(last,), flops=100 + i, backward_flops=200, gradient_bytes=MB // 2)
+        cost = Cost((last,), differentiable_inputs=(last,), flops=100 + i, backward_flops=200, gradient_bytes=MB // 2)
         nodes.append(Node(f"n{i}", (last,), (Spec((int(size * MB),), "float8_e5m2"),), cost=cost))
         last = Ref(f"n{i}")
     return Graph(tuple(nodes), {"x": Spec((MB,), "float8_e5m2")}, (last,), 1, whole_step=True)

@@ -433,7 +433,13 @@ def hand_made(outlook=True):
     for name, output in spec.items():
         nodes.append(Node(name, (last,), (output,)))
         last = Ref(name)
-    cost = Cost((Ref("c"),), forward=(40,), keeping=(40,), backward=(400,), wants=(Ref("b"),))
+    cost = Cost(
+        (Ref("c"),),
+        forward_trace=(40,),
+        forward_saving_trace=(40,),
+        backward_trace=(400,),
+        differentiable_inputs=(Ref("b"),),
+    )
     nodes[2] = Node("c", nodes[2].inputs, (small,), cost=cost)
     graph = tfgc.Graph(tuple(nodes), {"x": small}, (last,), 1)
     pieces = [(0, 2, [(0, 1, "recompute"), (1, 2, "keep")]), (2, 3, "recompute"), (3, 4, "keep")]

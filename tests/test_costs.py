@@ -42,7 +42,7 @@ def behind_dense(layer, shape=(6,), batch=4):
     graph = graph_of(keras.Sequential([keras.Input(shape), L.Dense(shape[-1]), layer]), batch)
     before, node = graph.nodes
     names = {Ref(before.name): "input", Ref(node.name): "output"}
-    return node.cost, {names[ref] for ref in node.cost.keeps}
+    return node.cost, {names[ref] for ref in node.cost.saved_tensors}
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def behind_dense(layer, shape=(6,), batch=4):
 def test_what_layers_keep(layer, shape, kept, internal):
     cost, found = behind_dense(layer(), shape)
     assert found == kept
-    assert sorted(cost.internal) == sorted(internal)
-    assert len(cost.wants) == 1
+    assert sorted(cost.saved_internal_bytes) == sorted(internal)
+    assert len(cost.differentiable_inputs) == 1
     assert cost.obstacle is None
 
 
@@ -85,13 +85,13 @@ def test_a_convolution_is_not_run_again_for_its_sizes():
 
 def test_max_pooling_keeps_both_sides():
     pooling = costs_of(L.Conv2D(3, 1), L.MaxPooling2D(), shape=(8, 8, 3))[1]
-    assert len(pooling.keeps) == 2
+    assert len(pooling.saved_tensors) == 2
 
 
 def test_gelu_keeps_more_than_relu():
     gelu, kept = behind_dense(L.Dense(5, activation="gelu"))
     assert kept == {"input"}
-    assert sum(gelu.internal) >= 2 * 4 * 5 * F32
+    assert sum(gelu.saved_internal_bytes) >= 2 * 4 * 5 * F32
 
 
 def merged(layer):
@@ -104,44 +104,44 @@ def merged(layer):
 @pytest.mark.parametrize("layer", [L.Add, L.Average, L.Concatenate])
 def test_merging_keeps_nothing(layer):
     cost = merged(layer()).cost
-    assert (cost.keeps, cost.internal) == ((), ())
-    assert len(cost.wants) == 2
+    assert (cost.saved_tensors, cost.saved_internal_bytes) == ((), ())
+    assert len(cost.differentiable_inputs) == 2
 
 
 def test_an_addition_hands_its_gradient_on_and_writes_over_an_input():
     node = merged(L.Add())
-    assert node.cost.passes == node.cost.wants == node.inputs
-    assert node.cost.takes in node.inputs
-    assert node.cost.backward == ()
+    assert node.cost.passthrough_inputs == node.cost.differentiable_inputs == node.inputs
+    assert node.cost.overwrites in node.inputs
+    assert node.cost.backward_trace == ()
     joined = merged(L.Concatenate()).cost
-    assert joined.passes == ()
-    assert joined.takes is None
+    assert joined.passthrough_inputs == ()
+    assert joined.overwrites is None
 
 
 def test_a_product_keeps_both_factors():
     node = merged(L.Multiply())
-    assert node.cost.keeps == node.inputs
+    assert node.cost.saved_tensors == node.inputs
 
 
 @pytest.mark.parametrize("layer", [lambda: L.Reshape((2, 3)), lambda: L.Flatten()])
 def test_renaming_is_a_view(layer):
     cost, _ = behind_dense(layer())
-    assert cost.views == cost.wants == cost.passes
-    assert (cost.forward, cost.keeping, cost.backward, cost.flops) == ((), (), (), 0)
+    assert cost.aliases == cost.differentiable_inputs == cost.passthrough_inputs
+    assert (cost.forward_trace, cost.forward_saving_trace, cost.backward_trace, cost.flops) == ((), (), (), 0)
 
 
 def test_a_relu_writes_over_its_input():
     cost, _ = behind_dense(L.ReLU())
-    assert cost.takes == cost.wants[0]
-    assert cost.forward == cost.keeping == (4 * 6 * F32,)
+    assert cost.overwrites == cost.differentiable_inputs[0]
+    assert cost.forward_trace == cost.forward_saving_trace == (4 * 6 * F32,)
 
 
 def test_embedding_has_sparse_gradients_and_keeps_no_activation():
     first, second = costs_of(L.Embedding(100, 8), L.Dense(2), shape=(5,), dtype="int32")
-    assert (first.keeps, first.wants) == ((), ())
+    assert (first.saved_tensors, first.differentiable_inputs) == ((), ())
     # A row for each token, its number, and the shape of the table.
     assert first.gradient_bytes == 4 * 5 * 8 * F32 + 4 * 5 * I32 + 2 * I32
-    assert len(second.wants) == 1
+    assert len(second.differentiable_inputs) == 1
 
 
 def test_attention_keeps_its_weights_once():
@@ -149,8 +149,8 @@ def test_attention_keeps_its_weights_once():
     y = L.Dense(8)(x)
     cost = graph_of(keras.Model(x, L.MultiHeadAttention(2, 4)(y, y))).nodes[-1].cost
     projected, weights = 4 * 7 * 2 * 4 * F32, 4 * 2 * 7 * 7 * F32
-    assert collections.Counter(cost.internal) == {projected: 4, weights: 1}  # query, key, value, attended
-    assert len(cost.keeps) == 1
+    assert collections.Counter(cost.saved_internal_bytes) == {projected: 4, weights: 1}  # query, key, value, attended
+    assert len(cost.saved_tensors) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,29 +163,29 @@ def test_attention_keeps_its_weights_once():
 def test_loops_keep_what_every_trip_adds(layer, each_trip):
     steps, features, units, batch = 9, 3, 5, 4
     cost = costs_of(layer(units, return_sequences=True), shape=(steps, features), batch=batch)[0]
-    found = collections.Counter(cost.internal)
+    found = collections.Counter(cost.saved_internal_bytes)
     assert found[steps * batch * units * F32] == each_trip
     assert found[steps * batch * features * F32] == 1
     both = costs_of(L.Bidirectional(layer(units)), shape=(steps, features), batch=batch)[0]
-    assert collections.Counter(both.internal)[steps * batch * units * F32] == 2 * each_trip
+    assert collections.Counter(both.saved_internal_bytes)[steps * batch * units * F32] == 2 * each_trip
 
 
 def test_mixed_precision_counts_halves_and_casts():
     keras.config.set_dtype_policy("mixed_float16")
     first, second, norm = costs_of(L.Dense(5), L.Dense(3), L.BatchNormalization())
     # The kernel cast to float16 is kept for the input's gradient, the input cast for the kernel's.
-    assert first.internal == (4 * 6 * F16,)
-    assert second.internal == (5 * 3 * F16,)
-    assert sum(second.forward) == 4 * 3 * F16
+    assert first.saved_internal_bytes == (4 * 6 * F16,)
+    assert second.saved_internal_bytes == (5 * 3 * F16,)
+    assert sum(second.forward_trace) == 4 * 3 * F16
     assert first.gradient_bytes == (6 * 5 + 5) * F32
     # It computes in float32: its input, cast, is what it keeps.
-    assert norm.keeps == ()
-    assert 4 * 3 * F32 in norm.internal
+    assert norm.saved_tensors == ()
+    assert 4 * 3 * F32 in norm.saved_internal_bytes
 
 
 def test_the_first_layer_gives_its_input_no_gradient():
     first, second = costs_of(L.Dense(6), L.Dense(6))
-    assert (first.wants, len(second.wants)) == ((), 1)
+    assert (first.differentiable_inputs, len(second.differentiable_inputs)) == ((), 1)
     assert first.backward_flops < second.backward_flops
     assert (first.flops, first.gradient_bytes) == (second.flops, second.gradient_bytes)
 
@@ -203,13 +203,13 @@ def test_frozen_layers():
         assert node.cost.gradient_bytes == 0
     *frozen, last = model(True)
     assert not any(node.cost.differentiable for node in frozen)
-    assert last.cost.wants == ()
+    assert last.cost.differentiable_inputs == ()
     assert last.cost.gradient_bytes == (6 * 6 + 6) * F32
     # Behind a layer that trains, a frozen one gives a gradient to its input and none to its weights.
     first, frozen = L.Dense(6), L.Dense(6)
     frozen.trainable = False
     cost = costs_of(first, frozen)[1]
-    assert (len(cost.wants), cost.gradient_bytes, cost.keeps) == (1, 0, ())
+    assert (len(cost.differentiable_inputs), cost.gradient_bytes, cost.saved_tensors) == (1, 0, ())
 
 
 @pytest.mark.parametrize(
@@ -246,9 +246,13 @@ def test_matrix_products_of_ops():
 def test_shared_layers_and_nested_models_have_a_cost_for_each_call():
     nodes = {node.name: node.cost for node in graph_of(fresh(shared)).nodes}
     assert nodes["dense"].gradient_bytes == nodes["dense:1"].gradient_bytes == (6 * 6 + 6) * F32
-    assert (nodes["dense"].wants, len(nodes["dense:1"].wants)) == ((), 1)
+    assert (nodes["dense"].differentiable_inputs, len(nodes["dense:1"].differentiable_inputs)) == ((), 1)
     nodes = {node.name: node.cost for node in graph_of(fresh(nested)).nodes}
-    assert nodes["inner/block/dropout"].internal == nodes["inner:1/block/dropout"].internal == (4 * 6 * BOOL,)
+    assert (
+        nodes["inner/block/dropout"].saved_internal_bytes
+        == nodes["inner:1/block/dropout"].saved_internal_bytes
+        == (4 * 6 * BOOL,)
+    )
 
 
 def test_each_distinct_call_is_traced_once(monkeypatch):
@@ -271,12 +275,12 @@ def test_costs_grow_with_the_batch():
     model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
     small, large = (graph_of(model, batch) for batch in (64, 128))
     for a, b in zip(small.nodes, large.nodes):
-        assert b.cost.keeps == a.cost.keeps
+        assert b.cost.saved_tensors == a.cost.saved_tensors
         assert b.cost.gradient_bytes == a.cost.gradient_bytes
         assert b.cost.flops == pytest.approx(2 * a.cost.flops, rel=0.01)
-        for course in ("forward", "keeping", "backward"):
-            crest = [max([0, *getattr(cost, course)]) for cost in (a.cost, b.cost)]
-            assert crest[1] == 2 * crest[0]
+        for trace in ("forward_trace", "forward_saving_trace", "backward_trace"):
+            most = [max([0, *getattr(cost, trace)]) for cost in (a.cost, b.cost)]
+            assert most[1] == 2 * most[0]
 
 
 def peak_of_reading_costs(batch):
@@ -364,7 +368,7 @@ def test_custom_layers_are_read_one_by_one():
     x = keras.Input((6,))
     y = L.Dense(6)(x)
     nodes = graph_of(keras.Model(x, [Doubled(2)(y), Doubled(3)(y)])).nodes
-    assert {node.name: sum(node.cost.forward) for node in nodes} == {
+    assert {node.name: sum(node.cost.forward_trace) for node in nodes} == {
         "dense": 4 * 6 * F32,
         "doubled": 2 * 4 * 6 * F32,
         "doubled_1": 3 * 4 * 6 * F32,
@@ -398,7 +402,7 @@ def kept_and_predicted(number):
     model = keras.Sequential([keras.Input(shape), L.PReLU(shared_axes=list(range(1, len(shape) + 1))), layer])
     graph = graph_of(model, batch)
     cost = graph.nodes[-1].cost
-    made = 0 if cost.views != (None,) else graph.node_bytes[-1]
+    made = 0 if cost.aliases != (None,) else graph.node_bytes[-1]
     call = tf.function(lambda x: layer(x, training=True), autograph=False)
     x = tf.random.normal((batch, *shape))
     found = []
@@ -411,7 +415,7 @@ def kept_and_predicted(number):
         found.append(memory.info("current") - before)
         tape.gradient(y, [x, *layer.trainable_variables])
         del tape, y
-    return min(found), made + sum(count for count in cost.internal if count >= counted)
+    return min(found), made + sum(count for count in cost.saved_internal_bytes if count >= counted)
 
 
 @pytest.mark.parametrize("number", range(len(KEPT)))

@@ -70,11 +70,28 @@ def test_recomputed_chain():
 
 
 def test_the_peak_can_be_in_a_replay():
-    last = node("c", ["b"], 1, cost=Cost(keeps=(B,), forward=(1,), keeping=(1,), backward=(1,), wants=(B,)))
-    tall = Cost(keeps=(A,), forward=(1,), keeping=(1, 9), backward=(2,), wants=(A,))
+    last = node(
+        "c",
+        ["b"],
+        1,
+        cost=Cost(
+            saved_tensors=(B,),
+            forward_trace=(1,),
+            forward_saving_trace=(1,),
+            backward_trace=(1,),
+            differentiable_inputs=(B,),
+        ),
+    )
+    tall = Cost(
+        saved_tensors=(A,),
+        forward_trace=(1,),
+        forward_saving_trace=(1, 9),
+        backward_trace=(2,),
+        differentiable_inputs=(A,),
+    )
     found = predict(graph(node("a", "x", 2), node("b", "a", 1, cost=tall), last), (0, 2, "recompute"), (2, 3, "keep"))
     assert (found.peak_bytes, found.node, found.phase) == (2 + 1 + 2, "b", "backward")
-    again = dataclasses.replace(tall, keeps=(A, B))
+    again = dataclasses.replace(tall, saved_tensors=(A, B))
     found = predict(graph(node("a", "x", 2), node("b", "a", 1, cost=again), last), (0, 2, "recompute"), (2, 3, "keep"))
     assert (found.peak_bytes, found.node, found.phase) == (2 + 1 + 10, "b", "replay")
 
@@ -117,7 +134,9 @@ def test_two_inputs_two_outputs():
 
 def relu(name, read, size, **more):
     """Writes over its input, and its backward pass reads only its output."""
-    cost = Cost((Ref(name),), (), (size,), (size,), (size,), wants=(Ref(read),), takes=Ref(read), **more)
+    cost = Cost(
+        (Ref(name),), (), (size,), (size,), (size,), differentiable_inputs=(Ref(read),), overwrites=Ref(read), **more
+    )
     return node(name, [read], size, cost=cost)
 
 
@@ -125,7 +144,9 @@ def conv(name, read, size, **more):
     """Its backward pass reads only its input."""
     wants = () if read == "x" else (Ref(read),)
     backward = (size,) if wants else ()
-    return node(name, [read], size, cost=Cost((Ref(read),), (), (size,), (size,), backward, wants=wants, **more))
+    return node(
+        name, [read], size, cost=Cost((Ref(read),), (), (size,), (size,), backward, differentiable_inputs=wants, **more)
+    )
 
 
 def test_a_node_that_writes_over_its_input():
@@ -144,7 +165,7 @@ def test_what_others_need_is_not_written_over(why):
         nodes[2] = node("c", "ba", 1)
     elif why == "kept":
         nodes[0] = conv("a", "x", 4)
-        nodes[0] = dataclasses.replace(nodes[0], cost=dataclasses.replace(nodes[0].cost, keeps=(A,)))
+        nodes[0] = dataclasses.replace(nodes[0], cost=dataclasses.replace(nodes[0].cost, saved_tensors=(A,)))
     elif why == "an output of the graph":
         outputs = (C, A)
     else:
@@ -158,7 +179,7 @@ def test_an_input_of_the_graph_is_not_written_over():
 
 
 def test_a_view_makes_no_buffer_and_no_gradient():
-    view = Cost((), wants=(A,), passes=(A,), views=(A,))
+    view = Cost((), differentiable_inputs=(A,), passthrough_inputs=(A,), aliases=(A,))
     seen = graph(node("a", "x", 2), node("b", "a", 2, cost=view), node("c", "b", 3))
     assert line(predict(seen)) == [2, 2, 2 + 3, 5 + 3, 5 + 3 + 2, 2 + 2, 2 + 2]
     # Stored across a cut it is stored once, though two segments read it under different names.
@@ -171,15 +192,26 @@ def test_an_addition_hands_its_gradient_on():
     def line_of(cost):
         return line(predict(graph(node("a", "x", 2), node("b", "a", 2), node("c", "ab", 2, cost=cost))))
 
-    handed = Cost((), forward=(2,), keeping=(2,), wants=(A, B), passes=(A, B))
+    handed = Cost(
+        (), forward_trace=(2,), forward_saving_trace=(2,), differentiable_inputs=(A, B), passthrough_inputs=(A, B)
+    )
     assert line_of(handed) == [2, 2 + 2, 4 + 2, 6 + 2, 4 + 2, 4 + 2 + 2, 2 + 2]
-    copied = Cost((), forward=(2,), keeping=(2,), backward=(2, 2), wants=(A, B))
+    copied = Cost(
+        (), forward_trace=(2,), forward_saving_trace=(2,), backward_trace=(2, 2), differentiable_inputs=(A, B)
+    )
     assert line_of(copied) == [2, 2 + 2, 4 + 2, 6 + 2, 4 + 2 + 4, 4 + 4 + 2, 2 + 2]
 
 
 def test_buffers_inside_of_a_node():
     """b keeps 5 inside, needs 1 more on its way, and a workspace of 4 that is gone before it ends."""
-    inside = Cost((A,), (5,), forward=(4, 2, -4), keeping=(5, 1, -1, 2), backward=(3, -5, 2), wants=(A,))
+    inside = Cost(
+        (A,),
+        (5,),
+        forward_trace=(4, 2, -4),
+        forward_saving_trace=(5, 1, -1, 2),
+        backward_trace=(3, -5, 2),
+        differentiable_inputs=(A,),
+    )
     kept = graph(node("a", "x", 2), node("b", "a", 2, cost=inside), node("c", "b", 3))
     assert line(predict(kept)) == [2, 2 + 7, 9 + 3, 12 + 3, 12 + 3 + 2, (2 + 5) + 2 + 3, 2 + 2]
     again = predict(kept, (0, 2, "recompute"), (2, 3, "keep"))
@@ -221,7 +253,7 @@ def test_a_replay_leaves_out_what_no_backward_pass_reads():
 
 
 def test_a_node_without_gradient_is_not_run_back():
-    stops = Cost((A,), (7,), forward=(3,), keeping=(3, 7), differentiable=False)
+    stops = Cost((A,), (7,), forward_trace=(3,), forward_saving_trace=(3, 7), differentiable=False)
     nodes = (node("a", "x", 2), node("b", "a", 3, cost=stops), node("c", "b", 1))
     found = predict(graph(*nodes))
     # b keeps nothing, and a, which has no gradient for want of b's, neither.

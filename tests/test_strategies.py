@@ -118,7 +118,7 @@ def test_a_rule_of_thumb_can_be_worse_than_keeping_all(name):
         before = Ref(f"n{i - 1}") if i else Ref("x")
         internal, flops = costs[i % 2]
         wants, back = ((before,), (400,)) if i else ((), ())
-        cost = Cost((), internal, (400,), (400, *internal), back, wants=wants, flops=flops)
+        cost = Cost((), internal, (400,), (400, *internal), back, differentiable_inputs=wants, flops=flops)
         nodes.append(Node(f"n{i}", (before,), (big,), cost=cost))
     graph = Graph(tuple(nodes), {"x": big}, (Ref("n8"),))
     assert planned(name, graph).outlook.cut_off < 0
@@ -158,7 +158,9 @@ def test_one_node(name):
 
 @EACH
 def test_nodes_that_cannot_be_run_twice_are_kept(name):
-    cost = Cost((), (400,), forward=(40,), keeping=(40, 400), backward=(40,), obstacle="RandomUniform")
+    cost = Cost(
+        (), (400,), forward_trace=(40,), forward_saving_trace=(40, 400), backward_trace=(40,), obstacle="RandomUniform"
+    )
     nodes = list(chain([10] * 9).nodes)
     nodes[4] = Node("n4", nodes[4].inputs, nodes[4].outputs, cost=cost)
     graph = Graph(tuple(nodes), {"x": Spec((None, 1))}, (Ref("n8"),))

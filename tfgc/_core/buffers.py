@@ -51,21 +51,21 @@ class Buffers:
         self.outputs: list[tuple[int, ...]] = []
         for position, (node, cost) in enumerate(zip(graph.nodes, graph.costs)):
             first = len(self.size)
-            for i, view in enumerate(cost.views or (None,) * len(node.outputs)):
+            for i, view in enumerate(cost.aliases or (None,) * len(node.outputs)):
                 ref = Ref(node.name, i)
                 self.number[ref] = len(self.size) if view is None else self.number[view]
                 if view is None:
                     self.size.append(graph.bytes(ref))
                     self.producer.append(position)
             self.outputs.append(tuple(range(first, len(self.size))))
-            renamed = [ref for ref in cost.views if ref is not None]
+            renamed = [ref for ref in cost.aliases if ref is not None]
             self.inputs.append(self._numbers(renamed if len(renamed) == len(node.outputs) else node.inputs))
-            self.saved.append(self._numbers(cost.keeps))
+            self.saved.append(self._numbers(cost.saved_tensors))
         self.graph_outputs = self._numbers(graph.outputs)
-        self.forward_peak = [peak_of(cost.forward) for cost in graph.costs]
-        self.saving_peak = [peak_of(cost.keeping) for cost in graph.costs]
-        self.backward_peak = [peak_of(cost.backward) for cost in graph.costs]
-        self.internal_bytes = [sum(cost.internal) for cost in graph.costs]
+        self.forward_peak = [peak_of(cost.forward_trace) for cost in graph.costs]
+        self.saving_peak = [peak_of(cost.forward_saving_trace) for cost in graph.costs]
+        self.backward_peak = [peak_of(cost.backward_trace) for cost in graph.costs]
+        self.internal_bytes = [sum(cost.saved_internal_bytes) for cost in graph.costs]
         flow = CotangentFlow(graph, self.number, self.size, self.outputs)
         self.pending_gradient_bytes, self.cotangent_changes, self.cotangent_bytes = (
             flow.pending,
@@ -83,7 +83,7 @@ class Buffers:
         return tuple(dict.fromkeys(self.number[ref] for ref in refs))
 
     def _is_in_place(self, position: int) -> bool:
-        overwritten = self.graph.costs[position].takes
+        overwritten = self.graph.costs[position].overwrites
         number = None if overwritten is None else self.number[overwritten]
         if number is None or position == 0:
             return False

@@ -69,13 +69,13 @@ class CotangentFlow:
         """Run a node backward."""
         cost, name = self._graph.costs[i], self._graph.nodes[i].name
         made = [buffer for buffer in self._outputs[i] if buffer in self._of]
-        aliased = {self._number[Ref(name, k)] for k, ref in enumerate(cost.views) if ref is not None}
+        aliased = {self._number[Ref(name, k)] for k, ref in enumerate(cost.aliases) if ref is not None}
         sums, new = [], []
         if cost.differentiable and (made or aliased & self._of.keys()):
             sums = [self._sum(buffer) for buffer in made if len(self._of[buffer]) > 1]
             self.alive_at[i] = sum(self._alive.values())
-            passed = {self._number[ref] for ref in cost.passes} if made else set()
-            for buffer in dict.fromkeys(self._number[ref] for ref in cost.wants):
+            passed = {self._number[ref] for ref in cost.passthrough_inputs} if made else set()
+            for buffer in dict.fromkeys(self._number[ref] for ref in cost.differentiable_inputs):
                 if buffer in passed - aliased:
                     self._give(buffer, self._of[made[0]][0])
                 elif buffer not in aliased:

@@ -23,19 +23,19 @@ _Derived = TypeVar("_Derived")
 class Cost:
     """What one node saves, allocates and computes. Bytes are those of `Graph.batch_size` samples.
 
-    `forward`, `keeping` and `backward` are byte traces: the signed bytes of each buffer that is allocated (+) or freed
-    (-) while the node runs, without its inputs and without what was saved before.
+    A byte trace is the signed bytes of each buffer that is allocated (+) or freed (-) while the node runs, without its
+    inputs and without what was saved before.
 
     Attributes:
-        keeps: The saved tensors: inputs and outputs of the node that its backward pass reads.
-        internal: Bytes of each other buffer that its backward pass reads.
-        forward: Byte trace of a forward pass that saves nothing; its outputs stay.
-        keeping: Byte trace of a forward pass that saves what the backward pass reads.
-        backward: Byte trace of the backward pass; it may free upstream gradients and internal buffers.
-        wants: Differentiable inputs, which get a gradient.
-        passes: Those of them whose gradient is the upstream gradient itself, not a new buffer.
-        views: Aliases: for each output the earlier tensor that it merely renames, or None.
-        takes: An input that the node overwrites in place where nobody else reads it, or None.
+        saved_tensors: Inputs and outputs of the node that its backward pass reads.
+        saved_internal_bytes: Bytes of each other buffer that its backward pass reads.
+        forward_trace: Byte trace of a forward pass that saves nothing; its outputs stay.
+        forward_saving_trace: Byte trace of a forward pass that saves what the backward pass reads.
+        backward_trace: Byte trace of the backward pass; it may free upstream gradients and internal buffers.
+        differentiable_inputs: Inputs that get a gradient.
+        passthrough_inputs: Those of them whose gradient is the upstream gradient itself, not a new buffer.
+        aliases: For each output the earlier tensor that it merely renames, or None.
+        overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
         differentiable: Whether it has a backward pass at all.
         flops, backward_flops: Floating-point operations of the two passes.
@@ -44,15 +44,15 @@ class Cost:
         coupled: Whether a sample's result depends on other samples of the batch.
     """
 
-    keeps: tuple[Ref, ...]
-    internal: tuple[int, ...] = ()
-    forward: tuple[int, ...] = ()
-    keeping: tuple[int, ...] = ()
-    backward: tuple[int, ...] = ()
-    wants: tuple[Ref, ...] = ()
-    passes: tuple[Ref, ...] = ()
-    views: tuple[Ref | None, ...] = ()
-    takes: Ref | None = None
+    saved_tensors: tuple[Ref, ...]
+    saved_internal_bytes: tuple[int, ...] = ()
+    forward_trace: tuple[int, ...] = ()
+    forward_saving_trace: tuple[int, ...] = ()
+    backward_trace: tuple[int, ...] = ()
+    differentiable_inputs: tuple[Ref, ...] = ()
+    passthrough_inputs: tuple[Ref, ...] = ()
+    aliases: tuple[Ref | None, ...] = ()
+    overwrites: Ref | None = None
     gradient_bytes: int = 0
     differentiable: bool = True
     flops: int = 0
@@ -200,11 +200,11 @@ class Graph:
         wants = tuple(r for r in dict.fromkeys(node.inputs) if r.node in self.position and self.floating(r))
         elements = sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
         return Cost(
-            keeps=(*dict.fromkeys(node.inputs), *outputs),
-            forward=made,
-            keeping=made,
-            backward=tuple(self.bytes(ref) for ref in wants),
-            wants=wants,
+            saved_tensors=(*dict.fromkeys(node.inputs), *outputs),
+            forward_trace=made,
+            forward_saving_trace=made,
+            backward_trace=tuple(self.bytes(ref) for ref in wants),
+            differentiable_inputs=wants,
             flops=elements,
             backward_flops=2 * elements,
         )

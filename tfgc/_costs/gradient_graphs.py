@@ -39,26 +39,26 @@ class Footprint:
 
     Attributes:
         kept_inputs, kept_outputs: Positions of those that backward reads.
-        internal: Bytes of each other buffer that backward reads.
-        forward: Buffer bytes as they come (+) and go (-) in a forward pass that keeps nothing.
-        keeping: The same in one that keeps what backward reads; what is kept never goes.
-        backward: The same in the backward pass, after the upstream gradients and kept buffers.
-        views: For each output the position of the input that it renames, or None.
-        takes: Position of an input whose buffer the first output takes over, or None.
-        passes: Positions of inputs whose gradient is the upstream gradient itself.
+        saved_internal_bytes: Bytes of each other buffer that backward reads.
+        forward_trace: Buffer bytes as they come (+) and go (-) in a forward pass that keeps nothing.
+        forward_saving_trace: The same in one that keeps what backward reads; what is kept never goes.
+        backward_trace: The same in the backward pass, after the upstream gradients and kept buffers.
+        aliases: For each output the position of the input that it renames, or None.
+        overwrites: Position of an input whose buffer the first output takes over, or None.
+        passthrough_inputs: Positions of inputs whose gradient is the upstream gradient itself.
         flops, backward_flops: Floating-point operations.
         coupled: Whether a sample's result depends on others of the batch.
     """
 
     kept_inputs: tuple[int, ...]
     kept_outputs: tuple[int, ...]
-    internal: tuple[int, ...]
-    forward: tuple[int, ...]
-    keeping: tuple[int, ...]
-    backward: tuple[int, ...]
-    views: tuple[int | None, ...]
-    takes: int | None
-    passes: tuple[int, ...]
+    saved_internal_bytes: tuple[int, ...]
+    forward_trace: tuple[int, ...]
+    forward_saving_trace: tuple[int, ...]
+    backward_trace: tuple[int, ...]
+    aliases: tuple[int | None, ...]
+    overwrites: int | None
+    passthrough_inputs: tuple[int, ...]
     flops: int
     backward_flops: int
     coupled: bool
@@ -80,14 +80,14 @@ def footprint(call: Call) -> Footprint:
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
         kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
-        internal=(*internal.values(), *(workspaces if operations.late else ())),
-        forward=(*workspaces, *tensor_buffers.trace(operations.forward, buffers, {}, at_output)),
-        keeping=(*workspaces, *tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})),
+        saved_internal_bytes=(*internal.values(), *(workspaces if operations.late else ())),
+        forward_trace=(*workspaces, *tensor_buffers.trace(operations.forward, buffers, {}, at_output)),
+        forward_saving_trace=(*workspaces, *tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})),
         # Workspaces are there until the end of the backward pass.
-        backward=tensor_buffers.trace(operations.late, buffers, to_free, gradients),
-        views=tuple(_find(inputs, root) for root in outputs),
-        takes=_taken(operations, buffers, inputs, outputs),
-        passes=_passed(call, buffers),
+        backward_trace=tensor_buffers.trace(operations.late, buffers, to_free, gradients),
+        aliases=tuple(_find(inputs, root) for root in outputs),
+        overwrites=_taken(operations, buffers, inputs, outputs),
+        passthrough_inputs=_passed(call, buffers),
         flops=sum(map(flop_counts.flops, operations.early)),
         backward_flops=sum(map(flop_counts.flops, operations.late)),
         coupled=batch_coupling.couples(operations.forward, call.inputs),

@@ -44,7 +44,7 @@ def annotate(program: Program) -> Graph:
         cost = _cost(program, node, tuple(ref in flows for ref in node.inputs))
         first = first_like.setdefault(_same(program, node) or node.name, node.name)
         if first != node.name:
-            cost = dataclasses.replace(_NOTHING, views=(Ref(first),))
+            cost = dataclasses.replace(_NOTHING, aliases=(Ref(first),))
         if cost.differentiable:
             flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
         nodes.append(dataclasses.replace(node, cost=cost))
@@ -52,7 +52,7 @@ def annotate(program: Program) -> Graph:
 
 
 # A node that TensorFlow's optimizer drops, since another one computes the same of the same inputs.
-_NOTHING = Cost(keeps=())
+_NOTHING = Cost(saved_tensors=())
 
 
 def _same(program: Program, node: Node) -> Hashable:
@@ -97,7 +97,7 @@ def _course_of(loss: Any, spec: Spec, target: tuple) -> tuple[int, ...]:
     call = gradient_graphs.Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
     footprint = gradient_graphs.footprint(call)
     # The gradient does not wait for the value, so what the value alone needs is still there.
-    return tuple(count for count in footprint.keeping if count > 0) + footprint.backward
+    return tuple(count for count in footprint.forward_saving_trace if count > 0) + footprint.backward_trace
 
 
 def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
@@ -117,7 +117,7 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
 def key(program: Program, graph: Graph, node: Node) -> Hashable:
     """A name for the call of an annotated node, equal for calls that do the same; None where that cannot be known."""
     specs = tuple(graph.specs[ref] for ref in node.inputs)
-    return _key(program, node, specs, tuple(ref in graph.cost(node).wants for ref in node.inputs))
+    return _key(program, node, specs, tuple(ref in graph.cost(node).differentiable_inputs for ref in node.inputs))
 
 
 def call_key(program: Program, node: Node) -> Hashable:
@@ -172,7 +172,7 @@ def _read(
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
     rest = {
-        "wants": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
+        "differentiable_inputs": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
         "gradient_bytes": sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         "differentiable": any(g is not None for g in gradients),
         "obstacle": obstacle,
@@ -193,16 +193,16 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
         return tuple(refs[i] for i in positions)
 
     return Cost(
-        keeps=(*at(footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
-        internal=footprint.internal,
-        forward=footprint.forward,
-        keeping=footprint.keeping,
-        backward=footprint.backward,
-        passes=at(footprint.passes),
-        views=tuple(None if i is None else refs[i] for i in footprint.views),
-        takes=None if footprint.takes is None else refs[footprint.takes],
+        saved_tensors=(*at(footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
+        saved_internal_bytes=footprint.saved_internal_bytes,
+        forward_trace=footprint.forward_trace,
+        forward_saving_trace=footprint.forward_saving_trace,
+        backward_trace=footprint.backward_trace,
+        passthrough_inputs=at(footprint.passthrough_inputs),
+        aliases=tuple(None if i is None else refs[i] for i in footprint.aliases),
+        overwrites=None if footprint.overwrites is None else refs[footprint.overwrites],
         flops=footprint.flops,
         backward_flops=footprint.backward_flops,
         coupled=footprint.coupled,
-        **{**rest, "wants": at(rest["wants"])},
+        **{**rest, "differentiable_inputs": at(rest["differentiable_inputs"])},
     )

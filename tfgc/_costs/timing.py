@@ -95,7 +95,7 @@ def _time(program: Program, graph: Graph, node: Node) -> tuple[float, float]:
     packing.take_tensors()
     reads = side_effects.discover(call, packing).reads
     values = [tf.convert_to_tensor(v.value) for v in reads]
-    wanted = [i for i, ref in enumerate(refs) if ref in graph.cost(node).wants]
+    wanted = [i for i, ref in enumerate(refs) if ref in graph.cost(node).differentiable_inputs]
     trained = [i for i, v in enumerate(reads) if v.trainable]
 
     def forward(tensors: list[tf.Tensor], values: list[tf.Tensor]) -> list[tf.Tensor]:

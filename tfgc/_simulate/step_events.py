@@ -147,7 +147,7 @@ class StepEvents:
                 reads=reads,
                 makes=makes,
                 extra_bytes=peak + run.pending,
-                byte_trace=cost.keeping if keep else cost.forward,
+                byte_trace=cost.forward_saving_trace if keep else cost.forward_trace,
                 work=self.work[i][0],
                 overwritten=overwritten,
             )
@@ -178,7 +178,7 @@ class StepEvents:
                 reads=reads,
                 makes=[],
                 extra_bytes=gradient_bytes + b.backward_peak[i] + self._pending,
-                byte_trace=cost.backward,
+                byte_trace=cost.backward_trace,
                 work=self.work[i][1],
                 cotangents=b.cotangent_changes[i],
                 gradient_bytes=weight_gradients,
