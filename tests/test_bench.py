@@ -15,6 +15,7 @@ from tfgc._records.batch_limit import MaxBatch, Reach
 from tfgc._records.job import Case, CasePredictions
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._report import markdown
+from tfgc._suites import _rows
 
 SUITES = _suites.available()
 SAVED = pathlib.Path(__file__).parent.parent / "scripts" / "results"
@@ -81,7 +82,7 @@ def test_rows_start_with_a_plain_case_and_scale_the_published_batch(suite):
         assert len(names) == len(set(names))
         assert not names or names[0].startswith("plain")
     for large, small in zip(full, quarter):
-        if isinstance(large, _suites.SuiteRow) and large.predicted:
+        if isinstance(large, _rows.SuiteRow) and large.predicted:
             assert large == small
             continue
         assert [case.batch_size // 4 for case in large.cases] == [case.batch_size for case in small.cases]
@@ -256,7 +257,7 @@ def suite(monkeypatch):
     module = type(
         "module",
         (),
-        {"rows": staticmethod(lambda scale: [_suites.SuiteRow(make("one")), _suites.SuiteRow(make("two"))])},
+        {"rows": staticmethod(lambda scale: [_rows.SuiteRow(make("one")), _rows.SuiteRow(make("two"))])},
     )
 
     def run(case, prediction):

@@ -11,6 +11,7 @@ from tfgc import _files, _suites
 from tfgc._errors import OptionError
 from tfgc._records import measurement
 from tfgc._records.measurement import Results, Study
+from tfgc._suites import _rows
 
 
 def read(suite: str, path: str | os.PathLike[str], networks: Collection[str] = ()) -> Results:
@@ -38,12 +39,12 @@ class ResultsFile:
                 kind = "predictions" if self.results.predicted else "measurements"
                 raise OptionError(f"{str(path)!r} holds {kind}: name another file with -o")
 
-    def study(self, row: _suites.SuiteRow) -> Study:
+    def study(self, row: _rows.SuiteRow) -> Study:
         """The study of a row, as an earlier run left it."""
         same = (study for study in self.results.studies if _key(study) == (row.network, row.batch_size, None))
         return next(same, Study(row.network, row.batch_size, published=row.published))
 
-    def has_search(self, row: _suites.SearchRow) -> bool:
+    def has_search(self, row: _rows.SearchRow) -> bool:
         """Whether a search for the largest batch is there."""
         found = ((study.network, study.found.get("budget_bytes")) for study in self.results.studies)
         return (row.network, row.budget_bytes) in found

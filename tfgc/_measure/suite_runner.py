@@ -13,6 +13,7 @@ from tfgc._measure import compare, max_batch
 from tfgc._measure.results_file import ResultsFile
 from tfgc._records.job import Case, CasePrediction, PredictionJob
 from tfgc._records.measurement import Measurement, Study
+from tfgc._suites import _rows
 
 _FINISHED = ("ok", "oom", "predicted")
 
@@ -21,7 +22,7 @@ _FINISHED = ("ok", "oom", "predicted")
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
 
 
-def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_suites.SuiteRow | _suites.SearchRow]:
+def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_rows.SuiteRow | _rows.SearchRow]:
     """The rows of a suite; of those networks alone, if some are named.
 
     Raises:
@@ -40,7 +41,7 @@ def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> lis
 
 
 def run(
-    rows: Iterable[_suites.SuiteRow | _suites.SearchRow], file: ResultsFile, on_event: OnEvent, *,
+    rows: Iterable[_rows.SuiteRow | _rows.SearchRow], file: ResultsFile, on_event: OnEvent, *,
     measure: bool = False, steps: int | None = None,
 ) -> None:  # fmt: skip
     """Run the cases of a suite that its results file does not have yet, and put them there.
@@ -57,13 +58,13 @@ def run(
     if steps is not None:
         steps = check_int("steps", steps)
     for row in rows:
-        if isinstance(row, _suites.SearchRow):
+        if isinstance(row, _rows.SearchRow):
             _search(row, file, on_event, steps)
         else:
             _cases(row, file, on_event, measure, steps)
 
 
-def _cases(row: _suites.SuiteRow, file: ResultsFile, on_event: OnEvent, measure: bool, steps: int | None) -> None:
+def _cases(row: _rows.SuiteRow, file: ResultsFile, on_event: OnEvent, measure: bool, steps: int | None) -> None:
     """Run what is missing of a row."""
     study = file.study(row)
     missing = tuple(case for case in row.cases if not _is_finished(case, study))
@@ -91,7 +92,7 @@ def _cases(row: _suites.SuiteRow, file: ResultsFile, on_event: OnEvent, measure:
         on_event("done", case.name)
 
 
-def _search(row: _suites.SearchRow, file: ResultsFile, on_event: OnEvent, steps: int | None) -> None:
+def _search(row: _rows.SearchRow, file: ResultsFile, on_event: OnEvent, steps: int | None) -> None:
     """Search the largest batch of a row, unless it is there; each run is a case with its batch in its name."""
     if file.has_search(row):
         on_event("kept", "largest batch")
@@ -114,16 +115,16 @@ def _search(row: _suites.SearchRow, file: ResultsFile, on_event: OnEvent, steps:
 
 def _is_finished(case: Case, study: Study) -> bool:
     """Whether an earlier run left this case, planned as it would be now."""
-    found = _suites.record(study, case.name)
+    found = study.record(case.name)
     return found is not None and found.status in _FINISHED and found.asked in ("", case.planned_as)
 
 
-def size(row: _suites.SuiteRow | _suites.SearchRow) -> int:
+def size(row: _rows.SuiteRow | _rows.SearchRow) -> int:
     """How many things there are to run in a row."""
     return len(row.cases) or 1
 
 
-def _with(study: Study, records: list[Measurement], row: _suites.SuiteRow) -> Study:
+def _with(study: Study, records: list[Measurement], row: _rows.SuiteRow) -> Study:
     """The study with these records, in the order of the suite's cases."""
     found = {**{r.name: r for r in study.records}, **{r.name: r for r in records}}
     order = [case.name for case in row.cases]

@@ -161,6 +161,10 @@ class Study:
     published: dict[str, Any] = dataclasses.field(default_factory=dict)
     found: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def record(self, name: str) -> Measurement | None:
+        """The record of a name such as `plain-graph`; None if there is none."""
+        return next((record for record in self.records if record.name == name), None)
+
 
 @dataclasses.dataclass(frozen=True)
 class Results:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from tfgc import _suites
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
+from tfgc._suites import _figures, _rows
 
 _HEADS = ("system", "activations' peak of plain", "time of plain", "predicted peak", "predicted work")
 _LEGEND = (
@@ -14,52 +14,51 @@ _LEGEND = (
 _OURS = {"optimal-graph": "tfgc: optimal", "published-graph": "tfgc: at the study's recompute share"}
 
 
-def rows(scale: float) -> list[_suites.SuiteRow]:
+def rows(scale: float) -> list[_rows.SuiteRow]:
     """One network; its published share of activations is also planned for."""
-    table = {row["system"]: row for row in _suites.published("tf1_inception_v4")}
+    table = {row["system"]: row for row in _rows.published("tf1_inception_v4")}
     plain = table.pop("plain")
     published = {}
     for system, row in table.items():
         published[f"{system}_share"] = row["activation_mb"] / plain["activation_mb"]
         published[f"{system}_times"] = row["step_s"] / plain["step_s"]
-    cases = _suites.cases(
-        "inception_v4", _suites.scaled(plain["batch"], scale), "plain-graph", "optimal-graph", "published-graph",
+    cases = _rows.cases(
+        "inception_v4", _rows.scaled(plain["batch"], scale), "plain-graph", "optimal-graph", "published-graph",
         shares={"published": published["recompute_share"]},
     )  # fmt: skip
-    return [_suites.SuiteRow(cases, published, front=True)]
+    return [_rows.SuiteRow(cases, published, front=True)]
 
 
 def sheets(results: Results) -> list[TextTable]:
     """A row for each system of the study, then tfgc's."""
     return [
-        _suites.table(
-            "Inception v4", _HEADS, _rows(study), _LEGEND.format(batch=study.batch_size), summary=_summary(study)
+        _figures.table(
+            "Inception v4", _HEADS, _systems(study), _LEGEND.format(batch=study.batch_size), summary=_summary(study)
         )
         for study in results.studies
     ]
 
 
-def _rows(study: Study) -> Iterator[tuple[str, ...]]:
+def _systems(study: Study) -> Iterator[tuple[str, ...]]:
     for key, share in study.published.items():
         system, _, what = key.rpartition("_")
         if what == "share":
-            times = _suites.times(study.published[f"{system}_times"])
-            yield f"study: {system}", _suites.percent(share, 1), times, "", ""
+            times = _figures.times(study.published[f"{system}_times"])
+            yield f"study: {system}", _figures.percent(share, 1), times, "", ""
     for name, label in _OURS.items():
-        peak, times = _suites.measured(study, name) or (None, None)
-        predicted, work = _suites.predicted(study, name) or (None, None)
-        yield label, _suites.percent(peak, 1), _suites.times(times), _suites.percent(predicted, 1), _suites.times(work)
+        pairs = _figures.measured(study, name), _figures.predicted(study, name)
+        yield label, *(_figures.text(pair, which) for pair in pairs for which in (0, 1))
 
 
 def _summary(study: Study) -> str:
     """How the plan at the study's share compares with the study's recompute, and how far plans go."""
-    same, least = (_suites.shares(study, name) for name in ("published-graph", "optimal-graph"))
+    same, least = (_figures.known(study, name) for name in ("published-graph", "optimal-graph"))
     if same is None or least is None:
         return ""
     share, times = study.published["recompute_share"], study.published["recompute_times"]
     held = "met" if same[0] <= share and same[1] <= times else "missed"
     return (
-        f"The study's recompute needs {_suites.percent(share, 1)} of the plain peak in {times:.2f} times the plain "
-        f"time. No more of either: {held}, with {_suites.percent(same[0], 1)} in {same[1]:.2f} times the time. The "
-        f"plan of least peak needs {_suites.percent(least[0], 1)} in {least[1]:.2f} times the time."
+        f"The study's recompute needs {_figures.percent(share, 1)} of the plain peak in {times:.2f} times the plain "
+        f"time. No more of either: {held}, with {_figures.percent(same[0], 1)} in {same[1]:.2f} times the time. The "
+        f"plan of least peak needs {_figures.percent(least[0], 1)} in {least[1]:.2f} times the time."
     )

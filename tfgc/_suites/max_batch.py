@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tfgc import _suites
 from tfgc._records.measurement import Results
 from tfgc._records.table import TextTable
+from tfgc._suites import _figures, _rows
 from tfgc._units import format_bytes
 
 _HEADS = ("system", "largest batch", "times plain", "predicted", "next batch measured not to fit")
@@ -15,12 +15,12 @@ _LEGEND = (
 )
 
 
-def rows(scale: float) -> list[_suites.SearchRow]:
+def rows(scale: float) -> list[_rows.SearchRow]:
     """One search; `scale` shrinks the budget."""
-    table = {row["system"]: row for row in _suites.published("tf1_max_batch_resnet50")}
+    table = {row["system"]: row for row in _rows.published("tf1_max_batch_resnet50")}
     published = {system: row["max_batch"] for system, row in table.items()}
     most = max(row["peak_mb"] for row in table.values())
-    return [_suites.SearchRow("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
+    return [_rows.SearchRow("resnet50", int(most * 1e6 * scale), {**published, "budget_bytes": int(most * 1e6)})]
 
 
 def sheets(results: Results) -> list[TextTable]:
@@ -37,7 +37,7 @@ def sheets(results: Results) -> list[TextTable]:
         part = "" if ours["budget_bytes"] == whole else f", times {ours['budget_bytes'] / whole:.3g}"
         legend = _LEGEND.format(budget=format_bytes(ours["budget_bytes"]), part=part)
         made.append(
-            _suites.table(f"Largest batch of {study.network}", _HEADS, rows, legend, summary=_summary(theirs, ours))
+            _figures.table(f"Largest batch of {study.network}", _HEADS, rows, legend, summary=_summary(theirs, ours))
         )
     return made
 

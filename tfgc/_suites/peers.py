@@ -3,10 +3,10 @@
 Each trains the same network from the same seed; what its first step does to weights and states is compared with plain.
 """
 
-from tfgc import _suites
 from tfgc._records.job import Case
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._records.table import TextTable
+from tfgc._suites import _figures, _rows
 from tfgc._units import format_bytes, format_seconds
 
 # Where nothing is random and no state moves; statistics; Dropout.
@@ -30,13 +30,13 @@ _LEGEND = (
 )
 
 
-def rows(scale: float) -> list[_suites.SuiteRow]:
+def rows(scale: float) -> list[_rows.SuiteRow]:
     """Three networks, each in every way."""
     made = []
     for network, batch, image_size in _NETWORKS:
-        batch_size = _suites.scaled(batch, scale)
+        batch_size = _rows.scaled(batch, scale)
         names = ("plain-graph", "plain-eager", "optimal-graph", "optimal-compiled")
-        cases = _suites.cases(network, batch_size, *names, image_size=image_size, compare_first_update=True)
+        cases = _rows.cases(network, batch_size, *names, image_size=image_size, compare_first_update=True)
         peers: list[tuple[str, str, dict]] = [
             (peer, mode, {"compare_first_update": True, "peer": peer}) for peer in _PEERS for mode in ("graph", "eager")
         ]
@@ -47,14 +47,14 @@ def rows(scale: float) -> list[_suites.SuiteRow]:
             ]
         build = (network, image_size)
         cases += tuple(Case(network, build, peer, mode, batch_size, **how) for peer, mode, how in peers)
-        made.append(_suites.SuiteRow(cases))
+        made.append(_rows.SuiteRow(cases))
     return made
 
 
 def sheets(results: Results) -> list[TextTable]:
     """A row for each case; failures and wrong results stand as such."""
     rows = [_row(study, record) for study in results.studies for record in study.records]
-    return [_suites.table("Compared with other ways to recompute", _HEADS, rows, _LEGEND, _summary(results))]
+    return [_figures.table("Compared with other ways to recompute", _HEADS, rows, _LEGEND, _summary(results))]
 
 
 def _summary(results: Results) -> str:
@@ -72,19 +72,19 @@ def _summary(results: Results) -> str:
 
 
 def _row(study: Study, record: Measurement) -> tuple[str, ...]:
-    head = _suites.heading(study), record.name
+    head = _figures.heading(study), record.name
     if record.status == "predicted":
-        predicted = _suites.predicted(study, record.name)
+        predicted = _figures.predicted(study, record.name)
         if predicted is None or record.predicted is None:
             return *head, "", "", "", "", "not predicted"
-        peak, cut_off = format_bytes(record.predicted.peak_bytes), _suites.percent(1 - predicted[0], 1)
-        return *head, f"~ {peak}", f"~ {cut_off}", "", f"~ {_suites.times(predicted[1])}", ""
+        peak, cut_off = format_bytes(record.predicted.peak_bytes), _figures.percent(1 - predicted[0], 1)
+        return *head, f"~ {peak}", f"~ {cut_off}", "", f"~ {_figures.times(predicted[1])}", ""
     if record.status != "ok" or record.peak_bytes is None or record.step_seconds is None:
         return *head, record.status, "", "", "", record.detail
-    plain = _suites.record(study, record.baseline)
+    plain = study.record(record.baseline)
     cut_off, overhead = (None, None) if record is plain else record.against(plain)
     result = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if record.mode == "torch" else "as plain"
     return (
-        *head, format_bytes(record.peak_bytes), _suites.percent(cut_off, 1), format_seconds(record.step_seconds),
-        _suites.times(None if overhead is None else 1 + overhead), result,
+        *head, format_bytes(record.peak_bytes), _figures.percent(cut_off, 1), format_seconds(record.step_seconds),
+        _figures.times(None if overhead is None else 1 + overhead), result,
     )  # fmt: skip

@@ -4,9 +4,9 @@ Its memory is of a GPU at 224x224 and batch 32, and at a larger batch for recomp
 plan of least peak at one replay; at the study's share is the one of least work whose predicted peak is 5 % below.
 """
 
-from tfgc import _suites
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
+from tfgc._suites import _figures, _rows
 
 DEPTHS = (18, 34, 50, 101, 152, 200)
 LARGE_BATCH = 128
@@ -41,10 +41,10 @@ _LARGE_LEGEND = (
 )
 
 
-def rows(scale: float) -> list[_suites.SuiteRow]:
+def rows(scale: float) -> list[_rows.SuiteRow]:
     """Six depths at batch 32; then predictions at batch 128 at any scale, since bytes are compared there."""
-    table = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth")}
-    large = {(row["system"], row["depth"]): row for row in _suites.published("tf1_resnet_depth_b128")}
+    table = {(row["system"], row["depth"]): row for row in _rows.published("tf1_resnet_depth")}
+    large = {(row["system"], row["depth"]): row for row in _rows.published("tf1_resnet_depth_b128")}
     made = []
     for depth in DEPTHS:
         published = {}
@@ -58,15 +58,15 @@ def rows(scale: float) -> list[_suites.SuiteRow]:
         # The study's plain step at 200 layers ran out of memory; the goal there is the share at 152.
         share = published["recompute_share"] if "recompute_share" in published else made[-1].published["goal"]
         published["goal"] = share
-        cases = _suites.cases(
-            f"resnet{depth}", _suites.scaled(_BATCH, scale), "plain-graph", "optimal-graph", "published-graph",
+        cases = _rows.cases(
+            f"resnet{depth}", _rows.scaled(_BATCH, scale), "plain-graph", "optimal-graph", "published-graph",
             shares={"published": _MARGIN * share},
         )  # fmt: skip
-        made.append(_suites.SuiteRow(cases, published, front=True))
+        made.append(_rows.SuiteRow(cases, published, front=True))
     for depth in DEPTHS:
         published = {f"{system}_peak_mb": large[system, depth]["peak_mb"] for system in ("recompute", "hybrid_ome")}
-        cases = _suites.cases(f"resnet{depth}", LARGE_BATCH, "plain-graph", "optimal-graph")
-        made.append(_suites.SuiteRow(cases, published, predicted=True))
+        cases = _rows.cases(f"resnet{depth}", LARGE_BATCH, "plain-graph", "optimal-graph")
+        made.append(_rows.SuiteRow(cases, published, predicted=True))
     return made
 
 
@@ -77,92 +77,80 @@ def sheets(results: Results) -> list[TextTable]:
     made = []
     if small:
         verdicts = {study.network: _target(study) for study in small}
+        peaks, times = ([_row(study, which) for study in small] for which in (0, 1))
         target = "A smaller share than the study's recompute, or the floor, at no more than 1.25 times the time"
         made = [
-            _suites.table(
+            _figures.table(
                 "ResNets by depth, targets", _TARGET_HEADS, map(_target_row, small), _TARGET_LEGEND,
-                _suites.outcome(target, verdicts),
+                _figures.outcome(target, verdicts),
             ),
-            _suites.table("ResNets by depth, peak", _HEADS, map(_peak_row, small), _PEAK_LEGEND, _less(small, 0)),
-            _suites.table("ResNets by depth, time", _HEADS, map(_time_row, small), _TIME_LEGEND, _less(small, 1)),
+            _figures.table("ResNets by depth, peak", _HEADS, peaks, _PEAK_LEGEND, _less(small, 0)),
+            _figures.table("ResNets by depth, time", _HEADS, times, _TIME_LEGEND, _less(small, 1)),
         ]  # fmt: skip
     if large:
         legend = _LARGE_LEGEND.format(batch=large[0].batch_size)
         rows = [_large_row(study) for study in large]
         verdicts = {s.network: _large_verdict(row[-1]) for s, row in zip(large, rows)}
-        summary = _suites.outcome("Less than the study's recompute, by prediction", verdicts)
-        made.append(_suites.table("ResNets by depth, larger batch", _LARGE_HEADS, rows, legend, summary))
+        summary = _figures.outcome("Less than the study's recompute, by prediction", verdicts)
+        made.append(_figures.table("ResNets by depth, larger batch", _LARGE_HEADS, rows, legend, summary))
     return made
 
 
 def _target_row(study: Study) -> tuple[str, ...]:
-    plain = _suites.record(study, "plain-graph")
+    plain = study.record("plain-graph")
     known = plain and plain.predicted
     floor = known and known.floor_bytes / known.plain_bytes
-    return _suites.heading(study), _suites.percent(floor, 1), known.floor_node if known else "", _target(study)
+    return _figures.heading(study), _figures.percent(floor, 1), known.floor_node if known else "", _target(study)
 
 
-def _peak_row(study: Study) -> list[str]:
-    cells = [_suites.heading(study)]
-    for system in _SYSTEMS:
-        share = study.published.get(f"{system}_share")
-        cells.append(f"{study.published[f'{system}_mb']:,.0f} MB" if share is None else _suites.percent(share, 1))
-    for name in _OURS:
-        measured, predicted = _suites.measured(study, name), _suites.predicted(study, name)
-        cells.append(_suites.status(study, name) or _suites.percent(measured and measured[0], 1))
-        cells.append(_suites.percent(predicted and predicted[0], 1))
-    return cells
+def _row(study: Study, which: int) -> list[str]:
+    """Peaks (0) or times (1): the study's, then ours."""
+    theirs = [_published(study, system, which) for system in _SYSTEMS]
+    return [_figures.heading(study), *theirs, *_figures.cells(study, _OURS, which)]
 
 
-def _time_row(study: Study) -> list[str]:
-    cells = [_suites.heading(study), *(_suites.times(study.published.get(f"{system}_times")) for system in _SYSTEMS)]
-    for name in _OURS:
-        measured, predicted = _suites.measured(study, name), _suites.predicted(study, name)
-        cells.append(_suites.status(study, name) or _suites.times(measured and measured[1]))
-        cells.append(_suites.times(predicted and predicted[1]))
-    return cells
+def _published(study: Study, system: str, which: int) -> str:
+    share, times = (study.published.get(f"{system}_{what}") for what in ("share", "times"))
+    if share is None:
+        return "" if which else f"{study.published[f'{system}_mb']:,.0f} MB"
+    return _figures.text((share, times), which)
 
 
 def _less(studies: list[Study], which: int) -> str:
     """In how many networks each case does at least as well as the study's recompute, by peak (0) or time (1)."""
-    theirs = [study.published.get(("recompute_share", "recompute_times")[which]) for study in studies]
-    counts = []
-    for name, label in _OURS.items():
-        pairs = [(_suites.shares(study, name), goal) for study, goal in zip(studies, theirs)]
-        known = [(ours[which], goal) for ours, goal in pairs if ours is not None and goal is not None]
-        counts += [f"{label}: {sum(ours <= goal for ours, goal in known)} of {len(known)}"] if known else []
-    if not counts:
-        return ""
-    return (
-        f"No larger {('share', 'multiple')[which]} than the study's recompute in so many networks: {'; '.join(counts)}."
-    )
+    key = ("recompute_share", "recompute_times")[which]
+    pairs = {
+        label: [((ours := _figures.known(study, name)) and ours[which], study.published.get(key)) for study in studies]
+        for name, label in _OURS.items()
+    }
+    return _figures.counts(f"No larger {('share', 'multiple')[which]} than the study's recompute", pairs)
 
 
 def _target(study: Study) -> str:
     """Whether a plan meets the study's share, or the floor in a shallow network, in 1.25 times the time."""
-    optimal = _suites.record(study, "optimal-graph")
-    found = [f for f in (_suites.shares(study, name) for name in ("optimal-graph", "published-graph")) if f]
+    optimal = study.record("optimal-graph")
+    found = [f for f in (_figures.known(study, name) for name in ("optimal-graph", "published-graph")) if f]
     if optimal is None or not found:
         return "" if optimal is None else f"missed: {optimal.status}"
     sign = "~ " if optimal.status == "predicted" else ""
     if study.network in ("resnet18", "resnet34"):
-        records = [_suites.record(study, name) for name in ("optimal-graph", "published-graph")]
+        records = [study.record(name) for name in ("optimal-graph", "published-graph")]
         known = [(r.predicted.buffer_bytes or 0, r.predicted, r.name) for r in records if r is not None and r.predicted]
         buffers, least, name = min(known, key=lambda one: one[0])
-        gap, shares = buffers / least.floor_bytes - 1, _suites.shares(study, name)
-        misses = (("floor", gap if gap >= 0.005 else -1.0), ("time", shares[1] - 1.25 if shares else 0.0))
+        gap, shares = buffers / least.floor_bytes - 1, _figures.known(study, name)
+        excess = gap if gap >= 0.005 else -1.0, "floor"
+        times = shares[1] if shares else 0.0
     else:
         goal = study.published["goal"]
         share, times = min(found, key=lambda f: max(0, f[0] - goal) + max(0, f[1] - 1.25))
-        misses = (("share", share - goal), ("time", times - 1.25))
-    missed = ", ".join(f"{what} by {excess * 100:.1f} points" for what, excess in misses if excess > 0)
-    return f"{sign}missed: {missed}" if missed else f"{sign}met"
+        excess = share - goal, "share"
+    return sign + _figures.verdict(excess, (times - 1.25, "time"))
 
 
 def _large_row(study: Study) -> tuple[str, ...]:
     plain, optimal = (_whole_step(study, name) for name in ("plain-graph", "optimal-graph"))
     theirs, hybrid = study.published["recompute_peak_mb"], study.published["hybrid_ome_peak_mb"]
-    head = _suites.heading(study), f"{theirs:,.0f} MB", f"{hybrid:,.0f} MB"
+    head = _figures.heading(study), f"{theirs:,.0f} MB", f"{hybrid:,.0f} MB"
     if optimal is None or plain is None:
         return *head, "", "", ""
     return *head, f"~ {optimal:,.0f} MB", f"~ {plain:,.0f} MB", f"{optimal / theirs:.2f}"
@@ -170,7 +158,7 @@ def _large_row(study: Study) -> tuple[str, ...]:
 
 def _whole_step(study: Study, name: str) -> float | None:
     """Predicted megabytes of the whole step."""
-    record = _suites.record(study, name)
+    record = study.record(name)
     if record is None or record.predicted is None:
         return None
     return (record.predicted.peak_bytes + (record.predicted.fixed_bytes or 0)) / 1e6

@@ -3,9 +3,9 @@
 A forum report asked why more segments saved nothing in PyTorch's `checkpoint_sequential`; its weights dominated.
 """
 
-from tfgc import _suites
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._records.table import TextTable
+from tfgc._suites import _figures, _rows
 from tfgc._units import format_bytes
 
 COUNTS = (2, 3, 5, 8, 12)
@@ -20,13 +20,13 @@ _LEGEND = (
 )
 
 
-def rows(scale: float) -> list[_suites.SuiteRow]:
+def rows(scale: float) -> list[_rows.SuiteRow]:
     """A network of large activations, and one of large weights."""
     made = []
     for network, batch_size, image_size in _NETWORKS:
         names = ["plain-eager", *(f"uniform:{count}-compiled" for count in COUNTS)]
-        cases = _suites.cases(network, _suites.scaled(batch_size, scale), *names, image_size=image_size)
-        made.append(_suites.SuiteRow(cases))
+        cases = _rows.cases(network, _rows.scaled(batch_size, scale), *names, image_size=image_size)
+        made.append(_rows.SuiteRow(cases))
     return made
 
 
@@ -34,32 +34,32 @@ def sheets(results: Results) -> list[TextTable]:
     """A row for each number of segments, and the answer to the report in sentences."""
     table, answers = [], []
     for study in results.studies:
-        plain = _suites.record(study, "plain-eager")
+        plain = study.record("plain-eager")
         table += [_row(study, record, plain) for record in study.records]
         ran = [r for r in study.records if r.status == "ok"]
         if plain is not None and plain in ran and len(ran) > 1:
             answers.append(_answer(study, plain, [r for r in ran if r is not plain]))
-    reported = _suites.published("torch_segments_sweep")
+    reported = _rows.published("torch_segments_sweep")
     least, most = (which(row["peak_bytes"] for row in reported) for which in (min, max))
     least, most = format_bytes(least), format_bytes(most)
     span = f"about {least}" if least == most else f"between {least} and {most}"
     legend = _LEGEND.format(reported=f"{span} from 0 to {reported[-1]['segments']} segments")
-    return [_suites.table("By number of segments", _HEADS, table, legend, summary=" ".join(answers))]
+    return [_figures.table("By number of segments", _HEADS, table, legend, summary=" ".join(answers))]
 
 
 def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[str, ...]:
-    head = _suites.heading(study), "plain" if record is plain else str(len(record.parts))
+    head = _figures.heading(study), "plain" if record is plain else str(len(record.parts))
     if record.status == "predicted" and record.predicted is not None:
         fixed = record.predicted.fixed_bytes or 0
         whole = fixed + record.predicted.peak_bytes
-        return *head, f"~ {format_bytes(whole)}", _suites.percent(fixed / whole), "", ""
+        return *head, f"~ {format_bytes(whole)}", _figures.percent(fixed / whole), "", ""
     if record.status != "ok":
         return *head, record.status, "", "", ""
     cut_off, overhead = record.against(plain)
     resident, whole = record.resident_bytes or 0, _whole_step(record)
-    times = "" if record is plain or overhead is None else _suites.times(1 + overhead)
-    share = _suites.percent(resident / whole)
-    return *head, format_bytes(whole), share, "" if record is plain else _suites.percent(cut_off, 1), times
+    times = "" if record is plain or overhead is None else _figures.times(1 + overhead)
+    share = _figures.percent(resident / whole)
+    return *head, format_bytes(whole), share, "" if record is plain else _figures.percent(cut_off, 1), times
 
 
 def _whole_step(record: Measurement) -> int:
@@ -76,7 +76,7 @@ def _answer(study: Study, plain: Measurement, planned: list[Measurement]) -> str
     best = min(planned, key=_above)
     most = planned[-1]
     before, after = _whole_step(plain), _whole_step(best)
-    share = _suites.percent((plain.resident_bytes or 0) / before)
+    share = _figures.percent((plain.resident_bytes or 0) / before)
     if after > 0.95 * before:
         return (
             f"In {study.network} the whole step's peak stays at about {format_bytes(before)}, whatever the number of "
