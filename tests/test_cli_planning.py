@@ -21,7 +21,7 @@ from tfgc._core import explanation
 from tfgc._core import plan as plans
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
-from tfgc._measure import compare, worker
+from tfgc._measure import case_choice, compare, worker
 from tfgc._planning import planner
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
@@ -352,7 +352,7 @@ def test_a_plot_of_cases_that_all_ran_out_of_memory_is_no_error(monkeypatch, tmp
 
 def test_what_compare_measures_by_default(plan_file):
     def names(**chosen):
-        return [case.case for case in compare.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
+        return [case.case for case in case_choice.plan_cases(chain, 8, modes=["graph"], **chosen)[2:]]
 
     assert names() == ["sqrt"]
     assert names(plans=str(plan_file)) == ["plan.json"]
@@ -368,7 +368,7 @@ def test_what_compare_measures_by_default(plan_file):
 
 def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
-    cases = compare.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
+    cases = case_choice.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)
     keras.utils.clear_session()  # names of layers as in a process of its own
     found = worker.predict(PredictionJob(tuple(cases)))
     keras.utils.clear_session()
@@ -382,12 +382,12 @@ def test_the_child_plans_for_its_batch_and_input_sizes():
         "plain-graph", "budget(80%)-compiled", "budget(80%)-graph",
     }  # fmt: skip
     with pytest.raises(OptionError, match="--input tokens="):
-        worker.measure(compare.plan_cases(open_tokens, 4, steps=1)[0])
+        worker.measure(case_choice.plan_cases(open_tokens, 4, steps=1)[0])
 
 
 def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
     fitting, other = (
-        PredictionJob(tuple(compare.plan_cases(build, 4, plans=[plan_file]))) for build in (chain, open_tokens)
+        PredictionJob(tuple(case_choice.plan_cases(build, 4, plans=[plan_file]))) for build in (chain, open_tokens)
     )
     assert worker.predict(fitting).cases["plan.json-graph"].parts
     with pytest.raises(PlanMismatchError, match=r"plan\.json: .*made for another model"):
@@ -402,7 +402,7 @@ def test_what_cannot_be_planned_is_tried_once_for_all_modes(monkeypatch):
         return choose(graph, strategy, *arguments)
 
     monkeypatch.setattr(planner, "choose", counted)
-    cases = compare.plan_cases(chain, 64, ["budget"], budget=1000)
+    cases = case_choice.plan_cases(chain, 64, ["budget"], budget=1000)
     found = worker.predict(PredictionJob(tuple(cases), front=True))
     assert asked.count("budget") == 1
     assert [name for name, case in found.cases.items() if "no plan fits in 1,000 bytes" in case.error] == [

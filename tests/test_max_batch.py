@@ -10,7 +10,7 @@ import tfgc
 from tfgc import InfeasibleBudgetError, Measurement, strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, max_batch, predict_max_batch, process, worker
+from tfgc._measure import batch_search, compare, predict_max_batch, process, worker
 from tfgc._planning import annotated, budgets
 from tfgc._records import batch_limit
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob
@@ -66,7 +66,7 @@ def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
         return base + each * batch, base + each * batch
 
     answer = max(0, min((budget - base) // each, 10**6))
-    assert predict_max_batch.largest_fitting(need, budget, most=10**6) == answer
+    assert batch_search.largest_fitting(need, budget, most=10**6) == answer
     assert len(looks) <= 8
 
 
@@ -80,12 +80,12 @@ def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(
     for budget in range(50, 9000, 130):
         fitting = [batch for batch in range(1, 100) if need(batch)[0] <= budget]
         # Where a single sample does not fit, no larger batch is looked at.
-        assert predict_max_batch.largest_fitting(need, budget) == (max(fitting) if 1 in fitting else 0)
+        assert batch_search.largest_fitting(need, budget) == (max(fitting) if 1 in fitting else 0)
 
 
 def test_no_batch_beyond_the_most_is_looked_at():
-    assert predict_max_batch.largest_fitting(lambda batch: (5, 5), 10) == 2**20
-    assert predict_max_batch.largest_fitting(lambda batch: (batch, batch), 1000, most=100) == 100
+    assert batch_search.largest_fitting(lambda batch: (5, 5), 10) == 2**20
+    assert batch_search.largest_fitting(lambda batch: (batch, batch), 1000, most=100) == 100
 
 
 # The prediction
@@ -216,7 +216,7 @@ def test_the_confirmation_moves_to_where_measurements_say(predicted, base):
         return base + 100 * batch
 
     budget = base + 100 * 100 + 50
-    batch, above, confirmed = max_batch.confirm(way(predicted, budget - 10, 90.0), budget, measure)
+    batch, above, confirmed = batch_search.confirm(way(predicted, budget - 10, 90.0), budget, measure)
     assert confirmed
     assert batch <= 100 < above <= batch + 2
     assert {batch, above} <= set(runs)
@@ -232,7 +232,7 @@ def test_running_out_of_memory_counts_as_not_fitting(most):
         runs.append(batch)
         return 100 * batch if batch <= most else None
 
-    batch, above, confirmed = max_batch.confirm(way(100, 10_000, 100.0), 10_000, measure)
+    batch, above, confirmed = batch_search.confirm(way(100, 10_000, 100.0), 10_000, measure)
     assert len(runs) <= 8
     assert batch <= min(most, 100) < above
     assert batch >= 0.85 * min(most, 100)
@@ -246,16 +246,16 @@ def test_the_bound_on_runs_holds_where_measurements_make_no_sense():
         runs.append(batch)
         return 9_000 if len(runs) % 2 else 11_000
 
-    batch, above, confirmed = max_batch.confirm(way(100_000, 10_000, 0.1), 10_000, measure)
+    batch, above, confirmed = batch_search.confirm(way(100_000, 10_000, 0.1), 10_000, measure)
     assert len(runs) <= 8
     assert batch < above
     assert confirmed == (above - batch <= batch // 50)
 
 
 def test_not_even_one_sample_and_the_most():
-    assert max_batch.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
-    assert max_batch.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
-    assert max_batch.confirm(way(64, 100, 10.0), 50, lambda batch: 20, most=64) == (64, None, True)
+    assert batch_search.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
+    assert batch_search.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
+    assert batch_search.confirm(way(64, 100, 10.0), 50, lambda batch: 20, most=64) == (64, None, True)
 
 
 # All of it, with hand-made children

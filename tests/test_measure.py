@@ -16,7 +16,7 @@ from PIL import Image
 import tfgc
 from tfgc import Measurement, zoo
 from tfgc._errors import OptionError
-from tfgc._measure import compare, process, worker
+from tfgc._measure import case_choice, compare, process, training_run, worker
 from tfgc._records import measurement
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob, Reply
@@ -84,7 +84,7 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
 
 @pytest.mark.gate
 def test_a_case_that_runs_out_of_memory_is_a_row(measured):
-    case = compare.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
+    case = case_choice.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
     record = compare.run(case)
     assert record.status == "oom", record.detail
     rows = comparison.rows([*measured[0], record])
@@ -93,7 +93,7 @@ def test_a_case_that_runs_out_of_memory_is_a_row(measured):
 
 def test_a_killed_case_is_a_row(monkeypatch):
     monkeypatch.setattr(process.memory_profiler, "memory_usage", lambda child, **_: child.kill())
-    record = compare.run(compare.plan_cases(small, 2, ["sqrt"])[0])
+    record = compare.run(case_choice.plan_cases(small, 2, ["sqrt"])[0])
     assert (record.status, record.detail) == ("oom", "killed")
 
 
@@ -106,7 +106,7 @@ def out_of_memory():
 
 
 def test_a_child_replies_why_it_found_nothing():
-    case = dataclasses.replace(compare.plan_cases(small, 2)[0], network="net", build=(out_of_luck, None))
+    case = dataclasses.replace(case_choice.plan_cases(small, 2)[0], network="net", build=(out_of_luck, None))
     assert worker._reply(case) == Reply(failure="ValueError: no luck")
     assert worker._reply(dataclasses.replace(case, build=(out_of_memory, None))).out_of_memory
     reply = worker._reply(dataclasses.replace(case, build=("resnet5", None)))
@@ -129,13 +129,13 @@ def test_a_child_replies_why_it_found_nothing():
 )
 def test_what_becomes_of_a_case_without_figures(reply, code, stderr, found, monkeypatch):
     monkeypatch.setattr(process, "run", lambda job: process.Ended(reply, code, stderr, []))
-    case = compare.plan_cases(small, 2, memory_limit=10**9)[0]
+    case = case_choice.plan_cases(small, 2, memory_limit=10**9)[0]
     record = compare.run(case)
     assert (record.status, record.detail) == found
 
 
 def test_errors_of_a_prediction_are_raised_again(monkeypatch):
-    job = PredictionJob(tuple(compare.plan_cases(small, 2)))
+    job = PredictionJob(tuple(case_choice.plan_cases(small, 2)))
     for reply, kind, words in [
         (Reply(error=tfgc.PlanMismatchError("another model")), tfgc.PlanMismatchError, "^another model$"),
         (
@@ -151,7 +151,7 @@ def test_errors_of_a_prediction_are_raised_again(monkeypatch):
 
 
 def test_a_case_that_fails_says_why():
-    case = compare.plan_cases(small, 2, ["sqrt:999"])[-1]
+    case = case_choice.plan_cases(small, 2, ["sqrt:999"])[-1]
     record = compare.run(case, worker.predict(PredictionJob((case,))).of(case))
     assert record.status == "failed"
     assert "segments=999" in record.detail
@@ -308,12 +308,12 @@ def test_plot_without_matplotlib_names_the_extra(monkeypatch, tmp_path):
 def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):
     asked = []
     monkeypatch.setattr("tfgc._training.enable.enable", lambda model, plan, **how: asked.append(how))
-    cases = compare.plan_cases(small, 2, ["uniform:2"], modes=("eager", "compiled", "graph"))[2:]
+    cases = case_choice.plan_cases(small, 2, ["uniform:2"], modes=("eager", "compiled", "graph"))[2:]
     assert [case.name for case in cases] == ["uniform(2)-eager", "uniform(2)-compiled", "uniform(2)-graph"]
     found = worker.predict(PredictionJob(tuple(cases)))
     assert [found.of(case).predicted is None for case in cases] == [True, False, False]
     for case in cases:
-        worker._made(dataclasses.replace(case, plan=found.of(case).plan))
+        training_run._made(dataclasses.replace(case, plan=found.of(case).plan))
     assert asked == [{"compile_segments": compiled} for compiled in (False, True, True)]
 
 
@@ -424,7 +424,7 @@ def test_saved_models_and_builders_are_networks_too(tmp_path):
 
 
 def test_the_child_measures_what_the_case_says():
-    cases = compare.plan_cases(small, 8, ["uniform:2"], steps=1)
+    cases = case_choice.plan_cases(small, 8, ["uniform:2"], steps=1)
     keras.utils.clear_session()  # names of layers as in a process of its own
     plans = worker.predict(PredictionJob(tuple(cases)))
     keras.utils.clear_session()

@@ -10,27 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tfgc import strategies as known_strategies
-from tfgc._core.modes import check_mode
-from tfgc._core.plan import Plan
-from tfgc._core.plan import read as read_plan
-from tfgc._errors import OptionError, TfgcError, check_int
-from tfgc._measure import process
+from tfgc._errors import TfgcError
+from tfgc._measure import case_choice, process
+from tfgc._measure.case_choice import PlanLike, StrategyLike
 from tfgc._records.job import OUT_OF_MEMORY, Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 
 if TYPE_CHECKING:
     import keras
 
-PlanLike = str | os.PathLike[str] | Plan
-StrategyLike = str | Callable[..., Plan]
-BASELINES = (("plain", "eager"), ("plain", "graph"))
-_MEASURED = ("eager", "compiled", "graph")
 _NOT_PREDICTED = CasePrediction()
 
 
@@ -82,7 +74,7 @@ def compare(
         PlanMismatchError: If one of `plans` is for another model; then nothing is measured.
         TfgcError: If the plain model cannot be built or trained at all.
     """
-    cases = plan_cases(
+    cases = case_choice.plan_cases(
         build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
         input_shapes=input_shapes,
     )  # fmt: skip
@@ -101,7 +93,7 @@ def study(
     """Predict and run the cases of one network, the plain ones first; return its `Study`.
 
     Args:
-        cases: What `plan_cases` returns.
+        cases: What `case_choice.plan_cases` returns.
         measure, front, marks: As in `PredictionJob`.
         on_start, on_result: As for `compare`.
     """
@@ -113,7 +105,7 @@ def study(
         results.append(run(case, predictions.of(case)))
         if on_result is not None:
             on_result(results[-1])
-        if len(results) == len(BASELINES) and all(r.status == "failed" for r in results):
+        if len(results) == len(case_choice.BASELINES) and all(r.status == "failed" for r in results):
             raise TfgcError(f"nothing to compare with, plain training of {case.network!r} failed: {results[0].detail}")
     return Study(cases[0].network, cases[0].batch_size, tuple(results), predictions.front)
 
@@ -128,88 +120,6 @@ def predict(job: PredictionJob) -> CasePredictions:
     found = process.ask(job)
     assert isinstance(found, CasePredictions)
     return found
-
-
-def plan_cases(
-    build: Callable[..., keras.Model] | str,
-    batch_size: int,
-    wanted: StrategyLike | Sequence[StrategyLike] | None = None,
-    image_size: int | None = None,
-    steps: int = 5,
-    modes: str | Sequence[str] = ("compiled", "graph"),
-    memory_limit: int | None = None,
-    *,
-    plans: PlanLike | Iterable[PlanLike] = (),
-    budget: int | str | None = None,
-    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
-) -> list[Case]:
-    """The cases that `compare` measures; raises before anything is run."""
-    batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
-    if image_size is not None:
-        image_size = check_int("image_size", image_size)
-    given = _read(plans)
-    if wanted is None:
-        wanted = () if given and budget is None else ("budget" if budget is not None else "sqrt",)
-    wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
-    if not wanted and not given:
-        raise OptionError(
-            f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
-        )
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
-    for mode in modes:
-        check_mode(mode, _MEASURED, "it is not measured yet")
-    network = name_of(build)
-    chosen = [_chosen(item, budget) for item in wanted]
-    if budget is not None and not any("budget" in choice["options"] for choice in chosen):
-        able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
-        raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
-    common: dict[str, Any] = {
-        "batch_size": batch_size,
-        "steps": steps,
-        "memory_limit": memory_limit,
-        "input_shapes": input_shapes,
-    }
-    ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in BASELINES]
-    ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
-    return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
-
-
-def name_of(build: object) -> str:
-    """The name of a network that is given by its name or by a function that builds it."""
-    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
-        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
-    return build if isinstance(build, str) else getattr(build, "__name__", "model")
-
-
-def _chosen(item: StrategyLike, budget: int | str | None) -> dict[str, Any]:
-    """The fields of a case that are about a strategy."""
-    options: dict[str, Any] = {}
-    strategy, label = item, getattr(item, "__name__", str(item))
-    if isinstance(item, str):
-        strategy, options = known_strategies.named(item)
-        label = f"{strategy}({options['segments']})" if options else strategy
-    given = budget if known_strategies.honours_budget(strategy) else None
-    known_strategies.check_options(strategy, options, given)
-    if given is not None:
-        options, label = {**options, "budget": budget}, f"{label}({budget})"
-    return {"case": label, "strategy": strategy, "options": options}
-
-
-def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
-    """The fields of a case that are about a plan, for each of `plans`; their names differ."""
-    choices: list[dict[str, Any]] = []
-    seen: dict[str, int] = {}
-    for item in [plans] if isinstance(plans, (str, os.PathLike, Plan)) else plans:
-        if isinstance(item, Plan):
-            plan, label = item, f"plan {item.strategy}"
-        elif isinstance(item, (str, os.PathLike)):
-            plan, label = read_plan(item), os.path.basename(item)
-        else:
-            raise OptionError(f"plans: {item!r} is neither a tfgc.Plan nor the path of one")
-        seen[label] = seen.get(label, 0) + 1
-        label += f" #{seen[label]}" if seen[label] > 1 else ""
-        choices.append({"case": label, "plan": plan.to_json()})
-    return choices
 
 
 def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
-from tfgc._measure import compare, process
-from tfgc._records.batch_limit import MOST, MaxBatch, Reach, step_bytes
+from tfgc._measure import batch_search, case_choice, compare, process
+from tfgc._measure.case_choice import StrategyLike
+from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._records.measurement import Measurement
 from tfgc._units import parse_bytes
@@ -18,10 +19,6 @@ from tfgc._units import parse_bytes
 if TYPE_CHECKING:
     import keras
 
-# Runs to confirm one way of training, at most; two or three are enough where predictions are good.
-RUNS = 8
-# A batch that fits is confirmed by one that does not at most this part above, or one sample.
-_CLOSE = 0.02
 # What `on_start` is called with first.
 FIRST = "prediction"
 
@@ -30,7 +27,7 @@ def max_batch(
     build: Callable[..., keras.Model] | str,
     budget: int | str,
     *,
-    strategy: str | Callable[..., Plan] | None = None,
+    strategy: StrategyLike | None = None,
     image_size: int | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     optimizer: keras.Optimizer | str | None = None,
@@ -86,22 +83,21 @@ def max_batch(
         >>> found.batch_size > 2 * found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
     """
-    network = compare.name_of(build)
+    network = case_choice.name_of(build)
     steps = check_int("steps", steps)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
-    job = MaxBatchJob(
-        network, (build, image_size), _checked(budget), *_chosen(strategy, options, budget),
-        None if input_shapes is None else dict(input_shapes),
-        _serialized(optimizer),
-    )  # fmt: skip
+    checked = _checked(budget)
+    label, chosen, options = _chosen(strategy, options, budget)
+    shapes = None if input_shapes is None else dict(input_shapes)
+    job = MaxBatchJob(network, (build, image_size), checked, chosen, options, shapes, _serialized(optimizer))
     if on_start is not None:
         on_start(FIRST)
     found = process.ask(job)
     assert isinstance(found, MaxBatchPrediction)
     wanted = found.recomputed or found.plain
     if wanted.batch_size == 0:
-        raise _infeasible(found.budget_bytes, wanted.needed_bytes, wanted.node, found.fixed_bytes)
+        raise _infeasible(found, wanted.needed_bytes, wanted.node)
 
     def reached(name: str, way: LargestBatch) -> Reach:
         if not confirm:
@@ -110,93 +106,27 @@ def max_batch(
             network, job.build, name, "graph", 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
             memory_limit=memory_limit, optimizer=found.optimizer,
         )  # fmt: skip
-        return _confirmed(way, found.budget_bytes, _runner(case, on_start, on_result), name)
+        return _confirmed(way, case, found.budget_bytes, on_start, on_result)
 
     plain = reached("plain", found.plain)
-    best = plain if found.recomputed is None else reached(_label(strategy, options), found.recomputed)
+    best = plain if found.recomputed is None else reached(label, found.recomputed)
     if best.batch_size == 0:
         raise _measured_infeasible(best, wanted, found)
     plan = None if found.recomputed is None else Plan.from_json(found.recomputed.plan or "")
     return MaxBatch(network, found.budget_bytes, found.fixed_bytes, best, plain, plan)
 
 
-def confirm(
-    way: LargestBatch, budget: int, measure: Callable[[int], int | None], most: int = MOST, runs: int = RUNS
-) -> tuple[int, int | None, bool]:
-    """Measure around a predicted batch until one fits and one just above it does not.
-
-    Args:
-        way: A `LargestBatch`: where to begin, and what a sample needs.
-        budget: Bytes.
-        measure: Function from a batch to the bytes that it takes; None if it ran out of memory.
-        most: The largest batch to look at.
-        runs: Calls of `measure`, at most.
-
-    Returns:
-        The largest batch that was measured to fit (0: none), the least one measured not to (None: none), and
-        whether they are as close as they should be.
-    """
-    fits, fails, short = 0, most + 1, 0
-    known: dict[int, int | None] = {}
-    guess = max(1, way.batch_size)
-    for _ in range(runs):
-        known[guess] = count = measure(guess)
-        if count is not None and count <= budget:
-            fits = guess
-        else:
-            fails, short = guess, short + (count is None)
-        if fails - fits <= _step(fits):
-            break
-        guess = _next(way, budget, known, fits, fails, short)
-    return fits, None if fails > most else fails, fails - fits <= _step(fits)
-
-
-def _step(batch: int) -> int:
-    return max(1, int(batch * _CLOSE))
-
-
-def _next(way: LargestBatch, budget: int, known: dict[int, int | None], fits: int, fails: int, short: int) -> int:
-    """The batch to measure next, between one that fits and one that does not."""
-    points = sorted((batch, count) for batch, count in known.items() if count is not None)
-    step = _step(fits)
-    if not points:
-        # It ran out of memory without a figure: down by a tenth, a fifth, ...
-        guess = fails - max(1, int(fails * 0.1 * 2 ** (short - 1)))
-    else:
-        # From the batch that fits, else from the least that does not.
-        nearest, count = next((point for point in points if point[0] == fits), points[0])
-        # What a sample takes: as predicted, scaled by how wrong the prediction was, or as two runs say.
-        slope = way.sample_bytes * count / max(1, way.needed_bytes + (nearest - way.batch_size) * way.sample_bytes)
-        if len(points) > 1 and points[-1][1] > points[0][1]:
-            slope = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
-        guess = nearest + int((budget - count) // max(slope, 1))
-    if fits in known and guess <= fits:
-        guess = fits + step
-    if fails in known and guess >= fails:
-        guess = fails - step
-    if fits in known and fails in known and len(known) > 3:
-        guess = (fits + fails) // 2
-    return min(max(guess, fits + 1), fails - 1)
-
-
-def _confirmed(way: LargestBatch, budget: int, run: Callable[[int], Measurement], name: str) -> Reach:
-    """The `Reach` of a way whose batches `run` measures."""
+def _confirmed(
+    way: LargestBatch,
+    case: Case,
+    budget: int,
+    on_start: Callable[[str], object] | None,
+    on_result: Callable[[Measurement], object] | None,
+) -> Reach:
+    """The `Reach` of a way of training that is measured as `case`, at the batches that are tried."""
     records = []
 
     def measure(batch: int) -> int | None:
-        records.append(run(batch))
-        return step_bytes(records[-1])
-
-    batch, above, confirmed = confirm(way, budget, measure)
-    return Reach(name, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))
-
-
-def _runner(
-    case: Case, on_start: Callable[[str], object] | None, on_result: Callable[[Measurement], object] | None
-) -> Callable[[int], Measurement]:
-    """Function from a batch to the `Measurement` of a case at that batch."""
-
-    def run(batch: int) -> Measurement:
         if on_start is not None:
             on_start(f"{case.name} at batch {batch}")
         record = compare.run(dataclasses.replace(case, batch_size=batch))
@@ -204,9 +134,11 @@ def _runner(
             on_result(record)
         if record.status == "failed":
             raise TfgcError(f"{case.name} of {case.network!r} cannot be run at batch {batch}: {record.detail}")
-        return record
+        records.append(record)
+        return step_bytes(record)
 
-    return run
+    batch, above, confirmed = batch_search.confirm(way, budget, measure)
+    return Reach(case.case, way.batch_size, way.needed_bytes, batch, above, confirmed, tuple(records))
 
 
 def _checked(budget: int | str) -> int | str:
@@ -222,26 +154,15 @@ def _checked(budget: int | str) -> int | str:
 
 
 def _chosen(
-    strategy: str | Callable[..., Plan] | None, options: dict[str, Any], budget: object
-) -> tuple[Any, dict[str, Any]]:
-    """A strategy and its options, checked."""
-    if isinstance(strategy, str):
-        strategy, more = known_strategies.named(strategy)
-        options = {**more, **options}
-    checked = "budget" if strategy is None else strategy
+    strategy: StrategyLike | None, options: dict[str, Any], budget: object
+) -> tuple[str, StrategyLike | None, dict[str, Any]]:
+    """What the strategy is called, itself and its options, checked."""
+    label, chosen = "least", None
+    if strategy is not None:
+        label, chosen, options = case_choice.labelled(strategy, options)
+    checked = chosen or "budget"
     known_strategies.check_options(checked, options, budget if known_strategies.honours_budget(checked) else None)
-    return strategy, options
-
-
-def _label(strategy: str | Callable[..., Plan] | None, options: dict[str, Any]) -> str:
-    """What the strategy is called, such as `sqrt(8)`."""
-    if strategy is None:
-        return "least"
-    if not isinstance(strategy, str):
-        return getattr(strategy, "__name__", "strategy")
-    name, more = known_strategies.named(strategy)
-    segments = {**more, **options}.get("segments")
-    return name if segments is None else f"{name}({segments})"
+    return label, chosen, options
 
 
 def _serialized(optimizer: Any) -> Any:
@@ -259,13 +180,13 @@ def _measured_infeasible(reach: Reach, way: LargestBatch, found: MaxBatchPredict
     """The error for a way that was predicted to fit, of which no batch was measured to."""
     least = step_bytes(reach.records[-1])
     if reach.above == 1 and least is not None:
-        return _infeasible(found.budget_bytes, least, way.node, found.fixed_bytes)
+        return _infeasible(found, least, way.node)
     return TfgcError(
         f"no batch was measured to fit in {found.budget_bytes:,} bytes, though one of {way.batch_size} should: "
         f"the least that was run, {reach.above}, " + ("ran out of memory" if least is None else f"took {least:,} bytes")
     )
 
 
-def _infeasible(budget: int, least: int, node: str, fixed: int) -> InfeasibleBudgetError:
-    also = f" at a batch of one sample (weights and optimizer slots alone are {fixed:,})"
-    return InfeasibleBudgetError(budget, least, node, also, "a smaller input or network")
+def _infeasible(found: MaxBatchPrediction, least: int, node: str) -> InfeasibleBudgetError:
+    also = f" at a batch of one sample (weights and optimizer slots alone are {found.fixed_bytes:,})"
+    return InfeasibleBudgetError(found.budget_bytes, least, node, also, "a smaller input or network")

@@ -4,10 +4,8 @@ The network is built of the same layers in the same order: Conv2D, MaxPooling2D,
 channel, and their ReLU. Memory is what PyTorch's profiler says its CPU allocator holds.
 """
 
-import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -18,6 +16,7 @@ import keras
 
 from tfgc import zoo
 from tfgc._errors import TfgcError
+from tfgc._measure import training_run
 from tfgc._records.job import Case
 
 _SEGMENTS = 8
@@ -65,13 +64,7 @@ def measure(case: Case) -> dict[str, Any]:
         "first_step_seconds": seconds[0],
         "losses": tuple(losses),
         "device": "CPU:0",
-        "machine": {
-            "cpus": os.cpu_count(),
-            "processor": platform.machine(),
-            "python": platform.python_version(),
-            "tfgc": importlib.metadata.version("tfgc"),
-            "torch": torch.__version__,
-        },
+        "machine": training_run.machine(torch=torch.__version__),
     }
 
 

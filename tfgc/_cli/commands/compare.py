@@ -38,11 +38,11 @@ def command(
     runs out of memory is reported as "oom". `tfgc report` reads the JSON file, which also holds the
     predicted Pareto front.
     """
-    from tfgc._measure import compare
+    from tfgc._measure import case_choice, compare
     from tfgc._records import measurement
     from tfgc._report import comparison, plots, svg
 
-    cases = compare.plan_cases(
+    cases = case_choice.plan_cases(
         name, batch_size, strategy, image_size, steps,
         plans=plan_paths, budget=budget, input_shapes=dict(inputs) or None,
     )  # fmt: skip

@@ -45,13 +45,13 @@ def command(
     Predicted first, then measured in at most eight child processes each, until a batch fits and one that is at most
     2 % or one sample larger does not. Weights, optimizer state and the batch itself are counted.
     """
-    from tfgc._measure import max_batch
+    from tfgc._measure import batch_search, max_batch
     from tfgc._records import batch_limit
     from tfgc._report import comparison
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
-    with progress.bar(name, 1 + 2 * max_batch.RUNS * confirm, "runs at most") as runs:
+    with progress.bar(name, 1 + 2 * batch_search.RUNS * confirm, "runs at most") as runs:
 
         def start(what: str) -> None:
             if what != max_batch.FIRST:

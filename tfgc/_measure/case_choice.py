@@ -1,0 +1,110 @@
+"""Which cases `compare` measures: its arguments checked, and turned into a `Case` for each way to train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfgc import strategies as known_strategies
+from tfgc._core.modes import check_mode
+from tfgc._core.plan import Plan
+from tfgc._core.plan import read as read_plan
+from tfgc._errors import OptionError, check_int
+from tfgc._records.job import Case
+
+if TYPE_CHECKING:
+    import keras
+
+PlanLike = str | os.PathLike[str] | Plan
+StrategyLike = str | Callable[..., Plan]
+BASELINES = (("plain", "eager"), ("plain", "graph"))
+_MEASURED = ("eager", "compiled", "graph")
+
+
+def plan_cases(
+    build: Callable[..., keras.Model] | str,
+    batch_size: int,
+    wanted: StrategyLike | Sequence[StrategyLike] | None = None,
+    image_size: int | None = None,
+    steps: int = 5,
+    modes: str | Sequence[str] = ("compiled", "graph"),
+    memory_limit: int | None = None,
+    *,
+    plans: PlanLike | Iterable[PlanLike] = (),
+    budget: int | str | None = None,
+    input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+) -> list[Case]:
+    """The cases that `compare` measures; raises before anything is run."""
+    batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
+    if image_size is not None:
+        image_size = check_int("image_size", image_size)
+    given = _read(plans)
+    if wanted is None:
+        wanted = () if given and budget is None else ("budget" if budget is not None else "sqrt",)
+    wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+    if not wanted and not given:
+        raise OptionError(
+            f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
+        )
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    for mode in modes:
+        check_mode(mode, _MEASURED, "it is not measured yet")
+    network = name_of(build)
+    chosen = [_chosen(item, budget) for item in wanted]
+    if budget is not None and not any("budget" in choice["options"] for choice in chosen):
+        able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
+        raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
+    common: dict[str, Any] = {
+        "batch_size": batch_size,
+        "steps": steps,
+        "memory_limit": memory_limit,
+        "input_shapes": input_shapes,
+    }
+    ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in BASELINES]
+    ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
+    return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
+
+
+def name_of(build: object) -> str:
+    """The name of a network that is given by its name or by a function that builds it."""
+    if not (callable(build) or isinstance(build, str)) or hasattr(build, "trainable_variables"):
+        raise OptionError(f"{build!r}: give a function that builds the model, or its name: each case builds its own")
+    return build if isinstance(build, str) else getattr(build, "__name__", "model")
+
+
+def _chosen(item: StrategyLike, budget: int | str | None) -> dict[str, Any]:
+    """The fields of a case that are about a strategy."""
+    label, strategy, options = labelled(item, {})
+    given = budget if known_strategies.honours_budget(strategy) else None
+    known_strategies.check_options(strategy, options, given)
+    if given is not None:
+        options, label = {**options, "budget": budget}, f"{label}({budget})"
+    return {"case": label, "strategy": strategy, "options": options}
+
+
+def labelled(item: StrategyLike, options: Mapping[str, Any]) -> tuple[str, StrategyLike, dict[str, Any]]:
+    """What a strategy is called, such as `sqrt(8)`; itself; and its options, with those that its name gives."""
+    if callable(item):
+        return getattr(item, "__name__", str(item)), item, {**options}
+    strategy, more = known_strategies.named(item)
+    options = {**more, **options}
+    segments = options.get("segments")
+    return strategy if segments is None else f"{strategy}({segments})", strategy, options
+
+
+def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
+    """The fields of a case that are about a plan, for each of `plans`; their names differ."""
+    choices: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    for item in [plans] if isinstance(plans, (str, os.PathLike, Plan)) else plans:
+        if isinstance(item, Plan):
+            plan, label = item, f"plan {item.strategy}"
+        elif isinstance(item, (str, os.PathLike)):
+            plan, label = read_plan(item), os.path.basename(item)
+        else:
+            raise OptionError(f"plans: {item!r} is neither a tfgc.Plan nor the path of one")
+        seen[label] = seen.get(label, 0) + 1
+        label += f" #{seen[label]}" if seen[label] > 1 else ""
+        choices.append({"case": label, "plan": plan.to_json()})
+    return choices

@@ -1,0 +1,176 @@
+"""Build, train and count one case, in this process: what a child process measures."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import os
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc import zoo
+from tfgc._core.plan import Plan
+from tfgc._errors import TfgcError
+from tfgc._measure import peers
+from tfgc._records.job import Case
+from tfgc._tracing import synthetic
+from tfgc._training import enable
+
+_SEED = 0
+_SAMPLE_SECONDS = 0.002
+# Points of the line of bytes over time: a plot is 3.5 inches wide, and a results file holds a hundred lines.
+_POINTS = 120
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Run the case here and now; return the measured fields of a `Measurement`."""
+    model, call, detail = _made(case)
+    x, y = synthetic.batch(model, case.batch_size, case.input_shapes)
+    step = _step(model, call, case)
+    before = _snapshot(model) if case.compare_first_update else {}
+    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+    memory = functools.partial(tf.config.experimental.get_memory_info, device)
+    started = time.time()
+    seconds, peaks, losses, update = [], [], [], {}
+    for _ in range(case.steps + 1):
+        tf.config.experimental.reset_memory_stats(device)
+        resident = memory()["current"]
+        begin = time.perf_counter()
+        losses.append(float(step(x, y)))
+        seconds.append(time.perf_counter() - begin)
+        peaks.append(memory()["peak"] - resident)
+        if case.compare_first_update and len(losses) == 1:
+            update = {path: value - before[path] for path, value in _snapshot(model).items()}
+    timeline = _timeline(lambda: float(step(x, y)), lambda: memory()["current"])
+    resident, ended = memory()["current"], time.time()
+    return {
+        "wrong": _wrong(case, update, x, y) if case.compare_first_update else (),
+        "detail": detail,
+        "started": started,
+        "ended": ended,
+        "peak_bytes": int(statistics.median(peaks[1:])),
+        "peak_bytes_max": max(peaks[1:]),
+        "resident_bytes": resident,
+        "step_seconds": statistics.median(seconds[1:]),
+        "first_step_seconds": seconds[0],
+        "losses": tuple(losses),
+        "timeline": timeline,
+        "device": device,
+        "machine": machine(tensorflow=tf.__version__, keras=keras.__version__),
+    }
+
+
+def machine(**versions: str) -> dict[str, Any]:
+    """What a case runs on, with the versions of the frameworks that it uses."""
+    return {
+        "cpus": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "tfgc": importlib.metadata.version("tfgc"),
+        **versions,
+    }
+
+
+def seeded(build: Callable[..., keras.Model] | str, image_size: int | None) -> keras.Model:
+    """The model of a job, the same each time that it is built."""
+    keras.utils.set_random_seed(_SEED)
+    return _build(build, image_size)
+
+
+def _build(build: Callable[..., keras.Model] | str, image_size: int | None) -> keras.Model:
+    if isinstance(build, str):
+        return zoo.build(build, image_size)
+    return build() if image_size is None else build(image_size=image_size)
+
+
+def _made(case: Case) -> tuple[keras.Model, Callable[..., Any], str]:
+    """The model of a case, what its step calls, and how many segments its plan has."""
+    keras.utils.set_random_seed(_SEED)
+    with peers.build_scope(case.peer, lambda: _build(*case.build)):
+        model = _build(*case.build)
+    if case.plan is None:
+        return model, peers.wrap_call(case.peer, model), ""
+    plan = Plan.from_json(case.plan)
+    enable.enable(model, plan, compile_segments=case.mode != "eager")
+    return model, model, f"{len(plan.segments)} segments"
+
+
+def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[..., Any]:
+    """One step of training, as a user without tfgc writes it; `call` runs the model."""
+    if not model.trainable_variables:
+        raise TfgcError(f"{model.name!r} has no trainable weights")
+    optimizer: Any = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
+    optimizer.build(model.trainable_variables)
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            predictions = tf.nest.flatten(call(x, training=True))
+            loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in zip(predictions, y)])
+            loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in model.losses)])
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    return tf.function(step) if case.mode == "graph" else step
+
+
+def _snapshot(model: keras.Model) -> dict[str, Any]:
+    """Every variable's value, seeds included, by its path."""
+    return {v.path: v.numpy().astype("float64") for v in model.variables}
+
+
+def _wrong(case: Case, update: dict[str, Any], x: Any, y: Any) -> tuple[str, ...]:
+    """Which parts of the first update differ from plain steps: in both modes, and with weights one rounding off.
+
+    The plain steps run here, after everything that is measured.
+    """
+    references = []
+    for mode, nudge in (("graph", 0.0), ("eager", 0.0), ("graph", 2.0**-23)):
+        keras.utils.clear_session()
+        plain = dataclasses.replace(case, mode=mode, peer=None, plan=None)
+        model, call, _ = _made(plain)
+        for variable in model.trainable_variables:
+            value = variable.numpy()
+            wave = np.cos(np.arange(value.size)).reshape(value.shape)
+            variable.assign(value * (1 + nudge * wave))
+        before = _snapshot(model)
+        _step(model, call, plain)(x, y)
+        references.append({path: value - before[path] for path, value in _snapshot(model).items()})
+    return peers.differing_parts(update, references, [v.path for v in model.trainable_variables])
+
+
+def _timeline(step: Callable[[], float], allocated: Callable[[], int]) -> tuple[tuple[float, int], ...]:
+    """Allocated bytes over one more step, sampled from a thread; not a timed step."""
+    samples: list[tuple[float, int]] = []
+    done = threading.Event()
+    begin = time.perf_counter()
+
+    def sample() -> None:
+        while not done.is_set():
+            samples.append((time.perf_counter() - begin, allocated()))
+            time.sleep(_SAMPLE_SECONDS)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    step()
+    done.set()
+    thread.join()
+    base = samples[0][1]
+    return tuple((round(when, 4), count - base) for when, count in thinned(samples))
+
+
+def thinned(samples: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """At most `_POINTS` of the samples, pairs (when, bytes): the largest of each group, so that no peak is lost.
+
+    >>> len(thinned([(0.1, 3), (0.2, 5), (0.3, 4)] * 100))
+    100
+    """
+    stride = -(-len(samples) // _POINTS)
+    return [max(samples[i : i + stride], key=lambda pair: pair[1]) for i in range(0, len(samples), stride)]
