@@ -68,9 +68,9 @@ def build():
 
 def train(mode):
     """Train on digits in a separate process; return losses, test accuracy, memory and time."""
-    from tfgc._cli import options
+    from tfgc._cli import choices
 
-    options.import_quietly()
+    choices.import_quietly()
     import keras
     import numpy as np
     import tensorflow as tf

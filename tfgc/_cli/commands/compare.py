@@ -2,12 +2,12 @@
 
 import click
 
-from tfgc._cli import options, progress, values
+from tfgc._cli import choices, options, progress, values
 from tfgc._errors import TfgcError
 
 
 @click.command("compare", cls=options.Command)
-@options.model_options
+@options.network_options
 @click.option(
     "--strategy",
     type=values.Names(),
@@ -20,10 +20,7 @@ from tfgc._errors import TfgcError
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot memory over time to this PNG file.")
 @options.json_option
 def command(
-    name: str,
-    batch_size: int,
-    image_size: int | None,
-    inputs: values.Shapes,
+    network: choices.NetworkChoice,
     strategy: tuple[str, ...] | None,
     plan_paths: tuple[str, ...],
     budget: str | None,
@@ -43,17 +40,17 @@ def command(
     from tfgc._report import comparison, plots, svg
 
     cases = case_choice.plan_cases(
-        name, batch_size, strategy, image_size, steps,
-        plans=plan_paths, budget=budget, input_shapes=dict(inputs) or None,
+        network.name, network.batch_size, strategy, network.image_size, steps,
+        plans=plan_paths, budget=budget, input_shapes=dict(network.inputs) or None,
     )  # fmt: skip
     if plot_path:
         svg.require("a plot", "plot")
-    with progress.bar(name, len(cases), "cases") as runs:
+    with progress.bar(network.name, len(cases), "cases") as runs:
         study = compare.study(
             cases,
             front=bool(json_path),
             marks=(budget,) if budget else (),
-            on_start=lambda case: runs.start(f"{name}: {case}"),
+            on_start=lambda case: runs.start(f"{network.name}: {case}"),
             on_result=lambda _: runs.done(),
         )
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):

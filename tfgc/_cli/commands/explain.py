@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfgc._cli import options, values
+from tfgc._cli import choices, options
 
 if TYPE_CHECKING:
     import keras
@@ -17,19 +17,14 @@ if TYPE_CHECKING:
 
 
 @click.command("explain", cls=options.Command)
-@options.model_options
+@options.network_options
 @options.plan_options
 @options.cost_options
 @click.option("--plan", "plan_path", type=options.INPUT, help="Plan file to use instead of planning options.")
 @options.json_option
 def command(
-    name: str,
-    batch_size: int,
-    image_size: int | None,
-    inputs: values.Shapes,
-    budget: str | None,
-    strategy: str | None,
-    strategy_options: values.Settings,
+    network: choices.NetworkChoice,
+    planning: choices.PlanChoice,
     measure: bool,
     optimizer: str | None,
     plan_path: str | None,
@@ -39,16 +34,14 @@ def command(
 
     The JSON output is the plan itself, including these figures.
     """
-    read = options.read_plan(plan_path, budget, strategy, strategy_options)
-    with options.warnings_in_a_line():
-        model, sizes = options.open_model(name, image_size, inputs)
+    read = planning.read(plan_path)
+    with choices.warnings_in_a_line():
+        model, sizes = network.open()
         common = {"input_shapes": sizes, "measure": measure}
         if read is None:
-            made = options.make_plan(
-                model, batch_size, budget, strategy, strategy_options, optimizer=optimizer, **common
-            )
+            made = planning.make(model, network.batch_size, optimizer=optimizer, **common)
         else:
-            made = _with_figures(model, batch_size, read, **common)
+            made = _with_figures(model, network.batch_size, read, **common)
     if not options.emit_json(json.loads(made.to_json()), json_path):
         click.echo(made.explain())
 

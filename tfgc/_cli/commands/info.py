@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tfgc._cli import options
+from tfgc._cli import choices, options
 from tfgc._errors import OptionError
 
 _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
@@ -37,7 +37,7 @@ def command(json_path: str | None) -> None:
 def _facts() -> dict[str, Any]:
     import psutil
 
-    options.import_quietly()
+    choices.import_quietly()
     import tensorflow as tf
 
     packages = ("tfgc", "tensorflow", "keras", "numpy", *_EXTRAS)

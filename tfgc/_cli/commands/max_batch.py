@@ -10,17 +10,11 @@ from tfgc._errors import OptionError
 @click.command("max-batch", cls=options.Command)
 @options.name_argument
 @click.option("--budget", required=True, help="Memory for the whole step: 8GB, or auto (free memory).")
-@click.option("--image-size", type=int, help="Image height and width, for networks that accept it.")
-@click.option(
-    "--input", "inputs", multiple=True, type=values.InputShape(), metavar="NAME=128,64",
-    help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
-)  # fmt: skip
+@options.image_size
+@options.input_shapes
 @click.option("--strategy", help="Planning strategy.  [default: the plan with the lowest peak for each batch]")
-@click.option(
-    "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
-    help="Strategy option: a number or comma-separated names; repeatable.",
-)  # fmt: skip
-@click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]")
+@options.strategy_options
+@options.optimizer
 @click.option(
     "--confirm/--no-confirm", default=True, help="Measure batches around the predicted one.  [default: confirm]"
 )

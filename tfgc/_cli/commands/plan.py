@@ -3,23 +3,18 @@
 import click
 
 from tfgc import _files
-from tfgc._cli import options, values
+from tfgc._cli import choices, options
 
 
 @click.command("plan", cls=options.Command)
-@options.model_options
+@options.network_options
 @options.plan_options
 @options.cost_options
 @click.option("-o", "--output", type=options.OUTPUT, help="Write the plan to this file.")
 @options.json_option
 def command(
-    name: str,
-    batch_size: int,
-    image_size: int | None,
-    inputs: values.Shapes,
-    budget: str | None,
-    strategy: str | None,
-    strategy_options: values.Settings,
+    network: choices.NetworkChoice,
+    planning: choices.PlanChoice,
     measure: bool,
     optimizer: str | None,
     output: str | None,
@@ -32,14 +27,14 @@ def command(
     """
     from tfgc._report import fronts
 
-    with options.warnings_in_a_line():
-        model, sizes = options.open_model(name, image_size, inputs)
+    with choices.warnings_in_a_line():
+        model, sizes = network.open()
         from tfgc._planning import planner
 
         common = {"input_shapes": sizes, "measure": measure, "optimizer": optimizer}
-        made = options.make_plan(model, batch_size, budget, strategy, strategy_options, **common)
-        step, plain = (planner.estimate(model, batch_size, which, **common) for which in (made, None))
-    facts = fronts.facts(name, made, step, plain)
+        made = planning.make(model, network.batch_size, **common)
+        step, plain = (planner.estimate(model, network.batch_size, which, **common) for which in (made, None))
+    facts = fronts.facts(network.name, made, step, plain)
     if output:
         _files.write(output, made.to_json())
     if options.emit_json(facts, json_path):

@@ -2,12 +2,12 @@
 
 import click
 
-from tfgc._cli import options, values
+from tfgc._cli import choices, options, values
 from tfgc._errors import OptionError
 
 
 @click.command("sweep", cls=options.Command)
-@options.model_options
+@options.network_options
 @click.option("--budget", help="Mark the plan with the least overhead within this budget.")
 @click.option("--budgets", type=values.Names(), help="Comma-separated budgets; show the plan that each one buys.")
 @click.option("--points", type=int, default=12, show_default=True, help="Number of plans to show.")
@@ -16,10 +16,7 @@ from tfgc._errors import OptionError
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot overhead against peak memory to this PNG file.")
 @options.json_option
 def command(
-    name: str,
-    batch_size: int,
-    image_size: int | None,
-    inputs: values.Shapes,
+    network: choices.NetworkChoice,
     budget: str | None,
     budgets: tuple[str, ...] | None,
     points: int,
@@ -43,14 +40,14 @@ def command(
         raise OptionError("--budgets: name budgets, such as 1GB,2GB,60%")
     if plot_path:
         svg.require("a plot", "plot")
-    with options.warnings_in_a_line():
-        model, sizes = options.open_model(name, image_size, inputs)
+    with choices.warnings_in_a_line():
+        model, sizes = network.open()
         from tfgc._planning import sweep
 
         front = sweep.sweep(
             model,
-            name,
-            batch_size,
+            network.name,
+            network.batch_size,
             points=points,
             budgets=list(dict.fromkeys([*(budgets or ()), *([budget] if budget else [])])),
             plans=plans,
@@ -58,7 +55,7 @@ def command(
             measure=measure,
             optimizer=optimizer,
         )
-    study = measurement.Study(name, batch_size, front=front)
+    study = measurement.Study(network.name, network.batch_size, front=front)
     if plot_path:
         svg.write_png(plots.front(study), plot_path)
     if options.emit_json(measurement.Results((study,), options.this_command()), json_path):

@@ -2,12 +2,12 @@
 
 import click
 
-from tfgc._cli import options, values
+from tfgc._cli import choices, options, values
 from tfgc._errors import OptionError, TfgcError
 
 
 @click.command("verify", cls=options.Command)
-@options.model_options
+@options.network_options
 @options.plan_options
 @click.option("--plan", "plan_path", type=options.INPUT, help="Plan file to use instead of planning options.")
 @click.option("--layers", type=values.Names(), help="Comma-separated layers to recompute, instead of a plan.")
@@ -22,13 +22,8 @@ from tfgc._errors import OptionError, TfgcError
 @click.option("--steps", type=int, default=3, show_default=True, help="Training steps per mode.")
 @options.json_option
 def command(
-    name: str,
-    batch_size: int,
-    image_size: int | None,
-    inputs: values.Shapes,
-    budget: str | None,
-    strategy: str | None,
-    strategy_options: values.Settings,
+    network: choices.NetworkChoice,
+    planning: choices.PlanChoice,
     plan_path: str | None,
     layers: tuple[str, ...] | None,
     modes: tuple[str, ...],
@@ -41,17 +36,17 @@ def command(
     mean square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything
     differs.
     """
-    read = options.read_plan(plan_path, budget, strategy, strategy_options)
-    if layers is not None and (read is not None or budget or strategy or strategy_options):
+    read = planning.read(plan_path)
+    if layers is not None and (read is not None or planning.is_given):
         raise OptionError("give --layers, or a plan or options to make one, not both")
-    with options.warnings_in_a_line():
-        model, sizes = options.open_model(name, image_size, inputs)
+    with choices.warnings_in_a_line():
+        model, sizes = network.open()
         from tfgc._tracing import synthetic
         from tfgc._verify import verify
 
         if read is None and layers is None:
-            read = options.make_plan(model, batch_size, budget, strategy, strategy_options, input_shapes=sizes)
-        x, _ = synthetic.batch(model, batch_size, sizes)
+            read = planning.make(model, network.batch_size, input_shapes=sizes)
+        x, _ = synthetic.batch(model, network.batch_size, sizes)
         verdict = verify.verify(
             model,
             read,
@@ -63,4 +58,4 @@ def command(
     if not options.emit_json(verdict.to_dict(), json_path):
         click.echo(verdict)
     if not verdict:
-        raise TfgcError(f"{name} trains differently by this plan: {verdict.worst}")
+        raise TfgcError(f"{network.name} trains differently by this plan: {verdict.worst}")

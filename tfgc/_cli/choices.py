@@ -1,0 +1,111 @@
+"""The network and the plan that the options of a shell command name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfgc._cli import values
+from tfgc._errors import OptionError
+
+if TYPE_CHECKING:
+    import keras
+
+    from tfgc._core.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkChoice:
+    """A network, its batch size and its input sizes."""
+
+    name: str
+    batch_size: int
+    image_size: int | None
+    inputs: values.Shapes
+
+    def open(self) -> tuple[keras.Model, dict[str, tuple[int, ...]] | None]:
+        """Build the model; return it with its input shapes."""
+        sizes = dict(self.inputs)
+        import_quietly()
+        from tfgc import _user_modules, zoo
+        from tfgc._tracing import keras_graph
+
+        _user_modules.install([os.getcwd()])
+        model = zoo.build(self.name, self.image_size)
+        for tensor in keras_graph.functional_of(model).inputs:
+            if None in tensor.shape[1:] and tensor.name not in sizes:
+                example = ",".join(str(128 if size is None else size) for size in tensor.shape[1:])
+                raise OptionError(
+                    f"input {tensor.name!r} of {self.name!r} has the shape {tuple(tensor.shape)}, with unknown sizes "
+                    f"besides the batch: give its size without the batch, as in --input {tensor.name}={example}"
+                )
+        return model, sizes or None
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanChoice:
+    """How to make a plan."""
+
+    budget: str | None
+    strategy: str | None
+    strategy_options: values.Settings
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of the options was given."""
+        return bool(self.budget or self.strategy or self.strategy_options)
+
+    def read(self, path: str | None) -> Plan | None:
+        """Read a plan file, None if none is named; options to make a plan are then an error."""
+        from tfgc._core import plan
+
+        if path is None:
+            return None
+        if self.is_given:
+            flag = "--budget" if self.budget else "--strategy" if self.strategy else "--option"
+            raise OptionError(f"give --plan, or {flag} to make one, not both")
+        return plan.read(path)
+
+    def make(self, model: keras.Model, batch_size: int, **common: Any) -> Plan:
+        """Make a plan."""
+        from tfgc import strategies
+        from tfgc._planning import planner
+
+        strategy, options = self.strategy, dict(self.strategy_options)
+        if strategy is not None:
+            strategy, more = strategies.named(strategy)
+            options = {**more, **options}
+        return planner.plan(model, batch_size, strategy=strategy, budget=self.budget, **common, **options)
+
+
+def import_quietly() -> None:
+    """Import TensorFlow and list devices without its banner, which it prints before it reads TF_CPP_MIN_LOG_LEVEL."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def warnings_in_a_line() -> Iterator[None]:
+    """Print tfgc's warnings like its errors, each in a line."""
+    from tfgc._errors import NotReplayableWarning, OpenSizesWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", NotReplayableWarning)
+        warnings.simplefilter("always", OpenSizesWarning)
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"tfgc: {message}", err=True)
+        yield
