@@ -42,6 +42,14 @@ def format_seconds(seconds: float) -> str:
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6)))
 
 
+def format_percent(ratio: float | None, form: str = ".1f") -> str:
+    """
+    >>> format_percent(0.1234), format_percent(-0.5, "+.0f"), format_percent(None)
+    ('12.3 %', '-50 %', '')
+    """
+    return "" if ratio is None else f"{ratio * 100:{form}} %"
+
+
 def format_work(flops: float) -> str:
     """
     >>> format_work(7_720_000_000), format_work(0)

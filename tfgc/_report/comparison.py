@@ -81,10 +81,7 @@ def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str
     if record is baseline:
         return "baseline", "baseline"
     cut_off, overhead = record.against(baseline)
-    return (
-        "" if cut_off is None else f"{cut_off * 100:.1f} %",
-        "" if overhead is None else f"{overhead * 100:+.0f} %",
-    )
+    return _units.format_percent(cut_off), _units.format_percent(overhead, "+.0f")
 
 
 def _title(records: Sequence[Measurement]) -> str:

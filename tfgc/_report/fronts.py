@@ -7,7 +7,7 @@ from tfgc._core.plan import Plan
 from tfgc._records.front import FrontPoint, FrontRecord
 from tfgc._records.table import TextTable
 from tfgc._simulate.simulator import Prediction
-from tfgc._units import format_bytes
+from tfgc._units import format_bytes, format_percent
 
 HEADS = ("plan", "peak", "allocated", "activations", "cut-off", "overhead", "segments", "nested")
 CHOICE_HEADS = ("budget", "bytes", *HEADS[1:])
@@ -64,8 +64,8 @@ def rows(front: FrontRecord) -> list[list[str]]:
             format_bytes(point.peak_bytes),
             format_bytes(point.allocated_bytes),
             format_bytes(point.activation_bytes),
-            f"{point.cut_off * 100:.1f} %",
-            f"{point.overhead * 100:.1f} %",
+            format_percent(point.cut_off),
+            format_percent(point.overhead),
             str(point.segments),
             "yes" if point.nested else "",
         ]

@@ -7,7 +7,7 @@ from tfgc._records.front import FrontPoint
 from tfgc._records.measurement import Measurement, SegmentSummary, Study
 from tfgc._report import study_summary, study_tables
 from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot
-from tfgc._units import format_bytes
+from tfgc._units import format_bytes, format_percent
 
 _STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
@@ -115,9 +115,9 @@ def front(study: Study) -> Plot | None:
         axes.set_ylim(top=axes.get_ylim()[1] + 0.08 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
         _legend(figure, names)
 
-    words = "; ".join(f"{format_bytes(point.peak_bytes)} at {point.overhead * 100:.1f} %" for point in found.points)
+    words = "; ".join(f"{format_bytes(point.peak_bytes)} at {format_percent(point.overhead)}" for point in found.points)
     chosen = "".join(
-        f" Budget {budget} buys {format_bytes(point.peak_bytes)} at {point.overhead * 100:.1f} %."
+        f" Budget {budget} buys {format_bytes(point.peak_bytes)} at {format_percent(point.overhead)}."
         for budget, point in bought
     )
     words = f"Peak and overhead in % of plain {work}: {words}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
@@ -222,7 +222,7 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
         _legend(figure, names)
 
     off = [abs(guess / peak - 1) for _, pairs in known for guess, peak in pairs]
-    mean, worst = (f"{share * 100:.1f} %" for share in (sum(off) / len(off), max(off)))
+    mean, worst = map(format_percent, (sum(off) / len(off), max(off)))
     words = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
     return Plot("", "Predicted against measured peaks", words, draw, 2.6 + _height(names))
 

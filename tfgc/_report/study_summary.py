@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tfgc._records.measurement import Measurement, Study
-from tfgc._units import format_bytes
+from tfgc._units import format_bytes, format_percent
 
 GLOSSARY = (
     ("peak", "Most bytes at once in a training step, above what stays between steps (weights, optimizer, data): "
@@ -60,7 +60,7 @@ def summary(study: Study) -> str:
         lowest, highest = (pick(study.front.points, key=lambda p: p.peak_bytes) for pick in (min, max))
         return (
             f"Predicted, not measured: a step can do with {format_bytes(lowest.peak_bytes)}, weights included, at "
-            f"{lowest.overhead * 100:.1f} % more work. Plain training takes {format_bytes(highest.peak_bytes)}."
+            f"{format_percent(lowest.overhead)} more work. Plain training takes {format_bytes(highest.peak_bytes)}."
         )
     return "There are no measurements."
 
@@ -80,11 +80,11 @@ def _against(study: Study, record: Measurement, name: str) -> str:
     cut_off, overhead = record.against(baseline)
     parts = []
     if cut_off is not None:
-        share = f"{abs(cut_off) * 100:.1f} %"
+        share = format_percent(abs(cut_off))
         words = f"saves {share} of the peak" if cut_off >= 0 else f"takes {share} more memory"
         parts.append(f"{words} ({format_bytes(baseline.peak_bytes or 0)})")
     if overhead is not None:
-        parts.append(f"is {abs(overhead) * 100:.0f} % {'slower' if overhead >= 0 else 'faster'}")
+        parts.append(f"is {format_percent(abs(overhead), '.0f')} {'slower' if overhead >= 0 else 'faster'}")
     return f"Against {baseline.name} it {' and '.join(parts)}." if parts else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tfgc._records.measurement import Results, SegmentSummary, Study
 from tfgc._records.table import TextTable
 from tfgc._report import comparison, fronts, study_summary
-from tfgc._units import format_bytes, format_seconds
+from tfgc._units import format_bytes, format_percent, format_seconds
 
 _HEADS = (
     "case", "peak", "cut-off against plain-eager", "cut-off against plain-graph", "process peak", "step",
@@ -81,11 +81,11 @@ def predicted(study: Study) -> TextTable | None:
         measured, apart, overhead = "", "", None
         if record.peak_bytes is not None:
             measured = format_bytes(record.peak_bytes)
-            apart = f"{(guess.peak_bytes / record.peak_bytes - 1) * 100:+.1f} %" if record.peak_bytes else ""
+            apart = format_percent(guess.peak_bytes / record.peak_bytes - 1, "+.1f") if record.peak_bytes else ""
             overhead = record.against(study_summary.plain(study, record.baseline))[1]
         cells.append([
-            record.name, format_bytes(guess.peak_bytes), measured, apart, f"{guess.overhead * 100:+.0f} %",
-            "" if overhead is None else f"{overhead * 100:+.0f} %", format_bytes(guess.floor_bytes), guess.floor_node,
+            record.name, format_bytes(guess.peak_bytes), measured, apart, format_percent(guess.overhead, "+.0f"),
+            format_percent(overhead, "+.0f"), format_bytes(guess.floor_bytes), guess.floor_node,
         ])  # fmt: skip
     heads = (
         "case", "predicted peak", "measured peak", "prediction off by", "predicted overhead", "measured overhead",
@@ -172,7 +172,7 @@ def _figure(name: str, value: object) -> list[str]:
     if suffix in _SUFFIXES:
         return [words.replace("_", " "), f"{value:,g} {_SUFFIXES[suffix]}"]
     if name in ("cut_off", "overhead"):
-        return [name.replace("_", "-"), f"{value * 100:.1f} %"]
+        return [name.replace("_", "-"), format_percent(value)]
     return [name.replace("_", " "), f"{value:,g}"]
 
 
@@ -184,10 +184,7 @@ def overview(studies: Sequence[Study]) -> TextTable:
         row = [study_summary.heading(study), *[""] * 7]
         if least is not None:
             graph, eager = (least.against(study_summary.plain(study, f"plain-{mode}")) for mode in ("graph", "eager"))
-            shares = [
-                "" if share is None else f"{share * 100:{form}} %"
-                for share, form in zip((*graph, *eager), (".1f", "+.0f", ".1f", "+.0f"))
-            ]
+            shares = [format_percent(*pair) for pair in zip((*graph, *eager), (".1f", "+.0f") * 2)]
             seconds = "" if least.step_seconds is None else format_seconds(least.step_seconds)
             row[1:] = [least.name, format_bytes(least.peak_bytes or 0), seconds, *shares]
         cells.append(row)

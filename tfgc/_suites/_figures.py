@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tfgc._records.measurement import Study
 from tfgc._records.table import TextTable
+from tfgc._units import format_percent
 
 
 def measured(study: Study, name: str, plain: str = "plain-graph") -> tuple[float, float] | None:
@@ -58,16 +59,7 @@ def text(figures: tuple[float, float] | None, which: int) -> str:
     """The peak (0) or the time (1) of a pair; empty for None."""
     if figures is None:
         return ""
-    return times(figures[1]) if which else percent(figures[0], 1)
-
-
-def percent(ratio: float | None, digits: int = 0) -> str:
-    """A share as text, empty for None.
-
-    >>> percent(0.1234), percent(-0.5, 1), percent(None)
-    ('12 %', '-50.0 %', '')
-    """
-    return "" if ratio is None else f"{ratio * 100:.{digits}f} %"
+    return times(figures[1]) if which else format_percent(figures[0])
 
 
 def times(ratio: float | None) -> str:

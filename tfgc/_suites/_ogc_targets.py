@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tfgc._records.measurement import Study
 from tfgc._suites import _figures
+from tfgc._units import format_percent
 
 # Their peaks are set by one layer, and what plans can do is reach its floor.
 SHALLOW = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34")
@@ -79,7 +80,7 @@ class OgcFigures:
             return self._why_not(name)
         assert record.predicted.buffer_bytes is not None
         gap = record.predicted.buffer_bytes / record.predicted.floor_bytes - 1
-        return "~ at its floor" if gap < 0.005 else f"~ {_figures.percent(gap, 1)} above its floor"
+        return "~ at its floor" if gap < 0.005 else f"~ {format_percent(gap)} above its floor"
 
     def _is_nested(self, name: str) -> bool:
         record = self.study.record(name)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
 from tfgc._suites import _figures, _rows
+from tfgc._units import format_percent
 
 _HEADS = ("system", "activations' peak of plain", "time of plain", "predicted peak", "predicted work")
 _LEGEND = (
@@ -44,7 +45,7 @@ def _systems(study: Study) -> Iterator[tuple[str, ...]]:
         system, _, what = key.rpartition("_")
         if what == "share":
             times = _figures.times(study.published[f"{system}_times"])
-            yield f"study: {system}", _figures.percent(share, 1), times, "", ""
+            yield f"study: {system}", format_percent(share), times, "", ""
     for name, label in _OURS.items():
         pairs = _figures.measured(study, name), _figures.predicted(study, name)
         yield label, *(_figures.text(pair, which) for pair in pairs for which in (0, 1))
@@ -58,7 +59,7 @@ def _summary(study: Study) -> str:
     share, times = study.published["recompute_share"], study.published["recompute_times"]
     held = "met" if same[0] <= share and same[1] <= times else "missed"
     return (
-        f"The study's recompute needs {_figures.percent(share, 1)} of the plain peak in {times:.2f} times the plain "
-        f"time. No more of either: {held}, with {_figures.percent(same[0], 1)} in {same[1]:.2f} times the time. The "
-        f"plan of least peak needs {_figures.percent(least[0], 1)} in {least[1]:.2f} times the time."
+        f"The study's recompute needs {format_percent(share)} of the plain peak in {times:.2f} times the plain "
+        f"time. No more of either: {held}, with {format_percent(same[0])} in {same[1]:.2f} times the time. The "
+        f"plan of least peak needs {format_percent(least[0])} in {least[1]:.2f} times the time."
     )

@@ -10,6 +10,7 @@ from tfgc._records.measurement import Results
 from tfgc._records.table import TextTable
 from tfgc._suites import _figures, _rows
 from tfgc._suites._ogc_targets import OgcFigures
+from tfgc._units import format_percent
 
 IMAGE_SIZES = {"inception_v3": 300}
 # Predictions are off by 5 % in the median.
@@ -64,7 +65,7 @@ def sheets(results: Results) -> list[TextTable]:
     others = "compared with Feng & Huang, CVPR 2021"
     targets = [
         (
-            _figures.heading(row.study), _figures.percent(row.floor, 1), row.floor_node or "",
+            _figures.heading(row.study), format_percent(row.floor), row.floor_node or "",
             row.one_replay(), row.nested(), row.compiled(),
         )
         for row in figures
@@ -80,9 +81,11 @@ def sheets(results: Results) -> list[TextTable]:
 
 def _cells(row: OgcFigures, which: int) -> list[str]:
     """A row of cut-offs (0) or overheads (1)."""
-    cells = [_figures.heading(row.study), _figures.percent(row.published[which])]
+    cells = [_figures.heading(row.study), format_percent(row.published[which], ".0f")]
     for name in _CASES:
-        measured, predicted = (_figures.percent(of(name)[which], 1 - which) for of in (row.measured, row.predicted))
+        measured, predicted = (
+            format_percent(of(name)[which], f".{1 - which}f") for of in (row.measured, row.predicted)
+        )
         cells += [_figures.status(row.study, name) or measured, predicted]
     return cells
 

@@ -7,7 +7,7 @@ from tfgc._records.job import Case
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._records.table import TextTable
 from tfgc._suites import _figures, _rows
-from tfgc._units import format_bytes, format_seconds
+from tfgc._units import format_bytes, format_percent, format_seconds
 
 # Where nothing is random and no state moves; statistics; Dropout.
 _NETWORKS = (("sample_cnn", 8, 128), ("resnet50", 16, 112), ("transformer_encoder", 4, None))
@@ -77,7 +77,7 @@ def _row(study: Study, record: Measurement) -> tuple[str, ...]:
         predicted = _figures.predicted(study, record.name)
         if predicted is None or record.predicted is None:
             return *head, "", "", "", "", "not predicted"
-        peak, cut_off = format_bytes(record.predicted.peak_bytes), _figures.percent(1 - predicted[0], 1)
+        peak, cut_off = format_bytes(record.predicted.peak_bytes), format_percent(1 - predicted[0])
         return *head, f"~ {peak}", f"~ {cut_off}", "", f"~ {_figures.times(predicted[1])}", ""
     if record.status != "ok" or record.peak_bytes is None or record.step_seconds is None:
         return *head, record.status, "", "", "", record.detail
@@ -85,6 +85,6 @@ def _row(study: Study, record: Measurement) -> tuple[str, ...]:
     cut_off, overhead = (None, None) if record is plain else record.against(plain)
     result = f"wrong {', '.join(record.wrong)}" if record.wrong else "" if record.mode == "torch" else "as plain"
     return (
-        *head, format_bytes(record.peak_bytes), _figures.percent(cut_off, 1), format_seconds(record.step_seconds),
+        *head, format_bytes(record.peak_bytes), format_percent(cut_off), format_seconds(record.step_seconds),
         _figures.times(None if overhead is None else 1 + overhead), result,
     )  # fmt: skip

@@ -7,6 +7,7 @@ plan of least peak at one replay; at the study's share is the one of least work 
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
 from tfgc._suites import _figures, _rows
+from tfgc._units import format_percent
 
 DEPTHS = (18, 34, 50, 101, 152, 200)
 LARGE_BATCH = 128
@@ -100,7 +101,7 @@ def _target_row(study: Study) -> tuple[str, ...]:
     plain = study.record("plain-graph")
     known = plain and plain.predicted
     floor = known and known.floor_bytes / known.plain_bytes
-    return _figures.heading(study), _figures.percent(floor, 1), known.floor_node if known else "", _target(study)
+    return _figures.heading(study), format_percent(floor), known.floor_node if known else "", _target(study)
 
 
 def _row(study: Study, which: int) -> list[str]:

@@ -6,7 +6,7 @@ A forum report asked why more segments saved nothing in PyTorch's `checkpoint_se
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._records.table import TextTable
 from tfgc._suites import _figures, _rows
-from tfgc._units import format_bytes
+from tfgc._units import format_bytes, format_percent
 
 COUNTS = (2, 3, 5, 8, 12)
 # At 32 pixels VGG16 has 33 million weights and little else.
@@ -52,14 +52,14 @@ def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[
     if record.status == "predicted" and record.predicted is not None:
         fixed = record.predicted.fixed_bytes or 0
         whole = fixed + record.predicted.peak_bytes
-        return *head, f"~ {format_bytes(whole)}", _figures.percent(fixed / whole), "", ""
+        return *head, f"~ {format_bytes(whole)}", format_percent(fixed / whole, ".0f"), "", ""
     if record.status != "ok":
         return *head, record.status, "", "", ""
     cut_off, overhead = record.against(plain)
     resident, whole = record.resident_bytes or 0, _whole_step(record)
     times = "" if record is plain or overhead is None else _figures.times(1 + overhead)
-    share = _figures.percent(resident / whole)
-    return *head, format_bytes(whole), share, "" if record is plain else _figures.percent(cut_off, 1), times
+    share = format_percent(resident / whole, ".0f")
+    return *head, format_bytes(whole), share, "" if record is plain else format_percent(cut_off), times
 
 
 def _whole_step(record: Measurement) -> int:
@@ -76,7 +76,7 @@ def _answer(study: Study, plain: Measurement, planned: list[Measurement]) -> str
     best = min(planned, key=_above)
     most = planned[-1]
     before, after = _whole_step(plain), _whole_step(best)
-    share = _figures.percent((plain.resident_bytes or 0) / before)
+    share = format_percent((plain.resident_bytes or 0) / before, ".0f")
     if after > 0.95 * before:
         return (
             f"In {study.network} the whole step's peak stays at about {format_bytes(before)}, whatever the number of "
