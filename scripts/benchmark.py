@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tfgc
 from tfgc import _units
-from tfgc._records import measurement
+from tfgc._records import measurement, results_json
 from tfgc._report import comparison, markdown
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -74,7 +74,7 @@ def main():
     for network in NETWORKS:
         if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
             measure(network)
-    records = {n.name: measurement.read(n.file).studies[0].records for n in NETWORKS if n.file.exists()}
+    records = {n.name: results_json.read(n.file).studies[0].records for n in NETWORKS if n.file.exists()}
     print(
         "| network, batch | plain-eager | plain-graph | tfgc, compiled | tfgc, graph |\n| --- | --- | --- | --- | --- |"
     )
@@ -132,7 +132,7 @@ def measure(network):
     )
     study = measurement.Study(network.name, network.batch_size, tuple(records))
     command = f"python scripts/benchmark.py {network.name!r}"
-    network.file.write_text(measurement.to_json(measurement.Results((study,), command)))
+    network.file.write_text(results_json.to_json(measurement.Results((study,), command)))
 
 
 def row(target, mode, records):

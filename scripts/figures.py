@@ -12,7 +12,7 @@ import pathlib
 import re
 
 from tfgc import _units
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._report import plots, svg
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -47,7 +47,7 @@ def pictures():
 
 def measured():
     """ResNet50 with and without tfgc, in an eager loop and in `tf.function`."""
-    (study,) = measurement.read(RESULTS).studies
+    (study,) = results_json.read(RESULTS).studies
     found = {record.name: record for record in study.records}
     records = [found[name] for name in CASES]
     peaks = [_units.format_bytes(max(count for _, count in record.timeline)) for record in records]

@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 
 from tfgc import _suites
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._report import markdown
 
 HERE = pathlib.Path(__file__).parent
@@ -64,7 +64,7 @@ def page():
             "Measured": HERE / "results" / f"{suite}.json",
             "Predicted": HERE / "results" / f"{suite}-predicted.json",
         }
-        found = {kind: measurement.read(path) for kind, path in files.items() if path.exists()}
+        found = {kind: results_json.read(path) for kind, path in files.items() if path.exists()}
         if found:
             parts.append(f"## {suite}\n\n{_suites.get(suite).__doc__.strip()}\n")
         for kind, results in found.items():

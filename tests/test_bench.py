@@ -10,10 +10,11 @@ import pytest
 from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, max_batch, results_file, suite_runner
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._records.batch_limit import MaxBatch, Reach
-from tfgc._records.job import Case, CasePredictions
+from tfgc._records.job import Case
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
+from tfgc._records.reply import CasePredictions
 from tfgc._report import markdown
 from tfgc._suites import _rows
 
@@ -224,7 +225,7 @@ def test_peers_show_failures_and_wrong_results_as_such():
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_published_tables_have_a_summary_and_one_figure_in_a_cell(path):
-    results = measurement.read(path)
+    results = results_json.read(path)
     sheets = _suites.get(results.suite).sheets(results)
     assert sheets
     for sheet in sheets:
@@ -284,7 +285,7 @@ def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(sui
     monkeypatch.setattr(compare, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_suite("s", path)
-    assert [r.name for r in measurement.read(path).studies[0].records] == ["plain-graph", "sqrt-graph"]
+    assert [r.name for r in results_json.read(path).studies[0].records] == ["plain-graph", "sqrt-graph"]
     monkeypatch.setattr(compare, "run", real)
     seen = []
     results = run_suite("s", path, events=seen)
@@ -296,7 +297,7 @@ def test_a_run_goes_on_where_it_was_interrupted_and_tries_failed_cases_again(sui
     results = run_suite("s", path)
     assert suite[4:] == [("two", "plain-graph")]
     assert [r.name for s in results.studies for r in s.records] == ["plain-graph", "sqrt-graph"] * 2
-    assert measurement.read(path) == results
+    assert results_json.read(path) == results
 
 
 def test_a_case_that_is_planned_otherwise_by_now_is_run_again(suite, tmp_path):
@@ -307,7 +308,7 @@ def test_a_case_that_is_planned_otherwise_by_now_is_run_again(suite, tmp_path):
     old = [dataclasses.replace(r, asked=asked) for r, asked in zip(one.records, ("", "strategy=sqrt, segments=9"))]
     unknown = [dataclasses.replace(r, asked="") for r in two.records]
     studies = (dataclasses.replace(one, records=tuple(old)), dataclasses.replace(two, records=tuple(unknown)))
-    path.write_text(measurement.to_json(dataclasses.replace(first, studies=studies)))
+    path.write_text(results_json.to_json(dataclasses.replace(first, studies=studies)))
     del suite[:]
     run_suite("s", path)
     assert ("one", "sqrt-graph") in suite
@@ -328,11 +329,11 @@ def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, 
 
 def test_files_of_another_kind_are_not_written_over(suite, tmp_path):
     path = tmp_path / "r.json"
-    path.write_text(measurement.to_json(Results((), suite="other")))
+    path.write_text(results_json.to_json(Results((), suite="other")))
     with pytest.raises(OptionError, match="holds results of other, not of s"):
         run_suite("s", path)
     path.write_text(
-        measurement.to_json(
+        results_json.to_json(
             Results((Study("one", 8, (Measurement("one", "a", "graph", 8, "predicted"),)),), suite="s", predicted=True)
         )
     )
@@ -381,7 +382,7 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
     assert run_suite("max-batch", path, scale=0.5).studies == (study,)
     assert calls == [True]
     assert [r.name for r in study.records] == ["least at batch 200-graph", "least at batch 210-graph"]
-    (sheet,) = module.sheets(measurement.read(path))
+    (sheet,) = module.sheets(results_json.read(path))
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert rows["study: recompute"][:2] == ("212", "2.44")
     assert sheet.summary == "At least the study's gain (hybrid_ome: 2.46 times the plain batch): met, with 2.47 times."

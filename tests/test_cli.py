@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tfgc._cli import commands, options
 from tfgc._cli.group import cli
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._records.measurement import Results, Study
 
 COMMANDS = ["bench", "compare", "explain", "info", "max-batch", "plan", "report", "sweep", "verify", "zoo"]
@@ -67,7 +67,7 @@ def test_json_goes_to_the_output_or_beside_it(tmp_path):
     told = Results((Study("net", 8),), "tfgc")
     assert not options.emit_json(told, None)
     assert not options.emit_json(told, str(path))
-    assert measurement.read(path) == told
+    assert results_json.read(path) == told
     result = CliRunner().invoke(cli, ["zoo", "gpt", "--json", str(path)])
     assert "GPT" in result.output
     assert json.loads(path.read_text())[0]["name"] == "gpt"

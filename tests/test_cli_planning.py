@@ -23,7 +23,7 @@ from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, worker
 from tfgc._planning import planner
-from tfgc._records import measurement
+from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
@@ -178,7 +178,7 @@ def test_sweep_prints_the_front_and_what_budgets_buy(plan_file, tmp_path):
 def test_sweep_prints_the_whole_front(tmp_path):
     path = tmp_path / "front.json"
     command("sweep", *CHAIN, "--points", 99, "--json", path)
-    (study,) = measurement.read(path).studies
+    (study,) = results_json.read(path).studies
     points = [dataclasses.asdict(point) for point in study.front.points]
     assert [p["overhead"] for p in points] == [plan.outlook.overhead for plan in tfgc.pareto(chain(), 8)]
 

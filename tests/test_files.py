@@ -20,7 +20,7 @@ from tfgc._cli.group import cli
 from tfgc._costs import timing
 from tfgc._errors import TfgcError
 from tfgc._measure import results_file
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._records.front import FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Results, Study
 from tfgc._report import plots, svg
@@ -189,7 +189,7 @@ def here(tmp_path, monkeypatch):
     """The current folder, in which all of `SPELLINGS` are one file."""
     monkeypatch.chdir(tmp_path)
     os.mkdir("sub")
-    pathlib.Path("r.json").write_text(measurement.to_json(Results((STUDY,))))
+    pathlib.Path("r.json").write_text(results_json.to_json(Results((STUDY,))))
     os.symlink("r.json", "link.json")
     os.symlink(".", "linked")
     os.link("r.json", "hard.json")
@@ -334,14 +334,14 @@ def invoke(*arguments):
 
 def test_a_report_is_written_with_the_joined_results_beside_it(here):
     assert invoke("report", "r.json", "--json", "new.json", "-o", "new.md").output == "written to new.md\n"
-    assert measurement.read("new.json").studies == (STUDY,)
+    assert results_json.read("new.json").studies == (STUDY,)
     assert "plain-graph" in pathlib.Path("new.md").read_text()
     assert sorted(os.listdir()) == ["hard.json", "link.json", "linked", "new.json", "new.md", "r.json", "sub"]
 
 
 def test_results_that_are_printed_need_no_place_for_a_report(here):
     os.mkdir("report.html")
-    assert measurement.from_json(invoke("report", "r.json", "--json").stdout).studies == (STUDY,)
+    assert results_json.from_json(invoke("report", "r.json", "--json").stdout).studies == (STUDY,)
 
 
 @pytest.mark.parametrize("kind", [".md", ".html", ".png"])
@@ -349,7 +349,7 @@ def test_a_report_on_a_full_disk_leaves_the_old_one(kind, here):
     old = pathlib.Path(f"page{kind}")
     old.write_text(OLD)
     timeline = Study("net", 8, (Measurement("net", "plain", "graph", 8, peak_bytes=8, timeline=((0.0, 1), (1.0, 2))),))
-    pathlib.Path("r.json").write_text(measurement.to_json(Results((timeline,))))
+    pathlib.Path("r.json").write_text(results_json.to_json(Results((timeline,))))
     before = sorted(os.listdir())
     with full_disk(), pytest.raises(TfgcError, match=f"cannot write 'page{kind}': File too large"):
         invoke("report", "r.json", "-o", old)

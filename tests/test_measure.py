@@ -17,9 +17,10 @@ import tfgc
 from tfgc import Measurement, zoo
 from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, process, training_run, worker
-from tfgc._records import measurement
+from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._records.job import PredictionJob, Reply
+from tfgc._records.job import PredictionJob
+from tfgc._records.reply import Reply
 from tfgc._report import comparison, fronts, markdown, plots, svg
 
 
@@ -234,12 +235,12 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     )
     study = measurement.Study("small", 32, tuple(measured[0]), front, {"cut_off": 0.5})
     written = measurement.Results((study,), "tfgc compare", "ogc", True)
-    text = measurement.to_json(written)
-    assert measurement.from_json(text) == written
+    text = results_json.to_json(written)
+    assert results_json.from_json(text) == written
     assert any(record.parts and record.predicted for record in measured[0])
     for bad in ("", "{}", text[:100], text.replace('"version": 3', '"version": 9')):
         with pytest.raises(tfgc.TfgcError):
-            measurement.from_json(bad)
+            results_json.from_json(bad)
 
 
 POINT = FrontPoint("least", 10, 20, 30, 0.5, 0.25, 4, True)
@@ -329,9 +330,9 @@ def test_old_results_call_compiled_segments_compiled():
     records = [Measurement("net", name, "eager", 8, parts=parts) for name, parts in names.items()]
     records += [Measurement("net", "sqrt", "graph", 8)]
     new = measurement.Results((measurement.Study("net", 8, tuple(records)),))
-    text = measurement.to_json(new)
-    assert measurement.from_json(text) == new
-    (study,) = measurement.from_json(text.replace('"version": 3', '"version": 2')).studies
+    text = results_json.to_json(new)
+    assert results_json.from_json(text) == new
+    (study,) = results_json.from_json(text.replace('"version": 3', '"version": 2')).studies
     assert [record.name for record in study.records] == [
         "plain-eager", "sqrt-compiled", "recompute_grad-eager", "RematScope full-eager", "died-compiled", "sqrt-graph",
     ]  # fmt: skip
@@ -371,7 +372,7 @@ def test_command_line(tmp_path):
         "Loss of each step",
     ):
         assert re.search(r"\s+".join(word.split()), done.stdout), word
-    (study,) = measurement.read(tmp_path / "r.json").studies
+    (study,) = results_json.read(tmp_path / "r.json").studies
     assert len(study.records) == 4
     assert (tmp_path / "r.png").stat().st_size > 10_000
 

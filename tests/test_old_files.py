@@ -8,7 +8,7 @@ import pytest
 from equality import assert_equal, fresh, noise, train
 
 import tfgc
-from tfgc._records import measurement
+from tfgc._records import results_json
 
 ROOT = pathlib.Path(__file__).parent.parent
 PLAN = pathlib.Path(__file__).parent / "files" / "plan-2026-11-20.json"
@@ -43,7 +43,7 @@ def test_a_plan_of_the_first_version_trains_its_model_as_the_plain_one():
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_committed_results_load(path):
-    assert measurement.read(path).studies
+    assert results_json.read(path).studies
 
 
 def test_committed_results_are_of_both_versions():

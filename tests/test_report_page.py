@@ -16,7 +16,7 @@ from PIL import Image
 from tfgc import TfgcError
 from tfgc._cli.commands.report import command
 from tfgc._errors import OptionError
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._report import html_page, plots, study_summary, study_tables
@@ -314,7 +314,7 @@ def test_a_report_comes_out_of_whatever_is_there(name):
 
 @pytest.mark.parametrize("path", OLD, ids=lambda p: p.stem)
 def test_a_report_comes_out_of_old_results(path):
-    Reader(html_page.render(measurement.read(path)))
+    Reader(html_page.render(results_json.read(path)))
 
 
 def test_names_are_never_markup(page):
@@ -367,7 +367,7 @@ def run(*arguments):
 @pytest.mark.parametrize("kind", html_page.ENDINGS)
 def test_the_command_writes_what_the_ending_says(tmp_path, kind):
     small = Results((SECOND,))
-    (tmp_path / "r.json").write_text(measurement.to_json(small))
+    (tmp_path / "r.json").write_text(results_json.to_json(small))
     result = run(tmp_path / "r.json", "-o", tmp_path / f"out{kind}")
     assert result.exit_code == 0, result.output
     made = html_page.render(small, kind)
@@ -376,7 +376,7 @@ def test_the_command_writes_what_the_ending_says(tmp_path, kind):
 
 def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):
     good, newer = tmp_path / "r.json", tmp_path / "newer.json"
-    good.write_text(measurement.to_json(ALL))
+    good.write_text(results_json.to_json(ALL))
     newer.write_text(good.read_text().replace('"version": 3', '"version": 9'))
     (tmp_path / "looks_like.html").write_text(good.read_text())
     for arguments, error, words in [
@@ -391,13 +391,13 @@ def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):
     monkeypatch.setattr(html_page, "render", None)
     with pytest.raises(TfgcError, match="cannot write"):
         run(good, "-o", tmp_path / "no" / "such.html")
-    assert measurement.read(tmp_path / "looks_like.html") == ALL
+    assert results_json.read(tmp_path / "looks_like.html") == ALL
     assert not (tmp_path / "x.html").exists()
 
 
 @pytest.mark.parametrize(("package", "kinds"), [("matplotlib", (".html", ".png")), ("jinja2", (".html",))])
 def test_a_missing_package_names_the_extra(package, kinds, tmp_path, monkeypatch):
-    (tmp_path / "r.json").write_text(measurement.to_json(ALL))
+    (tmp_path / "r.json").write_text(results_json.to_json(ALL))
     for name in {package, *(name for name in sys.modules if name.split(".")[0] == package)}:
         monkeypatch.setitem(sys.modules, name, None)
     for kind in kinds:

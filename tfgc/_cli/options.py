@@ -102,10 +102,10 @@ def emit_json(content: Any, path: str | None) -> bool:
     """Write `content` where `--json` says; return whether that replaces the other output of the command."""
     if path is None:
         return False
-    from tfgc._records import measurement
+    from tfgc._records import measurement, results_json
 
     is_results = isinstance(content, measurement.Results)
-    text = measurement.to_json(content) if is_results else json.dumps(content, indent=1) + "\n"
+    text = results_json.to_json(content) if is_results else json.dumps(content, indent=1) + "\n"
     if path == "-":
         click.echo(text, nl=False)
         return True

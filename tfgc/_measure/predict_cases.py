@@ -12,8 +12,9 @@ from tfgc._core.segments import Segmentation
 from tfgc._errors import PlanMismatchError, TfgcError
 from tfgc._planning import annotated, budgets, planner, sweep
 from tfgc._records.front import FrontRecord
-from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
+from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Predicted, SegmentSummary
+from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 from tfgc.strategies._frontier import Frontier

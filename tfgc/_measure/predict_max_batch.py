@@ -19,7 +19,8 @@ from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._measure import batch_search
 from tfgc._planning import annotated, budgets, planner
 from tfgc._records.batch_limit import MOST
-from tfgc._records.job import LargestBatch, MaxBatchJob, MaxBatchPrediction
+from tfgc._records.job import MaxBatchJob
+from tfgc._records.reply import LargestBatch, MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 

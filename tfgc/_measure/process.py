@@ -18,7 +18,8 @@ import memory_profiler
 
 from tfgc import _user_modules
 from tfgc._errors import TfgcError
-from tfgc._records.job import Case, MaxBatchJob, PredictionJob, Reply
+from tfgc._records.job import Case, MaxBatchJob, PredictionJob
+from tfgc._records.reply import Reply
 
 _SAMPLE_SECONDS = 0.1
 

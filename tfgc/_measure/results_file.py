@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from tfgc import _files, _suites
 from tfgc._errors import OptionError
-from tfgc._records import measurement
+from tfgc._records import results_json
 from tfgc._records.measurement import Results, Study
 from tfgc._suites import _rows
 
@@ -20,7 +20,7 @@ def read(suite: str, path: str | os.PathLike[str], networks: Collection[str] = (
     Raises:
         OptionError: If the file is of something else.
     """
-    found = measurement.read(path)
+    found = results_json.read(path)
     if found.suite != suite:
         raise OptionError(f"{str(path)!r} holds results of {found.suite or 'no suite'}, not of {suite}")
     studies = tuple(study for study in found.studies if not networks or study.network in networks)
@@ -63,7 +63,7 @@ class ResultsFile:
             studies=tuple(sorted([*others, study], key=place)),
             command="\n".join(filter(None, commands)),
         )
-        _files.write(self._path, measurement.to_json(self.results))
+        _files.write(self._path, results_json.to_json(self.results))
 
 
 def _key(study: Study) -> tuple[str, int, int | None]:

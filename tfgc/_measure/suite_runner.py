@@ -11,8 +11,9 @@ from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch
 from tfgc._measure.results_file import ResultsFile
-from tfgc._records.job import Case, CasePrediction, PredictionJob
+from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
+from tfgc._records.reply import CasePrediction
 from tfgc._suites import _rows
 
 _FINISHED = ("ok", "oom", "predicted")

@@ -20,15 +20,8 @@ import cloudpickle
 
 from tfgc import _user_modules
 from tfgc._errors import TfgcError, one_line
-from tfgc._records.job import (
-    OUT_OF_MEMORY,
-    Case,
-    CasePredictions,
-    MaxBatchJob,
-    MaxBatchPrediction,
-    PredictionJob,
-    Reply,
-)
+from tfgc._records.job import Case, MaxBatchJob, PredictionJob
+from tfgc._records.reply import OUT_OF_MEMORY, CasePredictions, MaxBatchPrediction, Reply
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
 

@@ -1,11 +1,10 @@
-"""The largest batches that fit in a budget: as data, as JSON and as a table."""
+"""The largest batches that fit in a budget, as data and as JSON."""
 
 import dataclasses
 from typing import Any
 
 from tfgc._core.plan import Plan
 from tfgc._records.measurement import Measurement
-from tfgc._records.table import TextTable
 from tfgc._units import format_bytes
 
 # No larger batch is tried: with so many samples memory is not what limits training.
@@ -136,48 +135,15 @@ def _reach_facts(reach: Reach) -> dict[str, Any]:
     return {**data, "measured_bytes": reach.measured_bytes, "runs": len(reach.records)}
 
 
-def table(result: MaxBatch) -> TextTable:
-    """The table of a `MaxBatch`: a row for plain training and one for the strategy."""
-    heads = ("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")
-    title = f"{result.network}: the largest batch in {format_bytes(result.budget_bytes)}"
-    return TextTable(title, heads, tuple(_row(result, reach) for reach in result.reaches), _legend(result))
-
-
-def _row(result: MaxBatch, reach: Reach) -> tuple[str, ...]:
-    measured = reach.measured_bytes
-    return (
-        reach.case,
-        _count(reach.predicted_batch_size),
-        format_bytes(reach.predicted_bytes),
-        _count(reach.batch_size) if reach.records else "",
-        "" if measured is None else format_bytes(measured),
-        "" if reach.above is None else str(reach.above),
-        f"{reach.batch_size / result.plain_batch_size:.2f}" if result.plain_batch_size else "",
-    )
-
-
 def _reached(reach: Reach) -> str:
     """Such as `batch 92 (measured; predicted 95)`."""
     how = "predicted"
     if reach.records:
         how = "measured" if reach.confirmed else "measured, not to the last sample"
         how += "" if reach.predicted_batch_size == reach.batch_size else f"; predicted {reach.predicted_batch_size}"
-    return f"batch {_count(reach.batch_size)} ({how})"
+    return f"batch {batch_text(reach.batch_size)} ({how})"
 
 
-def _count(batch: int) -> str:
+def batch_text(batch: int) -> str:
+    """A batch, or that it is the largest that is looked at, as text."""
     return f"{batch} or more" if batch >= MOST else str(batch)
-
-
-def _legend(result: MaxBatch) -> str:
-    words = (
-        f"needs, takes: the whole step, {format_bytes(result.fixed_bytes)} of weights and optimizer slots and the "
-        "batch itself included, in the allocator's chunks. does not fit: the least batch that was measured to need "
-        "more."
-    )
-    loose = [reach.case for reach in result.reaches if reach.records and not reach.confirmed]
-    if loose:
-        words += f" Not found to the last sample, for want of runs: {', '.join(loose)}."
-    if not result.records:
-        words += " Predicted; nothing was run."
-    return words

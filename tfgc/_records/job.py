@@ -1,13 +1,10 @@
-"""The jobs of child processes and their replies: measure a case, predict a network's cases, or its largest batch."""
+"""The jobs of child processes: measure a case, predict a network's cases, or its largest batch."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tfgc._core.plan import Plan
-from tfgc._errors import TfgcError
-from tfgc._records.front import FrontRecord
-from tfgc._records.measurement import Predicted, SegmentSummary
 
 # A network's name or builder, and an image size; None: the network's default
 Build: TypeAlias = tuple[str | Callable[..., Any], int | None]
@@ -90,40 +87,6 @@ class PredictionJob:
 
 
 @dataclasses.dataclass(frozen=True)
-class CasePrediction:
-    """What is known of a case before it runs.
-
-    Attributes:
-        plan: Its plan as JSON; None for plain training and peers.
-        parts: That plan's segments, a tuple of `SegmentSummary`.
-        predicted: A `Predicted`; None where its memory cannot be predicted.
-        error: Why there is no plan; empty if nothing went wrong.
-    """
-
-    plan: str | None = None
-    parts: tuple[SegmentSummary, ...] = ()
-    predicted: Predicted | None = None
-    error: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class CasePredictions:
-    """What a `PredictionJob` found.
-
-    Attributes:
-        cases: A `CasePrediction` by `Case.name`.
-        front: A `FrontRecord`, or None.
-    """
-
-    cases: dict[str, CasePrediction]
-    front: FrontRecord | None = None
-
-    def of(self, case: Case) -> CasePrediction:
-        """The prediction of a case, empty if there is none."""
-        return self.cases.get(case.name, CasePrediction())
-
-
-@dataclasses.dataclass(frozen=True)
 class MaxBatchJob:
     """Predict the largest batches of one network whose step fits in a budget.
 
@@ -140,63 +103,3 @@ class MaxBatchJob:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     input_shapes: dict[str, tuple[int | None, ...]] | None = None
     optimizer: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class LargestBatch:
-    """The largest batch that is predicted to fit by one way of training.
-
-    Attributes:
-        batch_size: 0 if not even one sample fits.
-        needed_bytes: What the whole step of that batch needs, its data included, as `Prediction.needed_bytes` counts
-            it; of one sample if none fits.
-        sample_bytes: What one more sample needs.
-        node: The node that runs at the peak.
-        plan: The plan as JSON; None for plain training.
-    """
-
-    batch_size: int
-    needed_bytes: int
-    sample_bytes: float
-    node: str
-    plan: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class MaxBatchPrediction:
-    """What a `MaxBatchJob` found.
-
-    Attributes:
-        budget_bytes: The budget for the whole step.
-        fixed_bytes: Weights and optimizer slots, part of every step.
-        optimizer: The optimizer that was counted, serialized.
-        plain: A `LargestBatch` without recomputation.
-        recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
-    """
-
-    budget_bytes: int
-    fixed_bytes: int
-    optimizer: Any
-    plain: LargestBatch
-    recomputed: LargestBatch | None
-
-
-# Words of an error or of standard error that mean so, in Python, C++ and TensorFlow.
-OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "ResourceExhausted")
-
-
-@dataclasses.dataclass(frozen=True)
-class Reply:
-    """What a child process answers to a job of any kind.
-
-    Attributes:
-        found: The measured fields of a `Measurement`, a `CasePredictions` or a `MaxBatchPrediction`.
-        error: The `TfgcError` that was raised in its place.
-        failure: Another error that was raised in its place, as one line.
-        out_of_memory: Whether that error says that memory ran out.
-    """
-
-    found: "dict[str, Any] | CasePredictions | MaxBatchPrediction | None" = None
-    error: TfgcError | None = None
-    failure: str = ""
-    out_of_memory: bool = False

@@ -1,15 +1,13 @@
-"""The plots of a report: memory over time, Pareto fronts, plans, predicted against measured peaks. No TensorFlow."""
+"""The plots of a report: memory over time, Pareto fronts, predicted against measured peaks. No TensorFlow."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from tfgc._records.front import FrontPoint
-from tfgc._records.measurement import Measurement, SegmentSummary, Study
-from tfgc._report import study_summary, study_tables
+from tfgc._records.measurement import Measurement, Study
+from tfgc._report import labels, plan_plot, study_summary, study_tables
 from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot
 from tfgc._units import format_bytes, format_percent
-
-_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 
 def of_study(study: Study) -> list[Plot]:
@@ -19,7 +17,7 @@ def of_study(study: Study) -> list[Plot]:
         memory(study),
         closer(study),
         front(study),
-        *(plan(of, name, parts) for name, parts in study_tables.plans(study)),
+        *(plan_plot.plan(of, name, parts) for name, parts in study_tables.plans(study)),
     ]
     return [plot for plot in drawn if plot is not None]
 
@@ -46,9 +44,9 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
     records = [r for r in records if r.timeline]
     if not records:
         return None
-    size, unit = _unit(max(count for r in records for _, count in r.timeline))
-    names = [_short(r.name) for r in records]
-    failed = [f"{_short(r.name)}: {r.status}" for r in study.records if r.status in ("oom", "failed")]
+    size, unit = labels.unit_of(max(count for r in records for _, count in r.timeline))
+    names = [labels.short(r.name) for r in records]
+    failed = [f"{labels.short(r.name)}: {r.status}" for r in study.records if r.status in ("oom", "failed")]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -70,11 +68,11 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
         axes.set_ylim(bottom=0)
         for label in failed:
             axes.plot([], [], " ", label=label)
-        _legend(figure, [*names, *failed])
+        labels.legend(figure, [*names, *failed])
 
     peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
     words = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Plot(study_summary.heading(study), title, words, draw, 2.2 + _height([*names, *failed]))
+    return Plot(study_summary.heading(study), title, words, draw, 2.2 + labels.height([*names, *failed]))
 
 
 def front(study: Study) -> Plot | None:
@@ -85,10 +83,12 @@ def front(study: Study) -> Plot | None:
     bought = [(choice.budget, choice.point) for choice in found.choices if choice.point is not None]
     missed = [choice.budget for choice in found.choices if choice.point is None]
     points = [*found.points, *found.others, *(point for _, point in bought)]
-    size, unit = _unit(max(point.peak_bytes for point in points))
+    size, unit = labels.unit_of(max(point.peak_bytes for point in points))
     work = "time" if found.unit == "s" else "flops"
-    names = ["least for each peak", *(f"budget {_short(budget, 14)}" for budget, _ in bought)]
-    names += [f"budget {_short(budget, 14)}: infeasible" for budget in missed] + [f"floor: {_short(found.floor_node)}"]
+    names = ["least for each peak", *(f"budget {labels.short(budget, 14)}" for budget, _ in bought)]
+    names += [f"budget {labels.short(budget, 14)}: infeasible" for budget in missed] + [
+        f"floor: {labels.short(found.floor_node)}"
+    ]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -102,7 +102,7 @@ def front(study: Study) -> Plot | None:
         for point in (found.points[0], found.points[-1], *found.others):
             box = {"facecolor": CARD, "edgecolor": "none", "pad": 0.5}
             style = {"ha": "center", "fontsize": 8, "color": INK, "bbox": box}
-            axes.annotate(_short(point.name, 16), at(point), (0, 6), textcoords="offset points", **style)
+            axes.annotate(labels.short(point.name, 16), at(point), (0, 6), textcoords="offset points", **style)
         for i, (_, point) in enumerate(bought):
             style = {"color": SERIES[1 + i % (len(SERIES) - 1)], "markersize": 9, "zorder": 4}
             axes.plot(*at(point), "*Pdv^X"[i % 6], label=names[1 + i], **style)
@@ -113,7 +113,7 @@ def front(study: Study) -> Plot | None:
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_ylim(top=axes.get_ylim()[1] + 0.08 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
-        _legend(figure, names)
+        labels.legend(figure, names)
 
     words = "; ".join(f"{format_bytes(point.peak_bytes)} at {format_percent(point.overhead)}" for point in found.points)
     chosen = "".join(
@@ -121,80 +121,7 @@ def front(study: Study) -> Plot | None:
         for budget, point in bought
     )
     words = f"Peak and overhead in % of plain {work}: {words}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
-    return Plot(study_summary.heading(study), "Least overhead for each peak", words, draw, 2.2 + _height(names))
-
-
-def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
-    """A plan along the network: its segments, what is stored, bytes."""
-    total = sum(part.nodes for part in parts) or 1
-    depth = max(map(_depth, parts))
-    known = [part for part in parts if part.stored_bytes is not None or part.inside_bytes is not None]
-    size, unit = _unit(max((max(p.stored_bytes or 0, p.inside_bytes or 0) for p in known), default=0))
-
-    def draw(figure: Any) -> None:
-        if known:
-            band, bars = figure.subplots(2, 1, sharex=True, height_ratios=[0.22 * depth + 0.2, 1.4])
-        else:
-            band = bars = figure.subplots()
-        _draw_band(band, parts, 0, total, 0)
-        band.set(ylim=(-depth, 0.02), yticks=[], xlim=(0, total))
-        band.grid(False)
-        band.spines[:].set_visible(False)
-        start = 0
-        for part in parts if known else ():
-            box = {"x": start, "width": part.nodes, "align": "edge"}
-            bars.bar(height=(part.inside_bytes or 0) / size, fill=False, edgecolor=MUTED, linewidth=0.9, **box)
-            colour = SERIES[0] if part.mode == "keep" else SERIES[1]
-            bars.bar(height=(part.stored_bytes or 0) / size, color=colour, edgecolor=CARD, linewidth=0.4, **box)
-            if part.stored_bytes is not None and part.nodes / total > 0.15:
-                style = {"ha": "center", "va": "bottom", "fontsize": 7.5, "color": INK}
-                bars.text(start + part.nodes / 2, part.stored_bytes / size, format_bytes(part.stored_bytes), **style)
-            start += part.nodes
-        if known:
-            bars.margins(y=0.12)
-            band.tick_params(bottom=False)
-            bars.set_ylabel(f"bytes ({unit})")
-        ends = f"{_short(parts[0].first, 18)} ... {_short(parts[-1].last, 18)}"
-        bars.set_xlabel(f"place along the network (nodes)\n{ends}")
-        _key(figure, bool(known), {part.mode for part in parts})
-
-    stored = [part.stored_bytes for part in parts if part.stored_bytes is not None]
-    kept = sum(part.mode == "keep" for part in parts)
-    words = f"{len(parts)} segments over {total} nodes, {kept} kept and {len(parts) - kept} recomputed"
-    words += f"; {format_bytes(sum(stored))} stored in all." if stored else "."
-    return Plot(of, f"Plan of {name}", words, draw, (2.4 if known else 1.2) + 0.22 * depth)
-
-
-def _draw_band(axes: Any, parts: Sequence[SegmentSummary], start: int, total: int, row: int) -> None:
-    """A block a segment; the segments of its replay are in the row below, to scale."""
-    for number, part in enumerate(parts, start=1):
-        kept = part.mode == "keep"
-        look = {"facecolor": SERIES[0] if kept else CARD, "edgecolor": CARD if kept else SERIES[1]}
-        axes.barh(-row - 0.48, part.nodes, 0.8, left=start, hatch=None if kept else "////", linewidth=0.8, **look)
-        if not kept:
-            axes.barh(-row - 0.48, part.nodes, 0.8, left=start, fill=False, edgecolor=SERIES[1], linewidth=0.8)
-        if part.nodes / total > 0.045:
-            box = None if kept else {"facecolor": CARD, "edgecolor": "none", "pad": 0.8}
-            style = {"color": CARD if kept else INK, "fontsize": 7.5, "bbox": box}
-            axes.text(start + part.nodes / 2, -row - 0.5, str(number), ha="center", va="center", **style)
-        if part.inner:
-            _draw_band(axes, part.inner, start, total, row + 1)
-        start += part.nodes
-
-
-def _key(figure: Any, known: bool, modes: set[str]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = []
-    if "keep" in modes:
-        handles.append(Patch(facecolor=SERIES[0], label="kept" + ", stored" * known))
-    if modes - {"keep"}:
-        handles.append(Patch(facecolor=CARD, edgecolor=SERIES[1], hatch="////", label="recomputed"))
-    if known and modes - {"keep"}:
-        handles.append(Patch(facecolor=SERIES[1], label="recomputed, stored"))
-    if known:
-        handles.append(Patch(facecolor="none", edgecolor=MUTED, label="inside, if kept whole"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=2)
+    return Plot(study_summary.heading(study), "Least overhead for each peak", words, draw, 2.2 + labels.height(names))
 
 
 def predicted(studies: Sequence[Study]) -> Plot | None:
@@ -207,8 +134,8 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
     if not known:
         return None
     most = max(max(pair) for _, pairs in known for pair in pairs)
-    size, unit = _unit(most)
-    names += [_short(name) for name, _ in known]
+    size, unit = labels.unit_of(most)
+    names += [labels.short(name) for name, _ in known]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -219,36 +146,9 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
             style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
             axes.plot(*zip(*((guess / size, peak / size) for guess, peak in pairs)), label=names[i + 2], **style)
         axes.set(xlabel=f"predicted peak ({unit})", ylabel=f"measured peak ({unit})", xlim=(0, end), ylim=(0, end))
-        _legend(figure, names)
+        labels.legend(figure, names)
 
     off = [abs(guess / peak - 1) for _, pairs in known for guess, peak in pairs]
     mean, worst = map(format_percent, (sum(off) / len(off), max(off)))
     words = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
-    return Plot("", "Predicted against measured peaks", words, draw, 2.6 + _height(names))
-
-
-def _legend(figure: Any, names: Sequence[str]) -> None:
-    figure.legend(loc="outside lower left", ncols=_columns(names), handlelength=2.2, columnspacing=1)
-
-
-def _columns(names: Sequence[str]) -> int:
-    """Two columns where they fit."""
-    return 2 if max(map(len, names)) <= 20 else 1
-
-
-def _height(names: Sequence[str]) -> float:
-    """The height of a legend in inches."""
-    return 0.17 * -(-len(names) // _columns(names))
-
-
-def _short(text: str, most: int = 20) -> str:
-    """The text, its middle left out where it would not fit."""
-    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-(most // 2 - 1) :]}"
-
-
-def _unit(count: float) -> tuple[float, str]:
-    return next(((size, name) for size, name in _STEPS if count >= size), _STEPS[-1])
-
-
-def _depth(part: SegmentSummary) -> int:
-    return 1 + max(map(_depth, part.inner), default=0)
+    return Plot("", "Predicted against measured peaks", words, draw, 2.6 + labels.height(names))

@@ -23,11 +23,11 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
     A Pareto front is joined with the measurements of the same network and batch size. Nothing is measured or
     trained. --json also writes the joined results, or prints them instead of a report.
     """
-    from tfgc._records import measurement
+    from tfgc._records import measurement, results_json
     from tfgc._report import html_page, study_tables
 
     kind = html_page.ending(output or _DEFAULT)
-    listed = [measurement.read(path) for path in files]
+    listed = [results_json.read(path) for path in files]
     if options.emit_json(measurement.Results(tuple(study_tables.joined(listed)), options.this_command()), json_path):
         return
     html_page.require(kind)
