@@ -111,10 +111,9 @@ def _row(study: Study, which: int) -> list[str]:
 
 
 def _published(study: Study, system: str, which: int) -> str:
-    share, times = (study.published.get(f"{system}_{what}") for what in ("share", "times"))
-    if share is None:
+    if f"{system}_share" not in study.published:
         return "" if which else f"{study.published[f'{system}_mb']:,.0f} MB"
-    return _figures.text((share, times), which)
+    return _figures.text((study.published[f"{system}_share"], study.published[f"{system}_times"]), which)
 
 
 def _less(studies: list[Study], which: int) -> str:
