@@ -17,7 +17,7 @@ from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._costs import gradient_graphs, tensor_lists
 from tfgc._errors import one_line
 from tfgc._framework import graph_building, keras_models
-from tfgc._pure import side_effects
+from tfgc._pure import obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
 
 _READ: dict[Hashable, tuple[gradient_graphs.Footprint, dict[str, Any]]] = {}
@@ -162,7 +162,7 @@ def _read(
         with tf.GradientTape() as tape:
             tape.watch(sources)
             outputs, losses, variables, trainable = side_effects.symbolic(call, tape)
-        obstacle = side_effects.obstacle(graph, _UNCOUNTED)
+        obstacle = obstacles.obstacle(graph, _UNCOUNTED)
         targets = [t for t in [*outputs, *losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)

@@ -8,7 +8,6 @@ are three numbers: the counter that it skipped to.
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -24,9 +23,8 @@ TYPES = frozenset(
 SHARE = 1 / 16
 
 
-def too_large(graph: Any, share: float = SHARE) -> tf.Operation | None:
-    """The operation that draws most in a graph, if the draws are more than a share of all it computes; else None."""
-    operations = graph.get_operations()
+def too_large(operations: Sequence[tf.Operation], share: float = SHARE) -> tf.Operation | None:
+    """The operation that draws most, if the draws are more than a share of all that is computed; else None."""
     draws = [op for op in operations if op.type in TYPES]
     if not draws:
         return None

@@ -12,39 +12,9 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
-from tfgc._pure import inner_functions, python_random, random_draws
+from tfgc._pure import inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
-
-# Stateful by TensorFlow's declaration, yet running them twice is harmless.
-_REPEATABLE = frozenset(
-    [
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VarHandleOp",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "Placeholder",
-        "StatefulPartitionedCall",
-        "If",
-        "While",
-        "Case",
-        "For",
-        "Assert",
-        "PrintV2",
-        "StringFormat",
-        "LookupTableSizeV2",
-        "HashTableV2",
-        "LookupTableFindV2",
-        "Empty",
-        "CheckNumerics",
-        "CheckNumericsV2",
-        "CudnnRNN",
-        "CudnnRNNV2",
-        "CudnnRNNV3",
-    ]
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +71,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         unread=trace.unread,
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         chooses=chooses,
-        obstacle=trace.obstacle or obstacle(graph),
+        obstacle=trace.obstacle or obstacles.obstacle(graph),
     )
 
 
@@ -168,26 +138,3 @@ def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, list[tf.Tensor],
     with Scope(None, stand_in) as scope, inner_functions.inlined():
         result = fn()
     return result, list(scope.losses), standing, trainable
-
-
-def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
-    """Name the first op that gives another result or effect when run again.
-
-    What random operations draw can be stored, if that is no more than a share of what the graph computes.
-    """
-    for op in graph.get_operations():
-        if op.op_def.is_stateful and op.type not in _REPEATABLE | random_draws.TYPES:
-            return _remedy(op.type, op.name)
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
-            if node.op not in _REPEATABLE and private_api.is_stateful(node.op):
-                return _remedy(node.op, node.name)
-    large = random_draws.too_large(graph, share)
-    return None if large is None else f"{_remedy(large.type, large.name)}: what it draws is too large to be stored"
-
-
-def _remedy(op_type: str, name: str) -> str:
-    return (
-        f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
-        "(`self.add_weight`) to let tfgc recompute it"
-    )

@@ -1,0 +1,96 @@
+"""Operations that give another result, or have another effect, when they run again."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import private_api
+from tfgc._pure import random_draws
+
+# Stateful by TensorFlow's declaration, yet running them twice is harmless.
+_REPEATABLE = frozenset(
+    [
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarHandleOp",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "Placeholder",
+        "StatefulPartitionedCall",
+        "If",
+        "While",
+        "Case",
+        "For",
+        "Assert",
+        "PrintV2",
+        "StringFormat",
+        "LookupTableSizeV2",
+        "HashTableV2",
+        "LookupTableFindV2",
+        "Empty",
+        "CheckNumerics",
+        "CheckNumericsV2",
+        "CudnnRNN",
+        "CudnnRNNV2",
+        "CudnnRNNV3",
+    ]
+)
+
+
+def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
+    """Name the first op that gives another result or effect when run again.
+
+    What random operations draw can be stored, if that is no more than a share of what the graph computes.
+    """
+    return among(graph.get_operations(), in_functions(graph).values(), share)
+
+
+def among(operations: Sequence[tf.Operation], called: Iterable[str], share: float = random_draws.SHARE) -> str | None:
+    """The same for some operations of a graph, with the obstacles of the functions that they call."""
+    for op in operations:
+        if writes(op):
+            return _remedy(op.type, op.name)
+    for found in called:
+        return found
+    large = random_draws.too_large(operations, share)
+    return None if large is None else f"{_remedy(large.type, large.name)}: what it draws is too large to be stored"
+
+
+def writes(op: tf.Operation) -> bool:
+    """Whether an operation has an effect besides its outputs, so that it runs even if nothing reads these."""
+    return op.op_def.is_stateful and op.type not in _REPEATABLE | random_draws.TYPES
+
+
+def in_functions(graph: Any) -> dict[str, str]:
+    """The first obstacle in each function of a graph's branches and loops, and in what it calls, by its name."""
+    functions = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function}
+    found: dict[str, str] = {}
+    for name, nodes in functions.items():
+        for node in nodes:
+            if node.op not in _REPEATABLE and private_api.is_stateful(node.op):
+                found.setdefault(name, _remedy(node.op, node.name))
+    while True:
+        callers = {
+            name: found[called]
+            for name, nodes in functions.items()
+            for called in (called for node in nodes for called in functions_called(node))
+            if called in found and name not in found
+        }
+        if not callers:
+            return found
+        found.update(callers)
+
+
+def functions_called(node: Any) -> list[str]:
+    """The functions of branches and loops that a node runs, by name."""
+    values = node.attr.values()
+    return [f.name for value in values for f in (value.func, *value.list.func) if f.name]
+
+
+def _remedy(op_type: str, name: str) -> str:
+    return (
+        f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
+        "(`self.add_weight`) to let tfgc recompute it"
+    )
