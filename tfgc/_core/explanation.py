@@ -65,7 +65,9 @@ def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
 
 def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:
     """How much of the peak is stored, and how much the running segment needs."""
-    index = next(i for i, segment in enumerate(segments) if outlook.node in segment.nodes)
+    index = next((i for i, segment in enumerate(segments) if outlook.node in segment.nodes), None)
+    if index is None:  # between the calls of a plan of calls
+        return
     end = index if outlook.phase == "forward" else index + 1
     stored = sum(segment.stored_bytes or 0 for segment in segments[:end])
     if not end:

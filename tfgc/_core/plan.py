@@ -9,18 +9,18 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self, TypeAlias
 
-from tfgc._core import explanation
+from tfgc._core import explanation, plan_data
 from tfgc._core.graph import Graph
-from tfgc._core.segments import Outlook, Segment, Segmentation
+from tfgc._core.segments import Segment, Segmentation
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
 # Positions of start and end, and a mode or the pieces of the replay
 Piece: TypeAlias = tuple[int, int, "str | Sequence[Piece]"]
 _FORMAT = "tfgc-plan"
-_VERSION = 1
+_VERSION = 2  # Of plans of calls; those of nodes are written as the first version, which knows no others.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Plan(Segmentation):
         model: A line for each node of the model that it was made for.
         batch_size: The batch size that its bytes are for; None: for one sample.
         outlook: Its `Outlook`; None where sizes are unknown.
+        calls: Whether its segments are calls of layers, as in a subclassed model, and not nodes of a graph.
+        parts: Functional models inside that run by plans of their own, in a plan of calls: plans by layer name.
 
     Example:
         >>> import keras, tfgc
@@ -78,7 +80,12 @@ class Plan(Segmentation):
 
     def check(self, graph: Graph) -> None:
         """Raise `PlanMismatchError` unless this is a plan for `graph`."""
-        here = graph.once(describe)
+        self.check_model(graph.once(describe))
+        _check_cover(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
+
+    def check_model(self, here: Sequence[str]) -> None:
+        """Raise `PlanMismatchError` unless the model that this was made for is one of these lines."""
+        unit = "layers" if self.calls else "nodes"
         for mine, theirs in zip(sorted(self.model), sorted(here)):
             if mine != theirs:
                 raise PlanMismatchError(
@@ -87,10 +94,9 @@ class Plan(Segmentation):
                 )
         if len(self.model) != len(here):
             raise PlanMismatchError(
-                f"this plan (strategy {self.strategy!r}) was made for a model of {len(self.model)} nodes, "
+                f"this plan (strategy {self.strategy!r}) was made for a model of {len(self.model)} {unit}, "
                 f"this one has {len(here)}. Make a plan for this model with tfgc.plan(model)."
             )
-        _check_cover(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
     def explain(self) -> str:
         """Explain for each segment what is stored, what is run again, why, and what that costs."""
@@ -98,7 +104,8 @@ class Plan(Segmentation):
 
     def to_json(self) -> str:
         """The plan as JSON, to be saved beside the model."""
-        data = {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint, **dataclasses.asdict(self)}
+        version = _VERSION if self.calls else 1
+        data = {"format": _FORMAT, "version": version, "fingerprint": self.fingerprint, **plan_data.plain(self)}
         return json.dumps(data, indent=1)
 
     @classmethod
@@ -118,7 +125,7 @@ class Plan(Segmentation):
                     f"the plan is of version {version}, this tfgc reads up to {_VERSION}: upgrade tfgc or plan again"
                 )
             fingerprint = data.pop("fingerprint")
-            plan = _revived(data)
+            plan = plan_data.revived(cls, data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TfgcError(f"not a plan file, or a damaged one: {error}; make it again with tfgc.plan") from error
         if plan.fingerprint != fingerprint:
@@ -184,13 +191,3 @@ def _check_cover(graph: Graph, segments: Iterable[Segment], names: Sequence[str]
     missing = [name for name in names if name in left]
     if missing:
         raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {missing[0]!r}")
-
-
-def _revived(data: Mapping[str, Any]) -> Plan:
-    """The plan, with its inner plans, that `dataclasses.asdict` turned into `data`."""
-    segments = []
-    for fields in data["segments"]:
-        inner = None if fields.get("inner") is None else _revived(fields["inner"])
-        segments.append(Segment(**{**fields, "nodes": tuple(fields["nodes"]), "inner": inner}))
-    outlook = None if data.get("outlook") is None else Outlook(**data["outlook"])
-    return Plan(**{**data, "segments": tuple(segments), "model": tuple(data["model"]), "outlook": outlook})

@@ -1,7 +1,7 @@
 """What a plan consists of: its segments, and what it promises. Plain data."""
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Optional, Self
 
 from tfgc._errors import OptionError
 
@@ -114,8 +114,16 @@ class Segmentation:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch_size: int | None = None
     outlook: Outlook | None = None
+    calls: bool = False
+    parts: dict[str, Self] = dataclasses.field(default_factory=dict)
 
     @property
     def is_nested(self) -> bool:
         """Whether a replay is itself split into segments."""
         return any(segment.inner is not None for segment in self.segments)
+
+    @property
+    def recomputed_layers(self) -> list[str]:
+        """In a plan of calls the layers that are recomputed as a whole, by name."""
+        names = (name for segment in self.segments if segment.mode == "recompute" for name in segment.nodes)
+        return list(dict.fromkeys(name.partition(":")[0] for name in names))

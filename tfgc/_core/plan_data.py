@@ -1,0 +1,31 @@
+"""Plans as the dictionaries and lists that JSON knows, and back."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from tfgc._core.segments import Outlook, Segment, Segmentation
+
+PlanType = TypeVar("PlanType", bound=Segmentation)
+
+
+def plain(plan: Segmentation) -> dict[str, Any]:
+    """A plan as plain data; only a plan of calls has more than the first version of the format."""
+    data = dataclasses.asdict(plan)
+    for fields, segment in zip(data["segments"], plan.segments):
+        fields["inner"] = None if segment.inner is None else plain(segment.inner)
+    if plan.calls:
+        return {**data, "parts": {name: plain(part) for name, part in plan.parts.items()}}
+    return {name: value for name, value in data.items() if name not in ("calls", "parts")}
+
+
+def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
+    """The plan, with its inner plans, that `dataclasses.asdict` turned into `data`."""
+    segments = []
+    for fields in data["segments"]:
+        inner = None if fields.get("inner") is None else revived(kind, fields["inner"])
+        segments.append(Segment(**{**fields, "nodes": tuple(fields["nodes"]), "inner": inner}))
+    outlook = None if data.get("outlook") is None else Outlook(**data["outlook"])
+    parts = {name: revived(kind, part) for name, part in data.get("parts", {}).items()}
+    made = {"segments": tuple(segments), "model": tuple(data["model"]), "outlook": outlook, "parts": parts}
+    return kind(**{**data, **made})
