@@ -1,5 +1,6 @@
 """How Keras stores functional graphs, and what its layers keep about their calls."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,12 +13,13 @@ from tfgc._framework.versions import attribute
 try:
     from keras.src.models.functional import Functional, operation_fn, unpack_singleton
     from keras.src.models.sequential import Sequential
+    from keras.src.utils.naming import to_snake_case
 except ImportError as error:
     raise versions.unsupported(error) from error
 
 __all__ = [
-    "FunctionalGraph", "call_with_training", "forget_loss", "functional_graph", "layers_inside", "maker_of_loss",
-    "node_lists", "own_attributes", "runs_graph", "unpack_singleton",
+    "FunctionalGraph", "base_name", "call_with_training", "forget_loss", "functional_graph", "held_layers",
+    "layers_inside", "maker_of_loss", "node_lists", "own_attributes", "own_weights", "runs_graph", "unpack_singleton",
 ]  # fmt: skip
 
 # What differs between layers that do the same: their names, and what Keras records about their calls.
@@ -94,6 +96,22 @@ class FunctionalGraph:
 def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
     """A layer and all layers in it, at any depth."""
     return list(attribute(layer, "_flatten_layers")())
+
+
+def held_layers(layer: keras.Layer) -> list[keras.Layer]:
+    """The layers that a layer holds directly, in the order in which its code made them its own."""
+    return list(attribute(layer, "_layers"))
+
+
+def own_weights(layer: keras.Layer) -> list[keras.Variable]:
+    """The weights of a layer, without those of layers in it."""
+    return [*attribute(layer, "_trainable_variables"), *attribute(layer, "_non_trainable_variables")]
+
+
+def base_name(layer: keras.Layer) -> str:
+    """The name that a layer was given; where Keras made the name, without its number, which differs each time."""
+    made = to_snake_case(type(layer).__name__)
+    return made if re.fullmatch(rf"{re.escape(made)}(_\d+)?", layer.name) else layer.name
 
 
 def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:

@@ -1,0 +1,1 @@
+"""Plans for any Keras model, by the calls of its layers."""

@@ -1,0 +1,126 @@
+"""Plans by calls for one model and one batch: what the search found, as `Plan`s."""
+
+import functools
+from typing import Any
+
+import keras
+
+from tfgc._calls import descriptions, names, options, reading, tracing
+from tfgc._calls.choice import Judged, Search
+from tfgc._calls.options import Option
+from tfgc._calls.replays import Piece
+from tfgc._calls.simulation import Simulator
+from tfgc._core.plan import Plan
+from tfgc._errors import InfeasibleBudgetError, NotReplayableWarning, UnsupportedModelError, warn
+from tfgc._simulate.simulator import Prediction
+
+STRATEGY = "calls"
+
+
+class CallPlans:
+    """Plans by calls.
+
+    Args:
+        model: Any `keras.Model`.
+        example: A batch, as for `tracing.trace`.
+    """
+
+    def __init__(self, model: keras.Model, example: Any) -> None:
+        self._model = model
+        self._batch_size = tracing.batch_size(example)
+        self._step = reading.read(tracing.trace(model, example))
+        if not any(isinstance(call.layer, keras.Layer) for call in self._step.root.within()):
+            raise UnsupportedModelError(f"{model.name!r} calls no layers, so there is nothing to recompute")
+        self._simulator = Simulator(self._step)
+        layers = names.layers_by_name(model)
+        self._names = descriptions.call_names(self._step.root, layers, model.name)
+        self._options = options.whole_layers(self._step, layers)
+        self._lines = names.describe(model)
+        self._weights = [v.value.dtype.size * (v.value.shape.num_elements() or 0) for v in model.variables]
+        self._allocations: dict[tuple[Piece, ...], int] = {}
+
+    @functools.cached_property
+    def _search(self) -> Search:
+        self._warn_of_obstacles()
+        return Search(self._simulator, self._options)
+
+    @functools.cached_property
+    def _front(self) -> list[Judged]:
+        return self._search.front()
+
+    def least(self) -> Plan:
+        """The plan of least peak."""
+        return self._plan(self._search.least())
+
+    def front(self) -> list[Plan]:
+        """The Pareto front, from the least peak to the plain step."""
+        return [self._plan(judged) for judged in self._front]
+
+    def fitting(self, total: int, fixed: int) -> Plan:
+        """The plan of least work whose whole step, of which `fixed` bytes are there all the time, fits in `total`.
+
+        Raises:
+            InfeasibleBudgetError: If there is none; it names the least budget that works, and the call that sets it.
+        """
+        for judged in reversed(self._front):
+            if self._needed(judged) + fixed <= total:
+                return self._plan(judged)
+        least = min(self._front, key=self._needed)
+        raise InfeasibleBudgetError(total, self._needed(least) + fixed, self._names[least.outcome.owner])
+
+    def plain_bytes(self, fixed: int) -> int:
+        """What the plain step needs."""
+        return self._needed(self._search.plain) + fixed
+
+    def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
+        """What a step by a plan of this model needs; by none, the plain step."""
+        pieces = options.pieces_of([] if plan is None else self._chosen(plan))
+        outcome = self._simulator.outcome(pieces)
+        again = {piece[0] for piece in pieces}
+        named = [(call, name) for call, name in self._names.items() if call is not self._step.root]
+        return Prediction(
+            peak_bytes=outcome.peak_bytes + fixed,
+            activation_bytes=self._simulator.activation_bytes(pieces),
+            node=self._names[outcome.owner],
+            phase=outcome.phase,
+            work=self._step.work + outcome.work,
+            plain_work=self._step.work,
+            unit="flop",
+            runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
+            timeline=tuple((float(w), count, self._names[call]) for w, count, call in self._simulator.timeline(pieces)),
+            fixed_bytes=fixed,
+            allocated_bytes=self._allocated(pieces) + fixed,
+        )
+
+    def _chosen(self, plan: Plan) -> list[Option]:
+        plan.check_model(self._lines)
+        wanted = plan.recomputed_layers
+        return [option for option in self._options if option.plan is None and option.name in wanted]
+
+    def _needed(self, judged: Judged) -> int:
+        """The larger of what buffers need and what the allocator hands out."""
+        return max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
+
+    def _allocated(self, pieces: list[Piece]) -> int:
+        key = tuple(pieces)
+        if key not in self._allocations:
+            self._allocations[key] = self._simulator.allocated_bytes(pieces, self._weights)
+        return self._allocations[key]
+
+    def _plan(self, judged: Judged) -> Plan:
+        return Plan(
+            segments=descriptions.segments(self._simulator, judged.choice, self._names),
+            strategy=STRATEGY,
+            model=self._lines,
+            batch_size=self._batch_size,
+            outlook=descriptions.outlook(self._step, judged.outcome, self._search.plain.outcome, self._names),
+            calls=True,
+        )
+
+    def _warn_of_obstacles(self) -> None:
+        """Name the innermost calls that cannot be run twice."""
+        obstacles = self._step.obstacles
+        for call, obstacle in obstacles.items():
+            if call.parent is not None and not any(child in obstacles for child in call.children):
+                message = f"{self._names[call]!r}, and what holds it, cannot be run twice and is kept: {obstacle}."
+                warn(message, NotReplayableWarning)

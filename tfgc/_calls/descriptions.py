@@ -1,0 +1,122 @@
+"""A choice as the segments and the outlook of a plan."""
+
+from collections.abc import Iterator, Mapping
+
+import keras
+
+from tfgc._calls import sweep
+from tfgc._calls.options import Choice, pieces_of
+from tfgc._calls.simulation import Outcome, Simulator
+from tfgc._calls.step import Step
+from tfgc._calls.tree import Call
+from tfgc._core.segments import Outlook, Segment
+
+
+def call_names(root: Call, layers: Mapping[str, keras.Layer], whole: str) -> dict[Call, str]:
+    """A name for each call: that of its layer, with a number from its second call on.
+
+    What has no name of its own is called as what is around it, the step itself as `whole`.
+    """
+    path, count = {id(layer): name for name, layer in layers.items()}, dict[str, int]()
+    found = {}
+    for call in root.within():
+        name = path.get(id(call.layer))
+        if name is None:
+            found[call] = whole if call.parent is None else found[call.parent]
+            continue
+        number = count[name] = count.get(name, -1) + 1
+        found[call] = f"{name}:{number}" if number else name
+    return found
+
+
+def segments(simulator: Simulator, choice: Choice, names: Mapping[Call, str]) -> tuple[Segment, ...]:
+    """The recomputed calls, and what is kept between them, in the order in which they run."""
+    return tuple(_Segments(simulator, choice, names).made())
+
+
+class _Segments:
+    """The segments of one choice."""
+
+    def __init__(self, simulator: Simulator, choice: Choice, names: Mapping[Call, str]) -> None:
+        self._simulator, self._step, self._names = simulator, simulator.step, names
+        pieces = pieces_of(choice)
+        self._again = {call for piece in pieces for call in piece}
+        self._parts = {call for option in choice if option.plan is not None for call in option.calls}
+        self._holders = {outer for call in self._again | self._parts for outer in call.ancestors()}
+        self._held: set[int] = set()
+
+    def made(self) -> Iterator[Segment]:
+        """The segments."""
+        kept: list[Call] = []
+        for call in self._largest(self._step.root):
+            if call not in self._again and call not in self._parts:
+                kept.append(call)
+                continue
+            yield from self._kept(kept)
+            kept = []
+            yield from self._recomputed(call) if call in self._again else self._kept([call])
+        yield from self._kept(kept)
+
+    def _largest(self, call: Call) -> Iterator[Call]:
+        """The largest calls in which nothing is recomputed, or that are recomputed as a whole."""
+        for child in call.children:
+            if child in self._holders and child not in self._parts:
+                yield from self._largest(child)
+            elif self._names[child] != self._names[call]:
+                yield child
+
+    def _recomputed(self, call: Call) -> Iterator[Segment]:
+        replay = self._simulator.replay((call,))
+        stored = sum(self._step.sizes[b] for b in replay.inputs - self._held)
+        self._held |= replay.inputs
+        inside = sweep.kept_inside(self._step, call)
+        yield Segment((self._names[call],), "recompute", 1, False, None, stored, inside, stored, replay.work)
+
+    def _kept(self, calls: list[Call]) -> Iterator[Segment]:
+        if not calls:
+            return
+        made = {b for call in calls for i in self._step.spans[call] for b in self._step.operations[i].makes}
+        inside = sum(self._step.sizes[b] for b in made & self._step.kept - self._held)
+        self._held |= made & self._step.kept
+        replays = [self._simulator.replay((call,)) for call in calls]
+        inputs = sum(self._step.sizes[b] for b in set().union(*(r.inputs for r in replays)) - self._held)
+        obstacle = next((self._step.obstacles[call] for call in calls if call in self._step.obstacles), None)
+        work = sum(replay.work for replay in replays)
+        names = tuple(self._names[call] for call in calls)
+        yield Segment(names, "keep", 1, False, None, inside, inside, inputs, work, obstacle)
+
+
+def outlook(step: Step, outcome: Outcome, plain: Outcome, names: Mapping[Call, str]) -> Outlook:
+    """What a choice promises."""
+    floor, at = max(((_alone(step, i), i) for i in range(len(step.operations))), default=(0, 0))
+    return Outlook(
+        peak_bytes=outcome.peak_bytes,
+        node=names[outcome.owner],
+        phase=outcome.phase,
+        plain_bytes=plain.peak_bytes,
+        floor_bytes=floor,
+        floor_node=names[step.operations[at].owner],
+        overhead=outcome.work / max(step.work, 1),
+        least_overhead=_least_work(step, outcome.peak_bytes) / max(step.work, 1),
+        unit="flop",
+        whole_step=True,
+    )
+
+
+def _alone(step: Step, i: int) -> int:
+    """Bytes of what an operation reads and makes."""
+    operation = step.operations[i]
+    made = 0 if operation.in_place else sum(step.sizes[b] for b in operation.makes)
+    return sum(step.sizes[b] for b in set(operation.reads)) + made
+
+
+def _least_work(step: Step, peak: int) -> float:
+    """Work that any plan of this peak repeats: what is kept beyond it is made again, the cheapest bytes first."""
+    excess, least = sum(step.sizes[b] for b in step.kept) - peak, 0.0
+    costs = [(step.operations[step.makers[b]].work / step.sizes[b], step.sizes[b]) for b in step.kept if step.sizes[b]]
+    for work_per_byte, size in sorted(costs):
+        if excess <= 0:
+            break
+        least += work_per_byte * min(size, excess)
+        excess -= size
+    return least

@@ -1,0 +1,82 @@
+"""What can be recomputed of a step: layers, each in all its calls, and functional parts by plans of their own."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import keras
+
+from tfgc._calls.replays import Piece
+from tfgc._calls.step import Step
+from tfgc._calls.tree import Call
+from tfgc._core.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Option:
+    """One thing that a plan may do with a layer.
+
+    Attributes:
+        layer: The layer.
+        name: Its name.
+        plan: A plan of segments, where the layer is a functional model; None to recompute the layer as a whole.
+        calls: The calls of the layer that this changes.
+        pieces: What is recomputed then.
+    """
+
+    layer: keras.Layer
+    name: str
+    plan: Plan | None
+    calls: tuple[Call, ...]
+    pieces: tuple[Piece, ...]
+
+
+Choice: TypeAlias = frozenset[Option]
+
+
+def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
+    """An option for each named layer that can be run twice and has gradients, in the order of calls.
+
+    `layer.call` serves all calls of a layer, so that one call that must not be run twice rules the layer out. Calls
+    with `training=False` run as they are.
+    """
+    path = {id(layer): name for name, layer in names.items()}
+    found = []
+    for layer, calls in calls_by_layer(step).items():
+        trained = tuple(call for call in calls if call.training is not False and call in step.late_of)
+        obstacle = any(call in step.obstacles for call in calls)
+        # The dropout masks of a cell belong to its RNN.
+        if id(layer) in path and trained and not obstacle and not hasattr(layer, "reset_dropout_mask"):
+            found.append(Option(layer, path[id(layer)], None, trained, tuple((call,) for call in trained)))
+    return found
+
+
+def calls_by_layer(step: Step) -> dict[keras.Layer, list[Call]]:
+    """The calls of each layer of a step."""
+    found: dict[keras.Layer, list[Call]] = {}
+    for call in step.root.within():
+        if isinstance(call.layer, keras.Layer):
+            found.setdefault(call.layer, []).append(call)
+    return found
+
+
+def pieces_of(choice: Iterable[Option]) -> list[Piece]:
+    """What is recomputed by a choice: where a chosen layer is inside another, the outer one counts."""
+    outermost = _outermost(choice)
+    return [piece for option in outermost for piece in option.pieces if not _covered(piece, option, outermost)]
+
+
+def reduced(choice: Iterable[Option]) -> Choice:
+    """The same choice without the layers that are inside other chosen ones in all their calls."""
+    return frozenset(_outermost(choice))
+
+
+def _outermost(choice: Iterable[Option]) -> list[Option]:
+    options = sorted(choice, key=lambda option: option.calls[0].first)
+    return [option for option in options if not all(_covered((call,), option, options) for call in option.calls)]
+
+
+def _covered(piece: Piece, option: Option, options: Sequence[Option]) -> bool:
+    """Whether a piece runs inside of what another option changes."""
+    calls = {call for other in options if other is not option for call in other.calls}
+    return any(call in calls for call in piece[0].ancestors())

@@ -1,0 +1,138 @@
+"""The order in which a step with recomputed pieces runs.
+
+The forward pass runs as it was traced. In the backward pass a recomputed piece runs again as soon as all its upstream
+gradients are there, and all gradients of the piece that ran again before it: replays do not overlap.
+
+Buffers of a replay have numbers of their own: those of the first run, plus the number of all buffers times one more
+than the number of the piece.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from tfgc._calls.replays import Piece, Replay, replay
+from tfgc._calls.step import Step
+
+# One run of an operation: its number, the buffers that it reads and makes, and whether it is a second run.
+Run: TypeAlias = tuple[int, Sequence[int], Sequence[int], bool]
+
+
+class Orders:
+    """Puts the operations of one step into order, for any pieces."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._pieces: dict[Piece, _Numbered] = {}
+        self._after: dict[int, list[int]] = {}
+        self._waiting: dict[int, int] = {}
+        for stretch in self._stretches():
+            here = set(stretch)
+            for i in stretch:
+                before = [other for other in step.operations[i].waits if other in here]
+                self._waiting[i] = len(before)
+                for other in before:
+                    self._after.setdefault(other, []).append(i)
+
+    def replay(self, piece: Piece) -> Replay:
+        """The second run of a piece, worked out once."""
+        return self._numbered(piece).replay
+
+    def runs(self, pieces: Sequence[Piece]) -> list[Run]:
+        """All operations in order, those that run again included."""
+        numbered = [self._numbered(piece) for piece in pieces]
+        for_all = {buffer: copy for piece in numbered for buffer, copy in piece.for_all.items()}
+        at = {i: k for k, piece in enumerate(numbered) for i in piece.replay.late}
+        made: list[Run] = []
+        begun: set[int] = set()
+        stretch: list[int] = []
+
+        def backward() -> None:
+            for turn in self._sorted(stretch, numbered, at):
+                if turn < 0 and turn not in begun:
+                    begun.add(turn)
+                    made.extend(numbered[-1 - turn].runs)
+                elif turn >= 0:
+                    operation = self._step.operations[turn]
+                    own = numbered[at[turn]].for_own if turn in at else {}
+                    reads = [own.get(buffer) or for_all.get(buffer, buffer) for buffer in operation.reads]
+                    made.append((turn, reads, operation.makes, False))
+            stretch.clear()
+
+        for i, operation in enumerate(self._step.operations):
+            if operation.late:
+                stretch.append(i)
+            else:
+                if stretch:
+                    backward()
+                made.append((i, operation.reads, operation.makes, False))
+        backward()
+        return made
+
+    def _numbered(self, piece: Piece) -> "_Numbered":
+        if piece not in self._pieces:
+            self._pieces[piece] = _Numbered(self._step, piece, len(self._step.sizes) * (len(self._pieces) + 1))
+        return self._pieces[piece]
+
+    def _stretches(self) -> Iterator[list[int]]:
+        """The late operations between two early ones."""
+        stretch: list[int] = []
+        for i, operation in enumerate(self._step.operations):
+            if operation.late:
+                stretch.append(i)
+            elif stretch:
+                yield stretch
+                stretch = []
+        if stretch:
+            yield stretch
+
+    def _sorted(self, stretch: Sequence[int], pieces: Sequence["_Numbered"], at: dict[int, int]) -> Iterator[int]:
+        """Late operations and, as -1 - k, the start of the k-th replay, in an order that obeys what each waits for."""
+        here = set(stretch)
+        left = {i: self._waiting[i] + (i in at) for i in stretch}
+        starts = {
+            k: max((i for i in pieces[k].replay.upstream if i in here), default=stretch[0] - 1) + 0.5
+            for k in dict.fromkeys(at[i] for i in stretch if i in at)
+        }
+        also: dict[int, list[int]] = {}
+        before: list[int] = []
+        for k in sorted(starts, key=lambda k: (starts[k], k)):
+            waits = {*before, *(i for i in pieces[k].replay.upstream if i in here)}
+            left[-1 - k] = len(waits)
+            for i in waits:
+                also.setdefault(i, []).append(-1 - k)
+            before = [i for i in pieces[k].replay.late if i in here]
+            also[-1 - k] = before
+        keys = {i: float(i) for i in stretch} | {-1 - k: key for k, key in starts.items()}
+        ready = [(keys[i], i) for i, count in left.items() if not count]
+        heapq.heapify(ready)
+        while ready:
+            _, turn = heapq.heappop(ready)
+            yield turn
+            for other in (*self._after.get(turn, ()), *also.get(turn, ())):
+                left[other] -= 1
+                if not left[other]:
+                    heapq.heappush(ready, (keys[other], other))
+        # What waits for itself, through a piece whose backward pass feeds its own upstream, runs as it was traced.
+        yield from sorted((i for i, count in left.items() if count > 0), key=lambda i: keys[i])
+
+
+class _Numbered:
+    """A piece, with the numbers of the buffers of its second run.
+
+    Attributes:
+        replay: Its `Replay`.
+        runs: What runs again.
+        for_own, for_all: Which copies its own backward pass, and all others, read in place of buffers of the first run.
+    """
+
+    def __init__(self, step: Step, piece: Piece, offset: int) -> None:
+        self.replay = replay(step, piece)
+        inside = self.replay.early
+        self.runs: list[Run] = []
+        for i in self.replay.runs:
+            operation = step.operations[i]
+            reads = [b + offset if step.makers[b] in inside else b for b in operation.reads]
+            self.runs.append((i, reads, [b + offset for b in operation.makes], True))
+        self.for_own = {b: b + offset for b in self.replay.leaves}
+        self.for_all = {b: b + offset for b in self.replay.remade - self.replay.leaves}

@@ -1,0 +1,112 @@
+"""Run a step symbolically and note which calls, at any depth, made which operations, and which are gradients."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._calls.tree import Call
+from tfgc._framework import graph_building, isolated_traces, keras_models, private_api
+from tfgc._pure import inner_functions
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """The graph of a training step.
+
+    Attributes:
+        graph: The graph; nothing in it is ever run.
+        root: The `Call` that stands for the step itself, around all others.
+        gradients: Ranges of operations (first, behind the last) that tapes made.
+        wanted: The gradients that the step asks for.
+        results: What else it returns.
+        batch: What stands for the batch.
+        owned: Stand-ins of the Keras variables, by id: a replay handles what is written to these.
+    """
+
+    graph: Any
+    root: Call
+    gradients: list[tuple[int, int]]
+    wanted: list[tf.Tensor]
+    results: list[tf.Tensor]
+    batch: list[tf.Tensor]
+    owned: frozenset[int]
+
+
+def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
+    graph = graph_building.scratch_graph("step")
+    recorder = _Recorder(graph)
+    seen = isolated_traces.watched(graph, recorder.call, recorder.gradient)
+    with graph.as_default(), inner_functions.inlined(), seen:
+        made, batch = step()
+    recorder.root.last = len(graph.get_operations())
+    handles = {id(handle) for handle in map(_handle, _variables(model)) if handle is not None}
+    return Trace(
+        graph=graph,
+        root=recorder.root,
+        gradients=recorder.gradients,
+        wanted=recorder.wanted,
+        results=[t for t in _tensors(made) if t.graph is graph],
+        batch=[t for t in batch if t is not None],
+        owned=frozenset(id(inner) for outer, inner in graph.captures if id(outer) in handles),
+    )
+
+
+class _Recorder:
+    """Notes calls and gradients while a step is traced."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self.root = Call(None, None, 0)
+        self._stack = [self.root]
+        self.gradients: list[tuple[int, int]] = []
+        self.wanted: list[tf.Tensor] = []
+
+    def _count(self) -> int:
+        return len(self._graph.get_operations())
+
+    def call(self, operation: Any, run: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run a call, as one inside of the call that runs now."""
+        layer = isinstance(operation, keras.Layer)
+        scope = self._graph.get_name_scope() if layer else None
+        training = kwargs.get("training", (private_api.call_context() or {}).get("training"))
+        call = Call(operation, self._stack[-1], self._count(), scope=scope, training=training)
+        self._stack[-1].children.append(call)
+        self._stack.append(call)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._stack.pop()
+            call.last = self._count()
+
+    def gradient(self, run: Callable) -> Any:
+        """Make gradients."""
+        first = self._count()
+        found = run()
+        self.gradients.append((first, self._count()))
+        self.wanted += _tensors(found)
+        return found
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+    return [t for t in tf.nest.flatten(structure, expand_composites=True) if tf.is_symbolic_tensor(t)]
+
+
+def _variables(model: keras.Model) -> Iterator[Any]:
+    """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
+    yield from model.variables
+    yield isolated_traces.global_seed()
+    for layer in keras_models.layers_inside(model):
+        for value in vars(layer).values():
+            if isinstance(value, keras.Variable):
+                yield value
+            elif isinstance(value, Sequence) and not isinstance(value, str):
+                yield from (v for v in value if isinstance(v, keras.Variable))
+        yield from layer.metrics_variables
+
+
+def _handle(variable: Any) -> Any:
+    stored = None if variable is None else private_api.storage(variable)
+    return None if stored is None else stored.handle

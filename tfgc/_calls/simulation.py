@@ -1,0 +1,136 @@
+"""The peak and the work of a step in which some pieces are recomputed.
+
+A buffer is alive from the operation that makes it to the last one that reads it; the gradients of weights stay until
+the step ends.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from tfgc._calls.order import Orders, Run
+from tfgc._calls.replays import Piece, Replay
+from tfgc._calls.step import Step
+from tfgc._calls.tree import Call
+from tfgc._simulate.bfc_allocator import Address, Allocator
+
+_ROUNDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a step needs.
+
+    Attributes:
+        peak_bytes: Most bytes at once, those of the batch left out.
+        owner: The call of the operation that runs at that moment.
+        phase: `forward`, `replay` or `backward`.
+        work: Flops of the replays.
+    """
+
+    peak_bytes: int
+    owner: Call
+    phase: str
+    work: int
+
+
+class Simulator:
+    """Simulates one step with any set of recomputed pieces.
+
+    Attributes:
+        step: The step.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self._orders = Orders(step)
+        self._stays = step.weight_gradients | step.batch
+
+    def replay(self, piece: Piece) -> Replay:
+        """The second run of a piece."""
+        return self._orders.replay(piece)
+
+    def outcome(self, pieces: Sequence[Piece]) -> Outcome:
+        """What a step needs in which these pieces, none inside of another, are recomputed."""
+        peak, at_peak = -1, None
+        for run, count in self._course(pieces, self.step.sizes):
+            if count > peak:
+                peak, at_peak = count, run
+        assert at_peak is not None  # a step runs something
+        operation = self.step.operations[at_peak[0]]
+        phase = "backward" if operation.late else "replay" if at_peak[3] else "forward"
+        return Outcome(peak, operation.owner, phase, sum(self.replay(piece).work for piece in pieces))
+
+    def activation_bytes(self, pieces: Sequence[Piece]) -> int:
+        """The peak without the gradients of weights."""
+        left_out = self.step.weight_gradients
+        sizes = [0 if buffer in left_out else size for buffer, size in enumerate(self.step.sizes)]
+        return max(count for _, count in self._course(pieces, sizes))
+
+    def timeline(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, Call]]:
+        """The work so far, the bytes and the call of each operation."""
+        work = 0
+        for run, count in self._course(pieces, self.step.sizes):
+            operation = self.step.operations[run[0]]
+            work += operation.work
+            yield work, count, operation.owner
+
+    def _course(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> Iterator[tuple[Run, int]]:
+        """Each run with the bytes that are there while it runs."""
+        total, count = 0, len(sizes)
+        for run, overwritten, freed in self._lives(pieces):
+            total += self.step.operations[run[0]].workspace + sum([sizes[b % count] for b in run[2]])
+            if overwritten is not None:
+                total -= sizes[overwritten % count]
+            yield run, total
+            total -= sum([sizes[b % count] for b in freed])
+
+    def allocated_bytes(self, pieces: Sequence[Piece], weights: Iterable[int]) -> int:
+        """The peak that TensorFlow's allocator should report: the median over some steps.
+
+        Args:
+            pieces: What is recomputed.
+            weights: Bytes of each variable, which is there before.
+        """
+        lives = list(self._lives(pieces))
+        allocator = Allocator()
+        for size in weights:
+            allocator.allocate(size)
+        return int(statistics.median([self._allocated(lives, allocator) for _ in range(_ROUNDS)][1:]))
+
+    def _allocated(self, lives: Sequence[tuple[Run, int | None, list[int]]], allocator: Allocator) -> int:
+        base = peak = allocator.in_use
+        sizes, count = self.step.sizes, len(self.step.sizes)
+        at: dict[int, Address] = {}
+        spaces: list[Address] = []
+        for (i, _, makes, _), overwritten, freed in lives:
+            for buffer in makes:
+                at[buffer] = allocator.allocate(sizes[buffer % count]) if overwritten is None else at.pop(overwritten)
+            spaces.append(allocator.allocate(self.step.operations[i].workspace))
+            peak = max(peak, allocator.in_use)
+            for buffer in freed:
+                allocator.free(at.pop(buffer))
+        for address in (*at.values(), *spaces):
+            allocator.free(address)
+        return peak - base
+
+    def _lives(self, pieces: Sequence[Piece]) -> Iterator[tuple[Run, int | None, list[int]]]:
+        """Each run with the buffer that it writes its result over, or None, and the buffers that go after it."""
+        runs, operations, sizes = self._orders.runs(pieces), self.step.operations, self.step.sizes
+        last: dict[int, int] = {}
+        for position, (_, reads, makes, _) in enumerate(runs):
+            for buffer in makes:
+                last[buffer] = position
+            for buffer in reads:
+                last[buffer] = position
+        last.update(dict.fromkeys(self._stays, len(runs)))
+        for position, run in enumerate(runs):
+            i, reads, makes, _ = run
+            freed = [b for b in dict.fromkeys((*reads, *makes)) if last[b] == position]
+            overwritten = None
+            if operations[i].in_place and len(makes) == 1:
+                size, count = sizes[makes[0] % len(sizes)], len(sizes)
+                overwritten = next((b for b in freed if b != makes[0] and sizes[b % count] == size), None)
+                if overwritten is not None:
+                    freed.remove(overwritten)
+            yield run, overwritten, freed

@@ -1,0 +1,93 @@
+"""A training step as plain numbers: its operations, the buffers that they read and make, and whose they are.
+
+Operations are numbered in the order in which they were traced, buffers as they are met.
+"""
+
+import dataclasses
+import functools
+
+from tfgc._calls.tree import Call
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a step.
+
+    Attributes:
+        late: Whether it depends on a gradient.
+        reads, makes: Buffers.
+        waits: The late operations that it reads or waits for.
+        in_place: Whether it writes over an input that nothing else reads.
+        work: In flops.
+        workspace: Bytes that it takes until the end of the step.
+        owner: The call that it belongs to.
+    """
+
+    late: bool
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    waits: tuple[int, ...]
+    in_place: bool
+    work: int
+    workspace: int
+    owner: Call
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A training step.
+
+    Attributes:
+        root: The step as the outermost call.
+        operations: What it runs, in order.
+        sizes: Bytes of each buffer; 0 for the batch, which is there before the step.
+        makers: The operation that makes each buffer.
+        batch: Buffers of the batch, which stay.
+        weight_gradients: Buffers of the gradients of weights, which stay until the step ends.
+        spans: For each call its operations of the forward pass.
+        obstacles: Why a call must not be run twice, for those that must not.
+    """
+
+    root: Call
+    operations: list[Operation]
+    sizes: list[int]
+    makers: list[int]
+    batch: frozenset[int]
+    weight_gradients: frozenset[int]
+    spans: dict[Call, list[int]]
+    obstacles: dict[Call, str]
+
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """The operations that read each buffer."""
+        found: list[list[int]] = [[] for _ in self.sizes]
+        for i, op in enumerate(self.operations):
+            for buffer in op.reads:
+                found[buffer].append(i)
+        return found
+
+    @functools.cached_property
+    def late(self) -> list[int]:
+        """The operations of the backward pass."""
+        return [i for i, op in enumerate(self.operations) if op.late]
+
+    @functools.cached_property
+    def late_of(self) -> dict[Call, list[int]]:
+        """The operations of the backward pass that belong to each call or to calls inside of it."""
+        found: dict[Call, list[int]] = {}
+        for i in self.late:
+            owner = self.operations[i].owner
+            for call in (owner, *owner.ancestors()):
+                found.setdefault(call, []).append(i)
+        return found
+
+    @functools.cached_property
+    def kept(self) -> frozenset[int]:
+        """What the forward pass makes and the backward pass reads."""
+        made = (b for b, maker in enumerate(self.makers) if not self.operations[maker].late)
+        return frozenset(b for b in made if any(self.operations[i].late for i in self.readers[b])) - self.batch
+
+    @functools.cached_property
+    def work(self) -> int:
+        """Flops of the step."""
+        return sum(op.work for op in self.operations)

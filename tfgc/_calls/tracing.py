@@ -1,0 +1,120 @@
+"""Trace a training step of any Keras model symbolically, and note which calls made which operations.
+
+The step is the model's own `train_step` where it is compiled and the batch has what that takes, else one call of the
+model and its gradients. Nothing is run and no batch is allocated. Layers not built yet are built by this, as by their
+first call. Losses, Keras's state and Python's random streams are afterwards as they were.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._calls import recording
+from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._framework import isolated_traces, keras_models
+from tfgc._pure import python_random
+from tfgc._tracing import keras_graph
+
+
+def trace(model: keras.Model, example: Any) -> recording.Trace:
+    """Trace a training step on a batch of these shapes.
+
+    Args:
+        model: Any `keras.Model`.
+        example: `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s.
+
+    Raises:
+        OptionError: If a size is open.
+        UnsupportedModelError: If the model cannot be traced symbolically.
+    """
+    specs = tf.nest.map_structure(_spec, example)
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
+    own_step = type(model).train_step is not keras.Model.train_step
+    ways: list[Callable[[], tuple[Any, list]]] = [functools.partial(_call, model, x)]
+    if model.compiled and (own_step or y is not None):
+        ways.insert(0, functools.partial(_step, model, specs))
+    errors: list[Exception] = []
+    for way in ways:
+        try:
+            return isolated_traces.in_own_thread(functools.partial(_traced, model, way))
+        except Exception as error:  # the model is the user's code
+            errors.append(error)
+    raise UnsupportedModelError(
+        f"{model.name!r} cannot be traced symbolically, so it cannot be planned by its calls: {one_line(errors[0])}. "
+        "Use TensorFlow operations for what depends on the values of tensors, or name the layers to recompute: "
+        "tfgc.enable(model, layers=[...])"
+    ) from errors[0]
+
+
+def batch_size(example: Any) -> int | None:
+    """The samples in an example batch."""
+    shapes = [_spec(value).shape for value in tf.nest.flatten(example) if value is not None]
+    return next((shape[0] for shape in shapes if shape.rank), None)
+
+
+def _spec(value: Any) -> Any:
+    if value is None:
+        return None
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        value = np.asarray(value)
+    dtype = tf.as_dtype(value.dtype)
+    if isinstance(value, np.ndarray) and dtype.is_floating:
+        dtype = tf.as_dtype(keras.config.floatx())  # as Keras's data adapters convert them
+    spec = tf.TensorSpec(value.shape, dtype)
+    if not spec.shape.is_fully_defined():
+        raise OptionError(f"example: a size of {spec.shape} is open; bytes are known only where all sizes are")
+    return spec
+
+
+def _placed(specs: Any) -> Any:
+    return tf.nest.map_structure(lambda spec: spec and tf.compat.v1.placeholder(spec.dtype, spec.shape), specs)
+
+
+def _step(model: keras.Model, specs: Any) -> tuple[Any, list]:
+    """The model's own training step."""
+    batch = _placed(specs)
+    return model.train_step(batch), tf.nest.flatten(batch)
+
+
+def _call(model: keras.Model, specs: Any) -> tuple[Any, list]:
+    """One call of the model and its gradients, for loops of the user's own."""
+    batch = _placed(specs)
+    with tf.GradientTape() as tape:
+        made = model(batch, training=True)
+    targets = [*tf.nest.flatten(made, expand_composites=True), *model.losses]
+    targets = [t for t in targets if t.dtype.is_floating]
+    upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
+    tape.gradient(targets, [v.value for v in model.trainable_variables], output_gradients=upstream)
+    return made, tf.nest.flatten(batch)
+
+
+def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> recording.Trace:
+    with _original_calls(model):
+        if not all(layer.built for layer in keras_models.layers_inside(model)):
+            with isolated_traces.losses_put_back(model):
+                recording.record(model, step)  # Builds; rewound draws would give later layers the same weights.
+        start = python_random.state()
+        try:
+            with isolated_traces.losses_put_back(model):
+                return recording.record(model, step)
+        finally:
+            python_random.rewind(start)
+
+
+@contextlib.contextmanager
+def _original_calls(model: keras.Model) -> Iterator[None]:
+    """Let layers that tfgc enabled run their original code."""
+    patched = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
+    calls = [(layer, layer.call) for layer in patched]
+    for layer in patched:
+        del layer.call
+    try:
+        yield
+    finally:
+        for layer, call in calls:
+            layer.call = call

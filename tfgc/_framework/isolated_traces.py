@@ -1,0 +1,135 @@
+"""A trace that leaves nothing behind: in a thread of its own, with the calls of layers and tapes seen.
+
+Tapes, default graphs, Keras's call context and its scopes all belong to a thread. A trace made while a training step is
+itself being traced would be recorded by that step's tape and would see its `training`; in another thread it sees
+neither. What else Keras keeps for each thread (names, policies, the global seed generator) is handed over.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from tfgc._framework import keras_models, versions
+from tfgc._framework.versions import attribute
+
+try:
+    from keras.src.backend.common import global_state
+    from keras.src.ops.operation import Operation
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+Result = TypeVar("Result")
+
+# Of the calls that surround the trace, which are none of its own.
+_SURROUNDINGS = frozenset(
+    ["current_call_ctx", "autocast_scope", "name_scope_stack", "stateless_scope", "symbolic_scope", "remat_scope_stack"]
+)
+# The methods that are replaced belong to classes, so one trace at a time replaces them.
+_hooked = threading.Lock()
+
+
+def in_own_thread(function: Callable[[], Result]) -> Result:
+    """Call a function in a thread of its own, outside of all tapes, graphs and calls, and return what it returns."""
+    handed = {name: value for name, value in _state().items() if name not in _SURROUNDINGS}
+    found: list[Result] = []
+    raised: list[BaseException] = []
+    made: dict[str, Any] = {}
+
+    def run() -> None:
+        _state().update(handed)
+        try:
+            found.append(function())
+        except BaseException as error:
+            raised.append(error)
+        made.update({name: value for name, value in _state().items() if name not in _SURROUNDINGS})
+
+    thread = threading.Thread(target=run, name="tfgc trace")
+    thread.start()
+    thread.join()
+    for name, value in made.items():
+        _state().setdefault(name, value)
+    if raised:
+        raise raised[0]
+    return found[0]
+
+
+def _state() -> dict[str, Any]:
+    """What Keras keeps for this thread, by name."""
+    return vars(global_state.GLOBAL_STATE_TRACKER)
+
+
+@contextlib.contextmanager
+def watched(graph: Any, on_call: Callable, on_gradient: Callable) -> Iterator[None]:
+    """See the calls of Keras operations and the gradients that this thread makes in `graph`; no optimizer updates.
+
+    Args:
+        graph: Calls made in another graph, such as the body of a loop, are not seen.
+        on_call: Called as `on_call(operation, run, args, kwargs)` in place of what a replaced `call` covers.
+        on_gradient: Called as `on_gradient(run)` in place of `tape.gradient(...)`.
+    """
+    thread = threading.get_ident()
+
+    def seen() -> bool:
+        return threading.get_ident() == thread and tf.compat.v1.get_default_graph() is graph
+
+    def call(original: Callable, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(original, operation)
+        return on_call(operation, run, args, kwargs) if seen() else run(*args, **kwargs)
+
+    def gradient(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(original, *args, **kwargs)
+        return on_gradient(run) if seen() else run()
+
+    def apply(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        return None if threading.get_ident() == thread else original(*args, **kwargs)
+
+    hooks = [(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient)]
+    hooks += [(kind, "apply", apply) for kind in _with_subclasses(BaseOptimizer) if "apply" in vars(kind)]
+    with _hooked, contextlib.ExitStack() as stack:
+        for kind, name, hook in hooks:
+            original = vars(kind)[name]
+            setattr(kind, name, functools.partialmethod(_hand_over, hook, original))
+            stack.callback(setattr, kind, name, original)
+        yield
+
+
+def _hand_over(this: Any, hook: Callable, original: Callable, *args: Any, **kwargs: Any) -> Any:
+    return hook(original, this, *args, **kwargs)
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for other in kind.__subclasses__():
+        yield from _with_subclasses(other)
+
+
+@contextlib.contextmanager
+def losses_put_back(model: keras.Model) -> Iterator[None]:
+    """Leave the losses that layers hold as they were before."""
+
+    def books() -> list[tuple[list, set]]:
+        layers = keras_models.layers_inside(model)
+        return [(attribute(layer, "_losses"), attribute(layer, "_loss_ids")) for layer in layers]
+
+    before = [(losses, list(losses), ids, set(ids)) for losses, ids in books()]
+    try:
+        yield
+    finally:
+        for losses, ids in books():
+            losses.clear()
+            ids.clear()
+        for losses, old_losses, ids, old_ids in before:
+            losses.extend(old_losses)
+            ids.update(old_ids)
+
+
+def global_seed() -> keras.Variable | None:
+    """The state of Keras's global random generator, if there is one in this thread."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return None if generator is None else generator.state
