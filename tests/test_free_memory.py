@@ -31,7 +31,7 @@ def gpu(monkeypatch):
 
 def test_a_gpu_has_what_its_allocator_may_use_less_what_it_handed_out(gpu):
     assert free_memory.free_bytes() == 11 * GB
-    assert budgets.budget_bytes("auto", None, 0) == int(11 * GB * 0.9)
+    assert budgets.budget_bytes("auto", None) == int(11 * GB * 0.9)
     gpu.handed_out["GPU:0"] = 15 * GB
     assert free_memory.free_bytes() == 0
 
@@ -114,7 +114,7 @@ def test_a_cpu_has_what_is_free_in_the_machine_or_left_in_the_container(left, fr
     monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=7 * GB, total=16 * GB))
     monkeypatch.setattr(free_memory, "container_bytes", lambda: left)
     assert free_memory.free_bytes() == free
-    assert budgets.budget_bytes("auto", None, 0) == int(free * 0.9)
+    assert budgets.budget_bytes("auto", None) == int(free * 0.9)
 
 
 def test_this_machine_has_free_memory():

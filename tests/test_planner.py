@@ -61,7 +61,7 @@ def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
 
 def test_auto_leaves_a_margin_of_what_is_free():
     assert budgets.MARGIN == 0.1
-    assert 2**20 < budgets.budget_bytes("auto", None, 0) < free_memory.free_bytes() * 1.1
+    assert 2**20 < budgets.budget_bytes("auto", None) < free_memory.free_bytes() * 1.1
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class _Network:
         if case.strategy is not None:
             options = dict(case.options)
             asked = options.pop("budget", None)
-            total = None if asked is None else budgets.budget_bytes(asked, self.graph, self.fixed)
+            total = None if asked is None else budgets.budget_bytes(asked, lambda: self.plain_step.needed_bytes)
             budget = None if total is None else budgets.StepBudget(total, self.fixed)
             return planner.choose(self.graph, case.strategy, budget, options)
         if case.plan is None and case.peer is None and case.case == "plain":

@@ -42,7 +42,7 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
     fixed = budgets.fixed_bytes(model, optimizer)
-    budget = budgets.budget_bytes(job.budget, None, fixed)
+    budget = budgets.budget_bytes(job.budget, None)
     graphs = _Graphs(lambda batch: annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss=loss))
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
     recomputed: _Way | None = None

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -76,27 +76,32 @@ def step_budget(
     if budget is None:
         return None
     fixed = fixed_bytes(model, optimizer)
-    return StepBudget(budget_bytes(budget, graph, fixed, resident_bytes(model)), fixed, mode)
+    total = budget_bytes(budget, lambda: plain_bytes(graph, fixed), resident_bytes(model))
+    return StepBudget(total, fixed, mode)
 
 
-def budget_bytes(budget: Budget, graph: Graph | None, fixed: int, resident: int = 0) -> int:
+def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int = 0) -> int:
     """A budget of the whole step, in bytes.
 
     Args:
         budget: As for `tfgc.plan`.
-        graph: What a share of the plain step's peak refers to; None where there can be no share.
-        fixed: Bytes of weights and optimizer slots.
-        resident: How many of these are in memory already, and so are not free, but part of what the step uses.
+        plain: What the plain step needs, for a share of it; None where there can be no share.
+        resident: Bytes of weights and slots that are in memory already: they are not free, but part of what the step
+            uses.
     """
     if budget == "auto":
         return int(free_memory.free_bytes() * (1 - MARGIN)) + resident
     share = check_budget(budget)
     if share is None:
         return parse_bytes(budget)
-    if graph is None:
+    if plain is None:
         raise OptionError(f"budget={budget!r}: give bytes; there is no plain step here that it could be a share of")
-    baseline = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed)
-    return int(share * baseline.needed_bytes)
+    return int(share * plain())
+
+
+def plain_bytes(graph: Graph, fixed: int) -> int:
+    """What a step needs if nothing is recomputed, `fixed` bytes of weights and slots included."""
+    return simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed).needed_bytes
 
 
 def check_budget(budget: Budget) -> float | None:

@@ -9,7 +9,7 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
-from tfgc._planning import annotated, budget_fit, budgets
+from tfgc._planning import annotated, budget_fit, budgets, by_calls
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
@@ -34,7 +34,9 @@ def plan(
     """Choose what to keep and what to recompute when `model` trains.
 
     Args:
-        model: A built `keras.Sequential` or functional model.
+        model: Any `keras.Model`. A `keras.Sequential` or functional one is cut into segments. Any other, such as
+            a subclassed one, is planned by the calls of its layers, which takes an `example`; with a budget or
+            without, and by no other strategy.
         batch_size: Samples in a training batch. Needed where bytes are compared: for a
             budget, and for times. Without it bytes are those of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function
@@ -50,8 +52,9 @@ def plan(
             limit, whichever is less.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
-        example: A batch of inputs (or a pair of inputs and targets) that
-            answers both of the above.
+        example: A batch of inputs (or a tuple of inputs and targets) that
+            answers both of the above: arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s. With targets, a
+            model that is compiled is planned for its own `train_step`.
         measure: Time each distinct node on this device, and count seconds in place of
             flops. Timings are kept in the user's cache folder.
         optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
@@ -67,8 +70,8 @@ def plan(
 
     Raises:
         InfeasibleBudgetError: If nothing fits in the budget.
-        UnsupportedModelError: If the model is subclassed or not built.
-        OptionError: For an unknown strategy or option, or sizes that are open.
+        UnsupportedModelError: If a Sequential model is not built, or another one cannot be traced symbolically.
+        OptionError: For an unknown strategy or option, sizes that are open, or a missing `example`.
 
     Example:
         >>> import keras, tfgc
@@ -77,6 +80,9 @@ def plan(
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
+    if by_calls.applies_to(model):
+        by_calls.refuse(strategy, input_shapes, measure, loss, options)
+        return by_calls.plan(model, batch_size, example, budget, optimizer)
     if strategy is None and budget is not None:
         strategy = "budget"
     if strategy is not None:
@@ -141,6 +147,9 @@ def pareto(
         >>> front[0].outlook.peak_bytes < front[-1].outlook.peak_bytes, front[-1].outlook.overhead
         (True, 0.0)
     """
+    if by_calls.applies_to(model):
+        by_calls.refuse(None, input_shapes, measure, loss, options)
+        return by_calls.pareto(model, batch_size, example)
     graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
     return [outlooks.with_outlook(graph, plan) for plan in strategies.frontier(graph, **options).plans]
 
@@ -179,6 +188,9 @@ def estimate(
         1152
     """
     check_mode(mode, PREDICTABLE, "what a tape keeps op by op, and what XLA allocates, cannot be predicted")
+    if by_calls.applies_to(model) or (plan is not None and plan.calls):
+        by_calls.refuse(None, input_shapes, measure, loss, {})
+        return by_calls.estimate(model, batch_size, example, plan, mode, optimizer)
     graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
     if plan is None:
         plan = Plan.from_cuts(graph, [], strategy="keep_all")

@@ -10,7 +10,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated
-from tfgc._planning.budgets import budget_bytes, fixed_bytes
+from tfgc._planning.budgets import budget_bytes, fixed_bytes, plain_bytes
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
@@ -63,7 +63,7 @@ def front_of(
 
     `frontier` is that of the strategy `budget`, where it is known already.
     """
-    limits = [budget_bytes(budget, graph, fixed) for budget in budgets]
+    limits = [budget_bytes(budget, lambda: plain_bytes(graph, fixed)) for budget in budgets]
     frontier = strategies.frontier(graph) if frontier is None else frontier
     last = len(frontier.plans) - 1
     fits = [_bought(frontier, limit, fixed) for limit in limits]

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import keras
 
 from tfgc import strategies
+from tfgc._calls import names
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
@@ -52,7 +53,7 @@ def enable(
 
     Args:
         model: A `keras.Sequential` or functional model, which need not be built yet if no plan is given; with `layers`,
-            any `keras.Model`.
+            or a plan, any `keras.Model`.
         plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
             `tfgc.plan`. Default: no budget, the least peak.
@@ -155,6 +156,12 @@ def switch(
         chosen = layer_calls.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
+    elif plan is not None and plan.calls:
+        chosen, parts = names.layers_of(model, plan)
+        layer_calls.restore_calls(model)
+        layer_calls.replace_calls(model, chosen, **options)
+        for part, of_part in parts:
+            switch(part, of_part, **options)
     else:
         assert plan is not None
         _check_trainable(model)

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
@@ -104,14 +105,15 @@ def verify(
         chosen = None if layers is None else layer_calls.choose(model, layers)
         if plan is None and layers is None:
             plan = call_plans.plan_call(model, data[0], "graph", Request("optimal", None, {})).plan
-        comparison = StepComparison(*_tolerances(model, chosen))
+        changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
+        comparison = StepComparison(*_tolerances(model, changed))
         for mode in modes:
             befores, baseline = step.run(_BASELINE[mode], steps)
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
             layer_calls.restore_calls(model)
             comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
-        with determinism.check_determinism(_parts(model, chosen)) as (unrepeatable, kept):
+        with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             model(data[0], training=True)
     return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
 
@@ -220,6 +222,12 @@ def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
         trainer.compile(loss=loss)
         return trainer
     return model if has_targets and model.compiled else None
+
+
+def _changed_by(model: keras.Model, plan: Plan) -> list[keras.Layer]:
+    """The layers that run otherwise by a plan of calls."""
+    whole, parts = names.layers_of(model, plan)
+    return [*whole, *(part for part, _ in parts)]
 
 
 def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, keras.Layer]:
