@@ -2,7 +2,8 @@
 
 from . import strategies, zoo
 from ._core.graph import Cost, Graph, Node, Ref, Spec
-from ._core.plan import Outlook, Plan, Segment
+from ._core.plan import Plan
+from ._core.segments import Outlook, Segment
 from ._errors import (
     InfeasibleBudgetError,
     NothingSavedWarning,

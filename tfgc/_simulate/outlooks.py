@@ -6,7 +6,8 @@ from collections.abc import Set as AbstractSet
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Outlook, Plan, Segment
+from tfgc._core.plan import Plan
+from tfgc._core.segments import Outlook, Segment
 from tfgc._simulate import simulator
 from tfgc._simulate.step_events import node_work
 
