@@ -11,7 +11,7 @@ from equality import assert_equal, noise, train
 
 import tfgc
 from tfgc._framework import fit_loop
-from tfgc._planning import call_plans, free_memory
+from tfgc._planning import first_batch, free_memory
 from tfgc._training import first_call
 
 L = keras.layers
@@ -181,13 +181,13 @@ def test_a_sequential_model_may_be_enabled_before_it_is_built():
 
 
 def test_threads_that_call_at_the_same_time_plan_once(monkeypatch):
-    asked, plan_call = [], call_plans.plan_call
+    asked, plan_step = [], first_batch.plan_step
 
     def counted(*arguments):
         asked.append(threading.current_thread())
-        return plan_call(*arguments)
+        return plan_step(*arguments)
 
-    monkeypatch.setattr(call_plans, "plan_call", counted)
+    monkeypatch.setattr(first_batch, "plan_step", counted)
     model = tfgc.enable(cnn(), strategy="sqrt")
     threads = [threading.Thread(target=model, args=(X,), kwargs={"training": True}) for _ in range(4)]
     for thread in threads:

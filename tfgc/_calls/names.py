@@ -5,6 +5,7 @@ layers of that name which the same layer holds.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -60,5 +61,5 @@ def layers_of(model: keras.Model, plan: Plan) -> tuple[list[keras.Layer], list[t
         raise UnsupportedModelError(f"{model!r} is not a keras.Model")
     plan.check_model(describe(model))
     layers = layers_by_name(model)
-    parts = [(layers[name], part) for name, part in plan.parts.items()]
+    parts: list[tuple[Any, Plan]] = [(layers[name], part) for name, part in plan.parts.items()]
     return [layers[name] for name in plan.recomputed_layers], parts

@@ -147,7 +147,7 @@ def _shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tup
     if len(arrays) != len(inputs):
         raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
     given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
-    batches = {shape[0] for shape in given.values()} - {None}
+    batches = {shape[0] for shape in given.values() if shape[0] is not None}
     if len(batches) > 1:
         raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
     return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}

@@ -12,7 +12,7 @@ from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget
-from tfgc._planning.call_plans import Request
+from tfgc._planning.first_batch import Request
 from tfgc._planning.planner import Strategy
 from tfgc._tracing import keras_graph
 from tfgc._training import layer_calls, stale_traces

@@ -21,8 +21,8 @@ import tensorflow as tf
 from tfgc._core.modes import Mode
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
 from tfgc._framework import fit_loop, private_api
-from tfgc._planning import call_plans
-from tfgc._planning.call_plans import CallPlan, Request
+from tfgc._planning import first_batch
+from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import plan_report
 from tfgc._training.segment_runner import Runner
@@ -74,12 +74,12 @@ class FirstCall:
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
         self._original = functools.partial(type(model).call, model)
         self._compiled: bool = run_options["compile_segments"]
-        self._plans: dict[Signature, CallPlan] = {}
+        self._plans: dict[Signature, PlannedStep] = {}
         self._calls: dict[Signature, Callable] = {}
         self._lock = threading.Lock()
 
     @property
-    def plans(self) -> dict[Signature, CallPlan]:
+    def plans(self) -> dict[Signature, PlannedStep]:
         """The plans that were made, by signature."""
         return dict(self._plans)
 
@@ -119,8 +119,9 @@ class FirstCall:
         made = self._plans.get(signature)
         if made is None:
             return False
-        fits_any = self._request.budget is None or None in (made.batch_size, batch_size)
-        return fits_any or batch_size <= made.batch_size
+        if self._request.budget is None or made.batch_size is None or batch_size is None:
+            return True
+        return batch_size <= made.batch_size
 
     def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> None:
         """Plan for `signature`, and drop the oldest plan where there are too many."""
@@ -128,8 +129,8 @@ class FirstCall:
             batch_size = fit_loop.batch_size()
         specs = keras.tree.map_structure(lambda tensor: _spec(tensor, batch_size), inputs)
 
-        def planned() -> tuple[CallPlan, Callable]:
-            made = call_plans.plan_call(self._model, specs, signature.mode, self._request)
+        def planned() -> tuple[PlannedStep, Callable]:
+            made = first_batch.plan_step(self._model, specs, signature.mode, self._request)
             if made.unchanged is not None:
                 return made, self._original
             replan = functools.partial(self._in_own_thread, lambda: planned()[0].plan)

@@ -20,8 +20,8 @@ from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import keras_models, tensor_attributes
-from tfgc._planning import call_plans
-from tfgc._planning.call_plans import Request
+from tfgc._planning import first_batch
+from tfgc._planning.first_batch import Request
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
 from tfgc._training import enable, layer_calls, train_step
@@ -104,7 +104,7 @@ def verify(
         stack.callback(step.write, step.read())
         chosen = None if layers is None else layer_calls.choose(model, layers)
         if plan is None and layers is None:
-            plan = call_plans.plan_call(model, data[0], "graph", Request("optimal", None, {})).plan
+            plan = first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
         changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
         comparison = StepComparison(*_tolerances(model, changed))
         for mode in modes:

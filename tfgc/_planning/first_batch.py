@@ -36,7 +36,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class CallPlan:
+class PlannedStep:
     """A plan for one call, and what it promises there.
 
     Attributes:
@@ -61,7 +61,7 @@ class CallPlan:
     unchanged: str | None = None
 
 
-def plan_call(model: keras.Model, inputs: Any, mode: str, request: Request) -> CallPlan:
+def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
     """Plan the training step in which `model` is called.
 
     Args:
@@ -92,7 +92,7 @@ def plan_call(model: keras.Model, inputs: Any, mode: str, request: Request) -> C
         )
         plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
         overhead = None if plan.outlook is None else plan.outlook.overhead
-        return CallPlan(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
+        return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
     graph = annotated.with_loss(graph, model)
     limit = budgets.step_budget(model, graph, budget, mode=judged)
     fixed = budgets.fixed_bytes(model)
@@ -103,7 +103,7 @@ def plan_call(model: keras.Model, inputs: Any, mode: str, request: Request) -> C
     if strategy is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
         unchanged = _why_little(plan, plain)
         plan, step = nothing, plain
-    return CallPlan(
+    return PlannedStep(
         plan,
         mode,
         batch_size,
