@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tfgc._calls import descriptions, names, options, reading, tracing
+from tfgc._calls import descriptions, names, options, parts, reading, tracing
 from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
 from tfgc._calls.replays import Piece
@@ -34,6 +34,7 @@ class CallPlans:
         self._simulator = Simulator(self._step)
         layers = names.layers_by_name(model)
         self._names = descriptions.call_names(self._step.root, layers, model.name)
+        self._layers = layers
         self._options = options.whole_layers(self._step, layers)
         self._lines = names.describe(model)
         self._weights = [v.value.dtype.size * (v.value.shape.num_elements() or 0) for v in model.variables]
@@ -42,7 +43,7 @@ class CallPlans:
     @functools.cached_property
     def _search(self) -> Search:
         self._warn_of_obstacles()
-        return Search(self._simulator, self._options)
+        return Search(self._simulator, [*self._options, *parts.planned_parts(self._step, self._layers)])
 
     @functools.cached_property
     def _front(self) -> list[Judged]:
@@ -95,7 +96,8 @@ class CallPlans:
     def _chosen(self, plan: Plan) -> list[Option]:
         plan.check_model(self._lines)
         wanted = plan.recomputed_layers
-        return [option for option in self._options if option.plan is None and option.name in wanted]
+        whole = [option for option in self._options if option.name in wanted]
+        return whole + [parts.planned_part(self._step, name, self._layers[name], p) for name, p in plan.parts.items()]
 
     def _needed(self, judged: Judged) -> int:
         """The larger of what buffers need and what the allocator hands out."""
@@ -115,6 +117,7 @@ class CallPlans:
             batch_size=self._batch_size,
             outlook=descriptions.outlook(self._step, judged.outcome, self._search.plain.outcome, self._names),
             calls=True,
+            parts={option.name: option.plan for option in judged.choice if option.plan is not None},
         )
 
     def _warn_of_obstacles(self) -> None:

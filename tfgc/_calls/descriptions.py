@@ -40,8 +40,8 @@ class _Segments:
     def __init__(self, simulator: Simulator, choice: Choice, names: Mapping[Call, str]) -> None:
         self._simulator, self._step, self._names = simulator, simulator.step, names
         pieces = pieces_of(choice)
-        self._again = {call for piece in pieces for call in piece}
         self._parts = {call for option in choice if option.plan is not None for call in option.calls}
+        self._again = {piece[0] for piece in pieces if not self._parts.intersection(piece[0].ancestors())}
         self._holders = {outer for call in self._again | self._parts for outer in call.ancestors()}
         self._held: set[int] = set()
 

@@ -37,18 +37,22 @@ Choice: TypeAlias = frozenset[Option]
 def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
     """An option for each named layer that can be run twice and has gradients, in the order of calls.
 
-    `layer.call` serves all calls of a layer, so that one call that must not be run twice rules the layer out. Calls
-    with `training=False` run as they are.
+    `layer.call` serves all calls of a layer, so that one call that must not be run twice rules the layer out.
     """
     path = {id(layer): name for name, layer in names.items()}
     found = []
     for layer, calls in calls_by_layer(step).items():
-        trained = tuple(call for call in calls if call.training is not False and call in step.late_of)
+        changed = trained(step, calls)
         obstacle = any(call in step.obstacles for call in calls)
         # The dropout masks of a cell belong to its RNN.
-        if id(layer) in path and trained and not obstacle and not hasattr(layer, "reset_dropout_mask"):
-            found.append(Option(layer, path[id(layer)], None, trained, tuple((call,) for call in trained)))
+        if id(layer) in path and changed and not obstacle and not hasattr(layer, "reset_dropout_mask"):
+            found.append(Option(layer, path[id(layer)], None, changed, tuple((call,) for call in changed)))
     return found
+
+
+def trained(step: Step, calls: Iterable[Call]) -> tuple[Call, ...]:
+    """Those of some calls that have gradients; with `training=False` the original code runs."""
+    return tuple(call for call in calls if call.training is not False and call in step.late_of)
 
 
 def calls_by_layer(step: Step) -> dict[keras.Layer, list[Call]]:

@@ -72,7 +72,7 @@ class _Recorder:
         layer = isinstance(operation, keras.Layer)
         scope = self._graph.get_name_scope() if layer else None
         training = kwargs.get("training", (private_api.call_context() or {}).get("training"))
-        call = Call(operation, self._stack[-1], self._count(), scope=scope, training=training)
+        call = Call(operation, self._stack[-1], self._count(), scope=scope, training=training, inputs=_shapes(args))
         self._stack[-1].children.append(call)
         self._stack.append(call)
         try:
@@ -88,6 +88,10 @@ class _Recorder:
         self.gradients.append((first, self._count()))
         self.wanted += _tensors(found)
         return found
+
+
+def _shapes(args: tuple) -> tuple[tuple[int | None, ...], ...]:
+    return tuple(tuple(t.shape) for t in _tensors(args) if t.shape.rank is not None)
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:

@@ -1,0 +1,96 @@
+"""Functional models inside a model: run by plans of their own, as alternatives to recomputing them as a whole.
+
+Such a part is planned for the shapes of its first call, and run by the plan in every call. A segment of the plan is one
+piece of each call.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import keras
+
+from tfgc import strategies
+from tfgc._calls.options import Option, calls_by_layer, trained
+from tfgc._calls.step import Step
+from tfgc._calls.tree import Call
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
+from tfgc._costs import node_costs
+from tfgc._errors import TfgcError
+from tfgc._framework import keras_models
+from tfgc._tracing import keras_graph
+
+# Plans of one part to choose from.
+_MOST = 8
+
+
+def planned_parts(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
+    """Options for the functional parts of a step: for each some plans, from the least peak on."""
+    found, inside = [], set[Call]()
+    calls = calls_by_layer(step)
+    for name, layer in names.items():
+        of_layer = trained(step, calls.get(layer, ()))
+        if not of_layer or inside.intersection(of_layer) or keras_models.functional_graph(layer) is None:
+            continue
+        inside.update(inner for call in of_layer for inner in call.within())
+        try:
+            graph = _graph(layer, of_layer[0])
+            program = keras_graph.Program(layer)
+        except TfgcError:  # It cannot be cut, and is recomputed as a whole or not at all.
+            continue
+        found += [_option(program, name, layer, of_layer, plan) for plan in _plans(graph)]
+    return found
+
+
+def planned_part(step: Step, name: str, layer: keras.Layer, plan: Plan) -> Option:
+    """The option of running a functional part by this plan."""
+    plan.check(keras_graph.read(layer))
+    return _option(keras_graph.Program(layer), name, layer, trained(step, calls_by_layer(step)[layer]), plan)
+
+
+def _graph(layer: keras.Layer, call: Call) -> Graph:
+    inputs = keras_graph.functional_of(layer).inputs
+    shapes = call.inputs if len(call.inputs) == len(inputs) else ()
+    given = {t.name: shape[1:] for t, shape in zip(inputs, shapes) if None in t.shape[1:]}
+    batch_size = next((shape[0] for shape in call.inputs if shape), None)
+    return node_costs.annotate(keras_graph.Program(layer, batch_size, given)).counting(whole_step=True)
+
+
+def _plans(graph: Graph) -> list[Plan]:
+    """Plans without nesting, since pieces have none, from the least peak to nearly the plain step."""
+    flat = [plan for plan in strategies.frontier(graph).plans if not plan.is_nested]
+    plans = [strategies.apply("optimal", graph), *flat]
+    plans = [plan for plan in plans if any(segment.mode == "recompute" for segment in plan.segments)]
+    steps = max(1, -(-len(plans) // _MOST))
+    return plans[::steps]
+
+
+def _option(program: keras_graph.Program, name: str, layer: keras.Layer, calls: Sequence[Call], plan: Plan) -> Option:
+    segments = [segment.nodes for segment in plan.segments if segment.mode == "recompute"]
+    pieces = []
+    for call in calls:
+        behind = _calls_behind(program, call)
+        made = (tuple(behind[node] for node in nodes if node in behind) for nodes in segments)
+        pieces += [piece for piece in made if piece]
+    return Option(layer, name, plan, tuple(calls), tuple(pieces))
+
+
+def _calls_behind(program: keras_graph.Program, call: Call) -> dict[str, Call]:
+    """The call that each node of a functional part is, in one call of the part."""
+    made: dict[int, list[Call]] = {}
+    for inner in call.within():
+        made.setdefault(id(inner.layer), []).append(inner)
+    nodes: dict[int, list[str]] = {}
+    for node in program.graph.nodes:
+        nodes.setdefault(id(program.call_of(node.name)[0]), []).append(node.name)
+    # The nodes of one layer are numbered in the order of its calls.
+    return {
+        name: behind
+        for operation, names in nodes.items()
+        for name, behind in zip(sorted(names, key=_number), made.get(operation, ()))
+    }
+
+
+def _number(name: str) -> int:
+    found = re.search(r":(\d+)$", name)
+    return int(found[1]) if found else 0
