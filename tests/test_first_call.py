@@ -12,7 +12,7 @@ from equality import assert_equal, noise, train
 import tfgc
 from tfgc._framework import fit_loop
 from tfgc._planning import first_batch, free_memory
-from tfgc._training import first_call
+from tfgc._training import first_call, plan_report
 
 L = keras.layers
 X, Y = noise(24, 16, 16, 3), noise(24, 4, seed=2)
@@ -264,7 +264,7 @@ def test_one_line_says_what_was_planned_and_verbose_0_says_nothing(capsys):
 
 
 def test_a_line_says_that_planning_goes_on(capsys, monkeypatch):
-    monkeypatch.setattr(first_call, "_PATIENCE", 0.0)
+    monkeypatch.setattr(plan_report, "PATIENCE", 0.0)
     trained_for(tfgc.enable(cnn()), X, "compiled")
     assert capsys.readouterr().err.startswith("tfgc: planning 'cnn' ...\n")
 

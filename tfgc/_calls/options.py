@@ -51,8 +51,8 @@ def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
 
 
 def trained(step: Step, calls: Iterable[Call]) -> tuple[Call, ...]:
-    """Those of some calls that have gradients; with `training=False` the original code runs."""
-    return tuple(call for call in calls if call.training is not False and call in step.late_of)
+    """Those of some calls that have gradients."""
+    return tuple(call for call in calls if call in step.late_of)
 
 
 def calls_by_layer(step: Step) -> dict[keras.Layer, list[Call]]:

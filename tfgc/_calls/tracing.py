@@ -6,6 +6,7 @@ first call. Losses, Keras's state and Python's random streams are afterwards as 
 """
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,23 +22,37 @@ from tfgc._pure import python_random
 from tfgc._tracing import keras_graph
 
 
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call, in place of a batch."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 def trace(model: keras.Model, example: Any) -> recording.Trace:
     """Trace a training step on a batch of these shapes.
 
     Args:
         model: Any `keras.Model`.
-        example: `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s.
+        example: `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s;
+            or `Arguments`, for one call.
 
     Raises:
         OptionError: If a size is open.
         UnsupportedModelError: If the model cannot be traced symbolically.
     """
-    specs = tf.nest.map_structure(_spec, example)
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
-    own_step = type(model).train_step is not keras.Model.train_step
-    ways: list[Callable[[], tuple[Any, list]]] = [functools.partial(_call, model, x)]
-    if model.compiled and (own_step or y is not None):
-        ways.insert(0, functools.partial(_step, model, specs))
+    ways: list[Callable[[], tuple[Any, list]]] = []
+    if isinstance(example, Arguments):
+        args, kwargs = tf.nest.map_structure(_spec, (example.args, example.kwargs))
+        ways.append(functools.partial(_call, model, args, kwargs))
+    else:
+        specs = tf.nest.map_structure(_spec, example)
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
+        own_step = type(model).train_step is not keras.Model.train_step
+        if model.compiled and (own_step or y is not None):
+            ways.append(functools.partial(_step, model, specs))
+        ways.append(functools.partial(_call, model, (x,), {}))
     errors: list[Exception] = []
     for way in ways:
         try:
@@ -53,13 +68,20 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
 
 def batch_size(example: Any) -> int | None:
     """The samples in an example batch."""
-    shapes = [_spec(value).shape for value in tf.nest.flatten(example) if value is not None]
+    if isinstance(example, Arguments):
+        example = (example.args, example.kwargs)
+    shapes = [_spec(value).shape for value in tf.nest.flatten(example) if _is_data(value)]
     return next((shape[0] for shape in shapes if shape.rank), None)
 
 
+def _is_data(value: Any) -> bool:
+    """Whether a value is a tensor or an array, and no option of a call."""
+    return value is not None and not isinstance(value, bool | str)
+
+
 def _spec(value: Any) -> Any:
-    if value is None:
-        return None
+    if not _is_data(value):
+        return value
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         value = np.asarray(value)
     dtype = tf.as_dtype(value.dtype)
@@ -72,7 +94,10 @@ def _spec(value: Any) -> Any:
 
 
 def _placed(specs: Any) -> Any:
-    return tf.nest.map_structure(lambda spec: spec and tf.compat.v1.placeholder(spec.dtype, spec.shape), specs)
+    def placed(spec: Any) -> Any:
+        return tf.compat.v1.placeholder(spec.dtype, spec.shape) if _is_data(spec) else spec
+
+    return tf.nest.map_structure(placed, specs)
 
 
 def _step(model: keras.Model, specs: Any) -> tuple[Any, list]:
@@ -81,16 +106,16 @@ def _step(model: keras.Model, specs: Any) -> tuple[Any, list]:
     return model.train_step(batch), tf.nest.flatten(batch)
 
 
-def _call(model: keras.Model, specs: Any) -> tuple[Any, list]:
+def _call(model: keras.Model, args: Any, kwargs: Any) -> tuple[Any, list]:
     """One call of the model and its gradients, for loops of the user's own."""
-    batch = _placed(specs)
+    args, kwargs = _placed((args, kwargs))
     with tf.GradientTape() as tape:
-        made = model(batch, training=True)
+        made = model(*args, **{**kwargs, "training": True})
     targets = [*tf.nest.flatten(made, expand_composites=True), *model.losses]
     targets = [t for t in targets if t.dtype.is_floating]
     upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
     tape.gradient(targets, [v.value for v in model.trainable_variables], output_gradients=upstream)
-    return made, tf.nest.flatten(batch)
+    return made, [value for value in tf.nest.flatten((args, kwargs)) if _is_data(value)]
 
 
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> recording.Trace:
@@ -109,12 +134,13 @@ def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> recordi
 @contextlib.contextmanager
 def _original_calls(model: keras.Model) -> Iterator[None]:
     """Let layers that tfgc enabled run their original code."""
-    patched = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
-    calls = [(layer, layer.call) for layer in patched]
-    for layer in patched:
-        del layer.call
+    replaced = [(layer, keras_graph.replaced_methods(layer)) for layer in keras_models.layers_inside(model)]
+    for layer, methods in replaced:
+        for name in methods:
+            delattr(layer, name)
     try:
         yield
     finally:
-        for layer, call in calls:
-            layer.call = call
+        for layer, methods in replaced:
+            for name, method in methods.items():
+                setattr(layer, name, method)

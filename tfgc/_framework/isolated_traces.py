@@ -34,8 +34,16 @@ _SURROUNDINGS = frozenset(
 _hooked = threading.Lock()
 
 
-def in_own_thread(function: Callable[[], Result]) -> Result:
-    """Call a function in a thread of its own, outside of all tapes, graphs and calls, and return what it returns."""
+def in_own_thread(
+    function: Callable[[], Result], patience: float | None = None, on_wait: Callable[[], Any] = lambda: None
+) -> Result:
+    """Call a function in a thread of its own, outside of all tapes, graphs and calls, and return what it returns.
+
+    Args:
+        function: The function.
+        patience: Seconds after which `on_wait` is called, if the function is not done.
+        on_wait: A function without arguments.
+    """
     handed = {name: value for name, value in _state().items() if name not in _SURROUNDINGS}
     found: list[Result] = []
     raised: list[BaseException] = []
@@ -51,7 +59,10 @@ def in_own_thread(function: Callable[[], Result]) -> Result:
 
     thread = threading.Thread(target=run, name="tfgc trace")
     thread.start()
-    thread.join()
+    thread.join(patience)
+    if thread.is_alive():
+        on_wait()
+        thread.join()
     for name, value in made.items():
         _state().setdefault(name, value)
     if raised:

@@ -89,6 +89,11 @@ def is_inference() -> bool:
     return context is not None and context.training is False
 
 
+def could_train() -> bool:
+    """Return False inside a call whose `training` is False, unless a tape records."""
+    return record.could_possibly_record() or not is_inference()
+
+
 def in_stateless_scope() -> bool:
     """Return True where Keras variables are served from a table: in a replay, or while Keras only looks at shapes."""
     return stateless_scope.in_stateless_scope()

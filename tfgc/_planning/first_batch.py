@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
@@ -62,7 +63,7 @@ class PlannedStep:
 
 
 def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
-    """Plan the training step in which `model` is called.
+    """Plan the training step in which a functional model is called.
 
     Args:
         model: A functional or built Sequential model.
@@ -113,6 +114,36 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         time.perf_counter() - start,
         unchanged,
     )
+
+
+def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
+    """Plan the training step of any model by the calls of its layers.
+
+    Args:
+        model: Any `keras.Model`.
+        example: `tf.TensorSpec`s of a batch of fixed sizes, as `train_step` takes it, or of the `Arguments` of a call.
+        mode: The mode of the call.
+        request: What is asked for; it names no strategy.
+
+    Raises:
+        InfeasibleBudgetError: If nothing fits in the budget.
+        UnsupportedModelError: If the model cannot be traced symbolically.
+    """
+    start = time.perf_counter()
+    plans, fixed = CallPlans(model, example), budgets.fixed_bytes(model)
+    plain = plans.estimate(None, fixed)
+    if request.budget is None:
+        plan = plans.least()
+    else:
+        total = budgets.budget_bytes(request.budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(model))
+        plan = plans.fitting(total, fixed)
+    step, unchanged = plans.estimate(plan, fixed), None
+    if request.budget is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
+        unchanged = _why_little(plan, plain)
+    return PlannedStep(
+        plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
+        unchanged,
+    )  # fmt: skip
 
 
 def simulator_mode(mode: str) -> str:

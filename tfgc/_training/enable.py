@@ -10,13 +10,14 @@ from tfgc._calls import names
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
-from tfgc._planning import budgets
+from tfgc._planning import budgets, by_calls
 from tfgc._planning.budgets import Budget
 from tfgc._planning.first_batch import Request
 from tfgc._planning.planner import Strategy
 from tfgc._tracing import keras_graph
 from tfgc._training import layer_calls, stale_traces
 from tfgc._training.first_call import FirstCall
+from tfgc._training.first_step import FirstStep
 from tfgc._training.segment_runner import Runner
 
 Model = TypeVar("Model", bound=keras.Model)
@@ -52,8 +53,8 @@ def enable(
     functions are traced again.
 
     Args:
-        model: A `keras.Sequential` or functional model, which need not be built yet if no plan is given; with `layers`,
-            or a plan, any `keras.Model`.
+        model: Any `keras.Model`. A Sequential or functional one is planned in segments, another by the calls of its
+            layers. It need not be built yet if no plan is given.
         plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
             `tfgc.plan`. Default: no budget, the least peak.
@@ -61,7 +62,7 @@ def enable(
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
             is changed, and a `NothingSavedWarning` says why.
         layers: Layers of the model to recompute, each as one segment, in place of a plan: objects, names
-            (every layer with that name) or paths. For subclassed models, or blocks picked by hand. A chosen
+            (every layer with that name) or paths, for blocks picked by hand. A chosen
             layer stores its inputs; where one is inside another, the outer one counts.
         wrap: `tf.recompute_grad`, to let it replay each segment, for
             comparison. Default: tfgc's replay.
@@ -76,8 +77,8 @@ def enable(
         The model.
 
     Raises:
-        UnsupportedModelError: If the model is subclassed and `layers` is not given (the message names functional
-            parts that can be enabled), or has no weights.
+        UnsupportedModelError: If the model has no weights; in the first training step, if its calls cannot be traced
+            symbolically.
         PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
         InfeasibleBudgetError: In the first training call, if nothing fits in the budget.
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
@@ -119,23 +120,28 @@ def enable(
             raise OptionError("layers= names what to recompute: leave plan, strategy, its options and budget out")
         switch(model, plan, layers, **options)
     else:
-        request = Request(strategy, budget, strategy_options)
-        _check_request(model, request)
-        layer_calls.restore_calls(model)
-        model.call = FirstCall(model, request, bool(verbose), options).call
+        _plan_later(model, Request(strategy, budget, strategy_options), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
 
 
-def _check_request(model: keras.Model, request: Request) -> None:
-    """Raise what the first call would raise anyway."""
+def _plan_later(model: keras.Model, request: Request, verbose: bool, options: dict[str, Any]) -> None:
+    """Let a model plan when it first trains; raise now what would be wrong then, too."""
+    if request.budget is not None:
+        budgets.check_budget(request.budget)
+    if by_calls.applies_to(model):
+        by_calls.refuse(request.strategy, None, False, None, request.options)
+        layer_calls.restore_calls(model)
+        first_step = FirstStep(model, request, verbose, options)
+        model.call, model.train_step = first_step.call, first_step.train_step
+        return
     if not keras_models.runs_graph(model) or model.built:
         _check_trainable(model)
     chosen = request.strategy or ("optimal" if request.budget is None else "budget")
     strategies.check_options(chosen, request.options, request.budget)
-    if request.budget is not None:
-        budgets.check_budget(request.budget)
+    layer_calls.restore_calls(model)
+    model.call = FirstCall(model, request, verbose, options).call
 
 
 def _check_trainable(model: keras.Model) -> None:

@@ -4,13 +4,11 @@ Then all that a plan depends on is there to be seen: sizes, batch, mode, the com
 memory. Each signature (sizes without the batch, dtypes, mode) has a plan of its own.
 
 Planning runs in a thread of its own, so that nothing of the call around it reaches it: no tape, graph, name scope,
-autocast or call context, and no uid counters of Keras move. Threads that call at the same time wait and find the plan.
+autocast or call context. Threads that call at the same time wait and find the plan.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.modes import Mode
-from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
+from tfgc._core.plan import Plan
 from tfgc._framework import fit_loop, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
@@ -30,8 +28,6 @@ from tfgc._training.segment_runner import Runner
 # Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
 # shorter one runs by the plan of a longer one.
 _MOST_PLANS = 8
-# Seconds of planning after which a line says that it is still going on.
-_PATIENCE = 2.0
 
 Sizes = tuple[tuple[tuple[int | None, ...], str], ...]
 
@@ -96,7 +92,7 @@ class FirstCall:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
         shapes = [tuple(tensor.shape) for tensor in flat]
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
-        signature = Signature(sizes, self._mode(), self._model.dtype_policy.name)
+        signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
         batch_size = shapes[0][0] if shapes[0] else None
         if self._is_planned(signature, batch_size):
             return self._calls[signature]
@@ -108,11 +104,6 @@ class FirstCall:
                 return self._calls[covering[0]]
             self._plan(signature, inputs, batch_size)
             return self._calls[signature]
-
-    def _mode(self) -> Mode:
-        if tf.executing_eagerly():
-            return "compiled" if self._compiled else "eager"
-        return "xla" if private_api.in_xla() else "graph"
 
     def _is_planned(self, signature: Signature, batch_size: int | None) -> bool:
         """Whether there is a plan that holds for a batch: within a budget, one for a batch as large."""
@@ -133,40 +124,20 @@ class FirstCall:
             made = first_batch.plan_step(self._model, specs, signature.mode, self._request)
             if made.unchanged is not None:
                 return made, self._original
-            replan = functools.partial(self._in_own_thread, lambda: planned()[0].plan)
+            replan = functools.partial(plan_report.planned, self._model.name, _plan_of(planned), verbose=self._verbose)
             return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
 
-        made, call = self._in_own_thread(planned)
+        made, call = plan_report.planned(self._model.name, planned, verbose=self._verbose)
         self._plans.pop(signature, None)
         while len(self._plans) >= _MOST_PLANS:
             oldest = next(iter(self._plans))
             del self._plans[oldest], self._calls[oldest]
         self._calls[signature], self._plans[signature] = call, made
-        if made.unchanged is not None:
-            warn(plan_report.nothing_saved(self._model.name, made), NothingSavedWarning)
-        elif self._verbose:
-            print(plan_report.line(self._model.name, made), file=sys.stderr, flush=True)
+        plan_report.report(self._model.name, made, verbose=self._verbose)
 
-    def _in_own_thread(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns; its warnings are given here, and a line says so when it takes long."""
 
-        def collected() -> tuple[Any, list]:
-            with collected_warnings() as found:
-                return make(), found
-
-        executor = concurrent.futures.ThreadPoolExecutor(1, "tfgc-planning")
-        running = executor.submit(collected)
-        executor.shutdown(wait=False)
-        if self._verbose and not concurrent.futures.wait([running], _PATIENCE).done:
-            print(f"tfgc: planning {self._model.name!r} ...", file=sys.stderr, flush=True)
-        try:
-            made, found = running.result()
-        except TfgcError as error:
-            private_api.let_pass(error)
-            raise
-        for message, category in found:
-            warn(message, category)
-        return made
+def _plan_of(planned: Callable[[], tuple[PlannedStep, Callable]]) -> Callable[[], Plan]:
+    return lambda: planned()[0].plan
 
 
 def _spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec | None:

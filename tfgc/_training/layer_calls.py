@@ -26,7 +26,11 @@ _replaced: weakref.WeakKeyDictionary[keras.Model, list[tuple[weakref.ref, weakre
 
 
 class LayerCall:
-    """Replaces the `call` of a layer; an explicit or surrounding `training=False` runs the original."""
+    """Replaces the `call` of a layer; inference, which is `training=False` outside of all tapes, runs the original.
+
+    Under a tape a layer may train although Keras says False: a `Dropout` that is called without `training` sets its
+    default, False, for all calls after it, as in the `fit` of a model whose `call` takes no `training`.
+    """
 
     is_patched_call = True
 
@@ -55,7 +59,7 @@ class LayerCall:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if private_api.is_inference() or private_api.in_stateless_scope():
+        if not private_api.could_train() or private_api.in_stateless_scope():
             return self._original(*args, **kwargs)
         call_checks.refuse_tf1_graph(self._name)
         if call_checks.is_empty(args, kwargs):
@@ -96,27 +100,43 @@ def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], **options: 
 
 
 def restore_calls(model: keras.Model) -> set[keras.Layer]:
-    """Give a model and all its layers back their original `call`; return those that had another one."""
+    """Give a model and all its layers back their original methods; return those whose `call` was another one."""
+    changed = restore_parts(model)
+    if keras_graph.is_patched_call(model):
+        _restore(model)
+        changed.add(model)
+    return changed
+
+
+def restore_parts(model: keras.Model) -> set[keras.Layer]:
+    """Do the same for the layers inside of a model, and not for the model itself."""
     gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
     changed = {layer for layer in [*keras_models.layers_inside(model), *gone] if keras_graph.is_patched_call(layer)}
+    changed.discard(model)
     for layer in changed:
-        del layer.call
+        _restore(layer)
     return changed
+
+
+def _restore(layer: keras.Layer) -> None:
+    for name in keras_graph.replaced_methods(layer):
+        delattr(layer, name)
 
 
 @contextlib.contextmanager
 def restored_afterwards(model: keras.Model) -> Iterator[None]:
     """Disable a model in here; afterwards it is enabled again if it was."""
     patched = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
-    calls = {layer: vars(layer)["call"] for layer in patched}
+    methods = [(layer, keras_graph.replaced_methods(layer)) for layer in patched]
     replaced = _replaced.get(model)
     restore_calls(model)
     try:
         yield
     finally:
         restore_calls(model)
-        for layer, call in calls.items():
-            layer.call = call
+        for layer, replaced_by in methods:
+            for name, method in replaced_by.items():
+                setattr(layer, name, method)
         if replaced is not None:
             _replaced[model] = replaced

@@ -1,8 +1,61 @@
-"""What `enable` says of a plan when it is made."""
+"""Planning where a model is called, and what is said of it."""
 
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
+from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
+from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._units import format_bytes, format_seconds
+
+# Seconds of planning after which a line says that it is still going on.
+PATIENCE = 2.0
+Made = TypeVar("Made")
+
+
+def mode_of_call(compile_segments: bool) -> Mode:
+    """The mode of the call that runs now."""
+    if tf.executing_eagerly():
+        return "compiled" if compile_segments else "eager"
+    return "xla" if private_api.in_xla() else "graph"
+
+
+def planned(name: str, plan: Callable[[], Made], *, verbose: bool) -> Made:
+    """What `plan` makes in a thread of its own, outside of all that surrounds the call of the model `name`.
+
+    Its warnings are given here, so that they point at the caller, and a line says so when it takes long.
+    """
+
+    def collected() -> tuple[Made, list[tuple[str, type[Warning]]]]:
+        with collected_warnings() as found:
+            return plan(), found
+
+    def on_wait() -> None:
+        if verbose:
+            print(f"tfgc: planning {name!r} ...", file=sys.stderr, flush=True)
+
+    try:
+        made, found = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
+    except TfgcError as error:
+        private_api.let_pass(error)
+        raise
+    for message, category in found:
+        warn(message, category)
+    return made
+
+
+def report(name: str, made: PlannedStep, *, verbose: bool) -> None:
+    """Warn where nothing is gained; else print a line, unless it is not wanted."""
+    if made.unchanged is not None:
+        message = f"{name!r} trains as before, since recomputing would save less than 5 % of a step: {made.unchanged}"
+        warn(message, NothingSavedWarning)
+    elif verbose:
+        print(line(name, made), file=sys.stderr, flush=True)
 
 
 def line(name: str, made: PlannedStep) -> str:
@@ -30,8 +83,3 @@ def promise(plan: Plan, predicted_bytes: int | None, plain_bytes: int | None) ->
     if outlook is None:
         return "nothing predicted, sizes are open"
     return f"{100 * (1 - outlook.cut_off):.0f} % of the plain step's activations predicted"
-
-
-def nothing_saved(name: str, made: PlannedStep) -> str:
-    """Why a model runs as before."""
-    return f"{name!r} trains as before, since recomputing would save less than 5 % of a step: {made.unchanged}"

@@ -8,9 +8,11 @@ import keras
 from tfgc._core.plan import Plan
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models
+from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report
 from tfgc._training.first_call import FirstCall
+from tfgc._training.first_step import FirstStep
 from tfgc._training.segment_runner import Runner
 
 
@@ -107,6 +109,9 @@ def status(model: keras.Model) -> Status:
         raise UnsupportedModelError(f"{model!r} is not a keras.Model")
     found: list[PlanStatus] = []
     enabled = [part for part in keras_models.layers_inside(model) if keras_graph.is_patched_call(part)]
+    own = getattr(vars(model).get("call"), "__self__", None)
+    if isinstance(own, FirstStep):  # the parts that are on belong to its plan
+        return Status(model.name, True, () if own.planned is None else (_made(own.planned),))
     for part in enabled:
         path = "" if part is model else part.path or part.name
         found += _of(getattr(vars(part)["call"], "__self__", None), path)
@@ -119,10 +124,11 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
         return [PlanStatus(call.plan, part, batch_size=call.plan.batch_size)]
     if not isinstance(call, FirstCall):
         return [PlanStatus(None, part)]
-    return [
-        PlanStatus(
-            made.plan, part, signature.mode, signature.sizes, made.batch_size, made.predicted_bytes, made.plain_bytes,
-            made.overhead, made.seconds, made.unchanged,
-        )
-        for signature, made in call.plans.items()
-    ]  # fmt: skip
+    return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
+
+
+def _made(made: PlannedStep, part: str = "", sizes: Any = None) -> PlanStatus:
+    return PlanStatus(
+        made.plan, part, made.mode, sizes, made.batch_size, made.predicted_bytes, made.plain_bytes, made.overhead,
+        made.seconds, made.unchanged,
+    )  # fmt: skip

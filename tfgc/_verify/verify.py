@@ -20,7 +20,7 @@ from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import keras_models, tensor_attributes
-from tfgc._planning import first_batch
+from tfgc._planning import by_calls, first_batch, planner
 from tfgc._planning.first_batch import Request
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
@@ -54,7 +54,7 @@ def verify(
     must fit in memory: use a smaller batch where they do not.
 
     Args:
-        model: A built `keras.Sequential` or functional model; with `layers`, any `keras.Model`.
+        model: Any `keras.Model` that is built.
         plan: A `tfgc.Plan`; None for the least peak on this batch, or with `layers`.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
@@ -104,7 +104,7 @@ def verify(
         stack.callback(step.write, step.read())
         chosen = None if layers is None else layer_calls.choose(model, layers)
         if plan is None and layers is None:
-            plan = first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
+            plan = _least(model, data)
         changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
         comparison = StepComparison(*_tolerances(model, changed))
         for mode in modes:
@@ -116,6 +116,13 @@ def verify(
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             model(data[0], training=True)
     return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
+
+
+def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
+    """The plan of least peak for this batch."""
+    if by_calls.applies_to(model):
+        return planner.plan(model, example=tuple(part for part in data if part is not None))
+    return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
 
 def _others(step: "_Step", mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:

@@ -1,0 +1,129 @@
+"""A model without a graph that plans by the calls of its layers when it is first trained.
+
+Its `train_step` is replaced, where batch, loss and optimizer are seen, and its `call`, for loops of the user's own.
+What comes first makes the plan. One plan holds for all calls: which layers recompute does not depend on the signature.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._calls import names
+from tfgc._calls.tracing import Arguments
+from tfgc._errors import OpenSizesWarning, OptionError, warn
+from tfgc._framework import fit_loop, private_api
+from tfgc._planning import first_batch
+from tfgc._planning.first_batch import PlannedStep, Request
+from tfgc._replay import call_checks
+from tfgc._training import layer_calls, plan_report
+from tfgc._training.segment_runner import Runner
+
+
+class FirstStep:
+    """Replaces `call` and `train_step` of a model until it is disabled.
+
+    Args:
+        model: Any `keras.Model`.
+        request: How to plan.
+        verbose: Whether each plan is reported in a line.
+        run_options: How layers are recomputed.
+
+    Attributes:
+        planned: The plan in use, None before the first training step.
+    """
+
+    def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
+        self.planned: PlannedStep | None = None
+        self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
+        self._call: Callable = model.call
+        self._train_step: Callable = model.train_step
+        self._is_blind = False
+        self._lock = threading.RLock()
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Replace the model's `call`."""
+        inference = kwargs.get("training") is False or private_api.is_inference()
+        if not (inference or private_api.in_symbolic_scope() or call_checks.is_empty(args, kwargs)):
+            self._plan_for(Arguments(args, kwargs))
+        return self._call(*args, **kwargs)
+
+    def train_step(self, data: Any) -> Any:
+        """Replace the model's `train_step`."""
+        self._plan_for(data)
+        return self._train_step(data)
+
+    call.is_patched_call = train_step.is_patched_call = True
+
+    def _plan_for(self, example: Any) -> None:
+        flat = tf.nest.flatten((example.args, example.kwargs) if isinstance(example, Arguments) else example)
+        batch = next((tensor.shape[0] for tensor in flat if tf.is_tensor(tensor) and tensor.shape.rank), None)
+        if self._holds_for(batch):
+            return
+        with self._lock:  # reentrant, as a step calls the model
+            if not self._holds_for(batch):
+                self._plan(example, batch)
+
+    def _holds_for(self, batch: int | None) -> bool:
+        if self._is_blind or self.planned is None:
+            return self._is_blind
+        planned_for = self.planned.batch_size
+        return self._request.budget is None or batch is None or planned_for is None or batch <= planned_for
+
+    def _plan(self, example: Any, batch: int | None) -> None:
+        specs = _specs(example, batch or fit_loop.batch_size())
+        if specs is None:
+            self._refuse_open_sizes()
+            return
+        mode = plan_report.mode_of_call(self._run_options["compile_segments"])
+        made = plan_report.planned(
+            self._model.name,
+            lambda: first_batch.plan_step_by_calls(self._model, specs, mode, self._request),
+            verbose=self._verbose,
+        )
+        layer_calls.restore_parts(self._model)
+        if made.unchanged is None:
+            layers, parts = names.layers_of(self._model, made.plan)
+            layer_calls.replace_calls(self._model, layers, **self._run_options)
+            for part, plan in parts:
+                part.call = Runner(part, plan, **self._run_options).call
+        self.planned = made
+        plan_report.report(self._model.name, made, verbose=self._verbose)
+
+    def _refuse_open_sizes(self) -> None:
+        if self._request.budget is not None:
+            raise OptionError(
+                f"budget={self._request.budget!r}: sizes of the batch are open where the step is traced, so its bytes "
+                "are not known. Fix them in the data, with dataset.batch(n, drop_remainder=True), or plan ahead: "
+                f"tfgc.enable(model, tfgc.plan(model, example=batch, budget={self._request.budget!r}))"
+            )
+        self._is_blind = True
+        warn(
+            f"nothing is recomputed in {self._model.name!r}: sizes of the batch are open where the step is traced, so "
+            "no plan is known to need less than keeping all. To save memory fix them in the data, with "
+            "dataset.batch(n, drop_remainder=True), or plan ahead: tfgc.enable(model, tfgc.plan(model, example=batch))",
+            OpenSizesWarning,
+        )
+
+
+def _specs(example: Any, batch_size: int | None) -> Any:
+    """The tensors as `tf.TensorSpec`s, open batches filled in; None if a size stays open."""
+    complete = True
+
+    def spec(value: Any) -> Any:
+        nonlocal complete
+        if not tf.is_tensor(value):
+            return value
+        shape = value.shape
+        if shape.rank and shape[0] is None:
+            shape = tf.TensorShape([batch_size, *shape[1:]])
+        complete = complete and shape.is_fully_defined()
+        return tf.TensorSpec(shape, value.dtype)
+
+    if isinstance(example, Arguments):
+        made: Any = Arguments(*tf.nest.map_structure(spec, (example.args, example.kwargs)))
+    else:
+        made = tf.nest.map_structure(spec, example)
+    return made if complete else None
