@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Iterable
 
 from tfgc._simulate.bfc_allocator import Address, Allocator
-from tfgc._simulate.step_events import Event, StepEvents
+from tfgc._simulate.event import Event
+from tfgc._simulate.step_events import StepEvents
 
 _STEPS = 5
 

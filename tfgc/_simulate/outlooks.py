@@ -9,7 +9,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
 from tfgc._simulate import simulator
-from tfgc._simulate.step_events import node_work
+from tfgc._simulate.work import node_work
 
 
 def with_outlook(graph: Graph, plan: Plan) -> Plan:

@@ -14,37 +14,11 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from tfgc._core.buffers import Buffers
-from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
+from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
-
-
-@dataclasses.dataclass(slots=True)
-class Event:
-    """One run of a node in one direction.
-
-    Attributes:
-        position: The node.
-        phase: `forward`, `replay`, `loss`, `backward` or `return` (of a compiled segment).
-        reads, makes: Buffers, numbered as in `StepEvents.sizes`. A node that saves makes its internal buffer last.
-        extra_bytes: Bytes besides these buffers: the node's workspace, cotangents and gradients of weights.
-        byte_trace: Signed bytes of the buffers allocated (+) and freed (-) meanwhile.
-        work: In `StepEvents.unit`.
-        overwritten: A buffer that is overwritten in place, or None.
-        cotangents: The `CotangentChanges`.
-        gradient_bytes: Bytes of the gradients of weights that it makes.
-    """
-
-    position: int
-    phase: str
-    reads: list[int]
-    makes: list[int]
-    extra_bytes: int
-    byte_trace: tuple[int, ...] = ()
-    work: float = 0
-    overwritten: int | None = None
-    cotangents: CotangentChanges = NO_CHANGES
-    gradient_bytes: int = 0
+from tfgc._simulate.event import Event, Run
+from tfgc._simulate.work import node_work
 
 
 class StepEvents:
@@ -96,7 +70,7 @@ class StepEvents:
         inside = [i for part in parts for i in part]
         runs = b.replayed(inside) if replay else inside
         pending = b.pending_gradient_bytes[max(inside) + 1] + self._pending if replay else 0
-        run = _Run({**held}, {}, "replay" if replay else "forward", pending)
+        run = Run({**held}, {}, "replay" if replay else "forward", pending)
         for segment, part in zip(segments, parts):
             for i in part:
                 if i in runs:
@@ -116,19 +90,19 @@ class StepEvents:
                 given = outside.values() if segment.mode == "recompute" else self._saved(part, run)
                 self._return(part, run, [*given], first)
 
-    def _outside(self, part: Sequence[int], run: "_Run") -> dict[int, int]:
+    def _outside(self, part: Sequence[int], run: Run) -> dict[int, int]:
         """The copies of the buffers that a segment reads from outside."""
         b = self.buffers
         inside = {number for i in part for number in b.outputs[i]}
         read = [number for i in part for number in (*b.inputs[i], *b.saved[i])]
         return {number: run.held[number] for number in read if number in run.held and number not in inside}
 
-    def _saved(self, part: Sequence[int], run: "_Run") -> list[int]:
+    def _saved(self, part: Sequence[int], run: Run) -> list[int]:
         """The copies of the buffers that a kept segment saved for its backward pass."""
         saved = [run.held[number] for i in part for number in self.buffers.saved[i]]
         return saved + [run.internal[i] for i in part if i in run.internal]
 
-    def _forward(self, i: int, run: "_Run", part: Sequence[int], keep: bool) -> None:
+    def _forward(self, i: int, run: Run, part: Sequence[int], keep: bool) -> None:
         b, cost = self.buffers, self.graph.costs[i]
         peak, overwritten = (b.saving_peak[i] if keep else b.forward_peak[i]), None
         if b.in_place[i] and i - 1 in part:
@@ -153,7 +127,7 @@ class StepEvents:
             )
         )
 
-    def _loss(self, run: "_Run") -> None:
+    def _loss(self, run: Run) -> None:
         b, graph = self.buffers, self.graph
         extra = b.loss_bytes
         if self.compiled and graph.loss:
@@ -163,7 +137,7 @@ class StepEvents:
         changes = b.cotangent_changes[len(graph)]
         self.events.append(Event(len(graph) - 1, "loss", outputs, [], extra, graph.loss, cotangents=changes))
 
-    def _backward(self, i: int, run: "_Run") -> None:
+    def _backward(self, i: int, run: Run) -> None:
         b, cost = self.buffers, self.graph.costs[i]
         gradient_bytes = b.gradient_bytes_at[i]
         if gradient_bytes is None:
@@ -187,7 +161,7 @@ class StepEvents:
         if self.compiled:
             self._pending += weight_gradients
 
-    def _return(self, part: Sequence[int], run: "_Run", given: list[int], first: int) -> None:
+    def _return(self, part: Sequence[int], run: Run, given: list[int], first: int) -> None:
         """Keep what a compiled segment was `given` until its backward pass, from event `first` on, returns."""
         b = self.buffers
         # The tape holds what it returned, too.
@@ -209,27 +183,3 @@ class StepEvents:
         extra = b.pending_gradient_bytes[part[0]] + upstream_bytes + self._pending
         changes = CotangentChanges(ended=tuple(upstream))
         self.events.append(Event(part[0], "return", given, [], extra, cotangents=changes))
-
-
-@dataclasses.dataclass(slots=True)
-class _Run:
-    """A forward pass of some segments, or their replay.
-
-    Attributes:
-        held: The copy of each buffer to read, by its number in `Buffers`.
-        internal: The copy of each node's internal buffer, by position.
-        phase: `forward` or `replay`.
-        pending: Bytes of gradients that wait meanwhile.
-    """
-
-    held: dict[int, int]
-    internal: dict[int, int]
-    phase: str
-    pending: int
-
-
-def node_work(graph: Graph) -> tuple[list[tuple[float, float]], str]:
-    """Forward and backward work of each node, and its unit: seconds if every node was timed, else flops."""
-    if all(cost.seconds is not None for cost in graph.costs):
-        return [(cost.seconds or 0.0, cost.backward_seconds or 0.0) for cost in graph.costs], "s"
-    return [(cost.flops, cost.backward_flops) for cost in graph.costs], "flop"

@@ -1,20 +1,19 @@
-"""Plans without nesting, as paths through states: the least peak, and the least work under a peak.
+"""Plans without nesting, as paths through states, and the one of least peak.
 
 A state is a position and the set of buffers that segments before it hold and that are still of use after it. Its label
 is the number of bytes held. A step is a segment that is recomputed or a node that is kept. With fewer bytes held in the
 same state everything stays possible that is possible with more, so one label per state decides what fits under a peak.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._simulate.step_events import node_work
+from tfgc._simulate.work import node_work
 from tfgc.strategies._segment_costs import SegmentCosts
 
 # Pairs of a state and the row of the step taken from there
@@ -46,17 +45,6 @@ class Steps(NamedTuple):
     replayed: NDArray[np.bool_]
 
 
-class StepTable(NamedTuple):
-    """Steps from many states, an array for each column: where they start, their row there, and as in `Steps`."""
-
-    source: NDArray[np.int64]
-    row: NDArray[np.int64]
-    target: NDArray[np.int64]
-    need: NDArray[np.int64]
-    added: NDArray[np.int64]
-    work: NDArray[Any]
-
-
 class FlatPlans:
     """All plans without nesting of one graph.
 
@@ -65,6 +53,7 @@ class FlatPlans:
         limit: Bytes that no plan of interest exceeds.
 
     Attributes:
+        steps: The `Steps` from each state.
         ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
@@ -80,10 +69,10 @@ class FlatPlans:
         self._ids: dict[State, int] = {}
         self._at: list[list[int]] = [[] for _ in range(n + 1)]  # states by position
         self._id(State(0, frozenset()))
-        self._steps: dict[int, Steps] = {}
+        self.steps: dict[int, Steps] = {}
         for position in range(n):
             for state in self._at[position]:
-                self._steps[state] = self._steps_from(self._states[state])
+                self.steps[state] = self._steps_from(self._states[state])
         self.ends: dict[int, int] = {}
         for state in self._at[n]:
             held = self._states[state].held
@@ -128,7 +117,7 @@ class FlatPlans:
         held = np.full(len(self), np.inf)
         came_from = np.full((len(self), 2), -1)
         held[0] = 0
-        for state, steps in self._steps.items():
+        for state, steps in self.steps.items():
             if held[state] < np.inf:
                 new = held[state] + steps.added
                 # Two rows can lead to the same state, the last of them being one node run again.
@@ -152,33 +141,13 @@ class FlatPlans:
         """The peak of a path's plan in bytes, as the graph counts them."""
         held = peak = end = 0
         for state, row in path:
-            steps = self._steps[state]
+            steps = self.steps[state]
             peak, held, end = max(peak, held + steps.need[row]), held + steps.added[row], steps.target[row]
         return int(max(peak, held + self.ends[end]))
 
     def work(self, path: Path) -> float:
         """Work of the replays on a path."""
-        return sum(self._steps[state].work[row] for state, row in path)
-
-    def usable_steps(self, peak: int) -> tuple[StepTable, Mapping[int, int]]:
-        """All steps that may be on a path under `peak`, and those of `ends` that may."""
-        least = np.full(len(self), np.inf)
-        least[0] = 0
-        rows = {}
-        for state, steps in self._steps.items():
-            rows[state] = usable = np.flatnonzero(least[state] + steps.need <= peak)
-            np.minimum.at(least, steps.target[usable], least[state] + steps.added[usable])
-        ends = {end: need for end, need in self.ends.items() if least[end] + need <= peak}
-        found = StepTable(
-            np.repeat(list(rows), [len(usable) for usable in rows.values()]),
-            np.concatenate(list(rows.values())),
-            *(
-                np.concatenate([getattr(self._steps[state], name)[usable] for state, usable in rows.items()])
-                for name in ("target", "need", "added", "work")
-            ),
-        )
-        leads_on = np.array([target in ends or target not in self.ends for target in found.target], bool)
-        return StepTable(*(column[leads_on] for column in found)), ends
+        return sum(self.steps[state].work[row] for state, row in path)
 
     def least_peak(self) -> Path | None:
         """The path of least peak; None if none is under the limit."""
@@ -192,51 +161,13 @@ class FlatPlans:
                 best = found
         return best
 
-    def cheapest(self, peak: int, slots: int = 512) -> Path | None:
-        """The path of least work under `peak` bytes, which are counted in slots: rounded up, so never too few.
-
-        Exact where all byte counts are multiples of a slot; None if nothing fits.
-        """
-        counts = [column for steps in self._steps.values() for column in (steps.need, steps.added)]
-        common = int(np.gcd.reduce(np.concatenate([*counts, list(self.ends.values())]).astype(np.int64)))
-        slot = common if common and peak // common <= slots else peak / slots
-        total = int(peak // slot)
-        left = np.arange(total + 1)
-        least_work = np.full((len(self), total + 1), np.inf)
-        choice = np.zeros((len(self), total + 1), np.int32)
-        for end, need in self.ends.items():
-            least_work[end, _slots(need, slot) :] = 0
-        for state in reversed(self._steps):
-            steps = self._steps[state]
-            rest = left[None] - _slots(steps.added, slot)[:, None]
-            fits = (rest >= 0) & (left[None] >= _slots(steps.need, slot)[:, None])
-            work = least_work[steps.target[:, None], np.maximum(rest, 0)] + steps.work[:, None]
-            work[~fits] = np.inf
-            choice[state] = work.argmin(axis=0)
-            least_work[state] = work[choice[state], left]
-        if not np.isfinite(least_work[0, total]):
-            return None
-        path: Path = []
-        state, room = 0, total
-        while state not in self.ends:
-            row = int(choice[state, room])
-            path.append((state, row))
-            room -= int(_slots(self._steps[state].added[row], slot))
-            state = int(self._steps[state].target[row])
-        return path
-
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""
         pieces: list[tuple[int, int, str]] = []
         for state, row in path:
-            steps, start = self._steps[state], self._states[state].position
+            steps, start = self.steps[state], self._states[state].position
             end = self._states[steps.target[row]].position
             if not steps.replayed[row] and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
             pieces.append((start, end, "recompute" if steps.replayed[row] else "keep"))
         return Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)
-
-
-def _slots(count: ArrayLike, slot: float) -> NDArray[np.int64]:
-    """Byte counts in slots, rounded up."""
-    return np.ceil(np.asarray(count) / slot - 1e-9).astype(int)

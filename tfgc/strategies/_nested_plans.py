@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Piece
-from tfgc._simulate.step_events import node_work
+from tfgc._simulate.work import node_work
+from tfgc.strategies._pass_liveness import PassLiveness
 from tfgc.strategies._segment_costs import SegmentCosts
 
 
@@ -38,20 +39,6 @@ class Pass(NamedTuple):
     end: int
     held: frozenset[int]
     first: bool
-
-
-class Liveness(NamedTuple):
-    """Which buffers are alive in a pass up to some end.
-
-    Attributes:
-        last_use: Position of the last use of each buffer.
-        bytes: Bytes alive before each node.
-        runs: Whether each node runs.
-    """
-
-    last_use: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-    runs: NDArray[np.bool_]
 
 
 @dataclasses.dataclass(slots=True)
@@ -98,11 +85,10 @@ class NestedPlans:
         self._ends = [*positions, len(graph)]
         self._next = dict(itertools.pairwise(self._ends))
         self._size = np.array(b.size)
-        self._producer = np.array(b.producer)
+        self._liveness = PassLiveness(b)
         self._slot = self._slot_bytes(most, slots)
         self.slots = int(-(-most // self._slot)) + 1
         self._left = np.arange(self.slots)
-        self._lives: dict[tuple[int, bool], Liveness] = {}
         # A row for each pass: its least work by slots of memory left besides what is held, and how it begins then.
         self._rows: dict[Pass, int] = {}
         self._least_work = np.full((1024, self.slots), np.inf)
@@ -119,27 +105,6 @@ class NestedPlans:
 
     def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
         return np.rint(np.asarray(count) / self._slot).astype(int)
-
-    def _liveness(self, end: int, first: bool) -> Liveness:
-        if (end, first) not in self._lives:
-            b, n = self._buffers, len(self._buffers.graph)
-            if first:
-                last_use = np.maximum(b.last_read, self._producer)
-                runs = np.ones(n, bool)
-            else:
-                used = [[at for at, least_end in uses if least_end <= end] for uses in b.replay_uses]
-                last_use = np.array([max([producer, *at]) for producer, at in zip(b.producer, used)])
-                runs = np.array(b.first_replay_end) <= end
-            change = np.zeros(n + 2, np.int64)
-            np.add.at(change, self._producer + 1, self._size)
-            np.add.at(change, last_use + 1, -self._size)
-            self._lives[end, first] = Liveness(last_use, np.cumsum(change), runs)
-        return self._lives[end, first]
-
-    def _inputs(self, start: int, end: int, first: bool = False) -> frozenset[int]:
-        """Buffers made before `start` that a pass from there to `end` reads."""
-        b, last_use = self._buffers, self._liveness(end, first).last_use
-        return frozenset(x for x in b.live_across[start] if b.size[x] and last_use[x] >= start)
 
     def _bytes(self, buffers: Iterable[int]) -> int:
         return sum(self._buffers.size[x] for x in buffers)
@@ -185,7 +150,7 @@ class NestedPlans:
         stops = [stop for stop in self._ends if self._next[start] <= stop <= most]
         if not stops:
             return []
-        last_use, live, runs = self._liveness(end, first)
+        last_use, live, runs = self._liveness.of(end, first)
         nodes = np.arange(start, stops[-1])
         alive = live[nodes] + self._forward_peak[nodes]
         for x in held:
@@ -196,14 +161,14 @@ class NestedPlans:
         work = np.cumsum(np.where(runs[nodes], forward_work, 0))
         options = []
         for stop in stops:
-            inputs, ran = self._inputs(start, stop), stop - start
+            inputs, ran = self._liveness.inputs(start, stop), stop - start
             new = inputs - held
             need = int(peak[ran - 1])
             staying = [x for x in new if last_use[x] < stop - 1]
             if staying:
                 late = alive[:ran] + sum(self._size[x] * (nodes[:ran] > last_use[x]) for x in staying)
                 need = int(np.where(runs[nodes[:ran]], late, 0).max())
-            behind = (held | inputs) & self._inputs(stop, end, first)
+            behind = (held | inputs) & self._liveness.inputs(stop, end, first)
             rest = self._solve(Pass(stop, end, behind, first))
             replay = self._solve(Pass(start, stop, held & inputs, False))
             options.append(Option(need, self._bytes(new), rest, replay, work[ran - 1], stop))
@@ -212,7 +177,7 @@ class NestedPlans:
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
         b, (start, end, held, first), stop = self._buffers, part, self._next[part.start]
-        last_use, live, runs = self._liveness(end, first)
+        last_use, live, runs = self._liveness.of(end, first)
         saved: dict[int, int] = {}
         internal = need = 0
         work: float = 0
@@ -228,7 +193,7 @@ class NestedPlans:
             if gradient_bytes is not None:
                 need = max(need, sum(saved.values()) + internal + gradient_bytes + b.backward_peak[i])
                 work += self._work[i][1]
-        behind = (held | frozenset(saved)) & self._inputs(stop, end, first)
+        behind = (held | frozenset(saved)) & self._liveness.inputs(stop, end, first)
         rest = self._solve(Pass(stop, end, behind, first))
         return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
 

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
+from tfgc.strategies._segment_peaks import Captured, FirstPass, Replay
 
 
 class SegmentCost(NamedTuple):
@@ -92,9 +93,9 @@ class _GrowingSegment:
 
     def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: AbstractSet[int]) -> None:
         self._buffers, self._start, self._held = costs.buffers, start, held
-        self._captured = _Captured(costs.buffers)
-        self._first_pass = _FirstPass(costs, live, start, held)
-        self._replay = _Replay(costs, start)
+        self._captured = Captured(costs.buffers)
+        self._first_pass = FirstPass(costs.buffers, costs.forward_peak, live, start, held)
+        self._replay = Replay(costs.buffers, costs.saving_peak, costs.work, start)
 
     @property
     def least(self) -> int:
@@ -127,113 +128,3 @@ class _GrowingSegment:
             self._captured.add(number)
             self._first_pass.capture(number)
         return self._replay.use(number, at)
-
-
-class _Captured:
-    """The inputs of a segment, which are stored from its first pass to its replay."""
-
-    def __init__(self, buffers: Buffers) -> None:
-        self._size = buffers.size
-        self.inputs: frozenset[int] = frozenset()
-        self.bytes = 0
-
-    def add(self, number: int) -> None:
-        self.inputs |= {number}
-        self.bytes += self._size[number]
-
-
-class _FirstPass:
-    """The peak of the first pass, in which captured inputs stay after their last use."""
-
-    def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: AbstractSet[int]) -> None:
-        b = costs.buffers
-        self._size, self._last_read, self._forward_peak = b.size, b.last_read, costs.forward_peak
-        self._live, self._start = live, start
-        self._held = [(b.last_read[x], b.size[x]) for x in held if b.last_read[x] >= start]
-        self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
-        self._staying_now = 0
-        self._last_uses: dict[int, int] = {}  # bytes of captured inputs, by the position after their last use
-        self.peak = 0
-
-    def add(self, node: int) -> None:
-        self._staying_now += self._last_uses.pop(node, 0)
-        self._staying.append(self._staying_now)
-
-    def capture(self, number: int) -> None:
-        size, since, end = self._size[number], self._last_read[number] + 1, self._start + len(self._staying)
-        if since >= end:
-            self._last_uses[since] = self._last_uses.get(since, 0) + size
-            return
-        self._staying_now += size
-        for node in range(max(since, self._start), end):
-            self._staying[node - self._start] += size
-            self.run(node)
-
-    def run(self, node: int) -> None:
-        alive = self._live[node] + self._staying[node - self._start]
-        if self._held:
-            alive -= sum(size for last, size in self._held if last >= node)
-        self.peak = max(self.peak, alive + self._forward_peak[node])
-
-
-class _Replay:
-    """The replay, which saves what its backward pass reads, and that backward pass.
-
-    Attributes:
-        forward_peak: Most bytes at once in the forward part, without gradients that wait meanwhile.
-        backward_peak: Most bytes at once in the backward part.
-        work: Work of the forward part.
-    """
-
-    def __init__(self, costs: SegmentCosts, start: int) -> None:
-        b = costs.buffers
-        self._buffers, self._size, self._producer, self._ends = b, b.size, b.producer, b.first_replay_end
-        self._saving_peak, self._node_work, self._start = costs.saving_peak, costs.work, start
-        self._alive: list[int] = []  # bytes before each node
-        self._last_use: dict[int, int] = {}  # of each buffer
-        self._saved_at: dict[int, int] = {}  # the first node that saves each buffer
-        self._saved_bytes = 0
-        self._runs = False
-        self.forward_peak = self.backward_peak = 0
-        self.work: float = 0
-
-    def add(self, node: int) -> None:
-        self._alive.append(self._saved_bytes)
-
-    def use(self, number: int, at: int) -> int:
-        """Let a buffer live until node `at`; return the first node where it was not alive before."""
-        producer, start = self._producer[number], self._start
-        last = self._last_use.get(number, max(producer, start - 1))
-        if at > last:
-            self._last_use[number] = at
-            size, alive = self._size[number], self._alive
-            for i in range(last + 1 - start, min(at, self._saved_at.get(number, at)) + 1 - start):
-                alive[i] += size
-        return last + 1
-
-    def save(self, number: int, node: int) -> None:
-        if number not in self._saved_at:
-            self._saved_at[number] = node
-            self._saved_bytes += self._size[number]
-
-    def run(self, node: int, newly_replayed: Sequence[int], first: int) -> None:
-        """Run the last node; more than before is alive at the nodes `newly_replayed` and from `first` on."""
-        b, start, alive, saving_peak = self._buffers, self._start, self._alive, self._saving_peak
-        self._saved_bytes += b.internal_bytes[node]
-        peak = self.forward_peak
-        for i in newly_replayed:
-            self._runs = True
-            self.work += self._node_work[i]
-            peak = max(peak, alive[i - start] + saving_peak[i])
-        for i in range(first, node + 1):
-            if self._ends[i] <= node + 1 and alive[i - start] + saving_peak[i] > peak:
-                peak = alive[i - start] + saving_peak[i]
-        self.forward_peak = peak
-        gradient_bytes = b.gradient_bytes_at[node]
-        if gradient_bytes is not None:
-            self.backward_peak = max(self.backward_peak, self._saved_bytes + gradient_bytes + b.backward_peak[node])
-
-    def peak(self, end: int) -> int:
-        """Most bytes at once in both parts, with the gradients that wait for a segment up to `end`."""
-        forward_peak = self.forward_peak + self._buffers.pending_gradient_bytes[end] if self._runs else 0
-        return max(forward_peak, self.backward_peak)

@@ -7,9 +7,11 @@ it ends. Exact where the gap is 0, for a budget in buffers; `tfgc.plan` tries bu
 allocator can serve the plan, too.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
@@ -17,6 +19,17 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, TfgcError
 from tfgc._simulate import simulator
 from tfgc.strategies._flat_plans import FlatPlans, Path
+
+
+class _StepTable(NamedTuple):
+    """Steps from many states, an array for each column: where they start, their row there, and as in `Steps`."""
+
+    source: NDArray[np.int64]
+    row: NDArray[np.int64]
+    target: NDArray[np.int64]
+    need: NDArray[np.int64]
+    added: NDArray[np.int64]
+    work: NDArray[Any]
 
 
 def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
@@ -40,6 +53,27 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     return plans.plan(path or least, strategy="ilp", options={"gap": gap})
 
 
+def _usable_steps(plans: FlatPlans, peak: int) -> tuple[_StepTable, Mapping[int, int]]:
+    """All steps that may be on a path under `peak`, and those of `ends` that may."""
+    least = np.full(len(plans), np.inf)
+    least[0] = 0
+    rows = {}
+    for state, steps in plans.steps.items():
+        rows[state] = usable = np.flatnonzero(least[state] + steps.need <= peak)
+        np.minimum.at(least, steps.target[usable], least[state] + steps.added[usable])
+    ends = {end: need for end, need in plans.ends.items() if least[end] + need <= peak}
+    found = _StepTable(
+        np.repeat(list(rows), [len(usable) for usable in rows.values()]),
+        np.concatenate(list(rows.values())),
+        *(
+            np.concatenate([getattr(plans.steps[state], name)[usable] for state, usable in rows.items()])
+            for name in ("target", "need", "added", "work")
+        ),
+    )
+    leads_on = np.array([target in ends or target not in plans.ends for target in found.target], bool)
+    return _StepTable(*(column[leads_on] for column in found)), ends
+
+
 def _solved(
     optimize: Any, sparse: Any, plans: FlatPlans, budget: int, time_limit: float
 ) -> tuple[Path | None, float | None]:
@@ -47,7 +81,7 @@ def _solved(
 
     One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
     """
-    steps, ends = plans.usable_steps(budget)
+    steps, ends = _usable_steps(plans, budget)
     n, states = len(steps.source), len(plans)
     each, need, added = np.arange(n), steps.need / budget, steps.added / budget
 

@@ -18,6 +18,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate import simulator
+from tfgc.strategies._cheapest_path import cheapest
 from tfgc.strategies._flat_plans import FlatPlans
 
 
@@ -40,7 +41,7 @@ def plan(graph: Graph) -> Plan:
     plans = FlatPlans(graph, min(simulator.predict(graph, plan).peak_bytes for plan in simple))
     best = plans.least_peak()
     assert best is not None  # At the least the simple plan of least peak is under the limit.
-    cheaper = plans.cheapest(plans.peak(best))
+    cheaper = cheapest(plans, plans.peak(best))
     if cheaper is not None and plans.work(cheaper) < plans.work(best):
         best = cheaper
     return plans.plan(best, strategy="optimal")

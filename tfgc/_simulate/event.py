@@ -1,0 +1,50 @@
+"""What a training step consists of: events, each of which is part of a run of some segments."""
+
+import dataclasses
+
+from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
+
+
+@dataclasses.dataclass(slots=True)
+class Event:
+    """One run of a node in one direction.
+
+    Attributes:
+        position: The node.
+        phase: `forward`, `replay`, `loss`, `backward` or `return` (of a compiled segment).
+        reads, makes: Buffers, numbered as in `StepEvents.sizes`. A node that saves makes its internal buffer last.
+        extra_bytes: Bytes besides these buffers: the node's workspace, cotangents and gradients of weights.
+        byte_trace: Signed bytes of the buffers allocated (+) and freed (-) meanwhile.
+        work: In `StepEvents.unit`.
+        overwritten: A buffer that is overwritten in place, or None.
+        cotangents: The `CotangentChanges`.
+        gradient_bytes: Bytes of the gradients of weights that it makes.
+    """
+
+    position: int
+    phase: str
+    reads: list[int]
+    makes: list[int]
+    extra_bytes: int
+    byte_trace: tuple[int, ...] = ()
+    work: float = 0
+    overwritten: int | None = None
+    cotangents: CotangentChanges = NO_CHANGES
+    gradient_bytes: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """A forward pass of some segments, or their replay.
+
+    Attributes:
+        held: The copy of each buffer to read, by its number in `Buffers`.
+        internal: The copy of each node's internal buffer, by position.
+        phase: `forward` or `replay`.
+        pending: Bytes of gradients that wait meanwhile.
+    """
+
+    held: dict[int, int]
+    internal: dict[int, int]
+    phase: str
+    pending: int
