@@ -1,0 +1,172 @@
+"""`enable` of models without a graph: planned by the calls of their layers in the first training step."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import assert_equal, noise, train
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(16, 12, 8), noise(16, 4, seed=2)
+
+
+class Block(L.Layer):
+    """What its inside keeps is many times its input. Its layers are made when it is built."""
+
+    def build(self, shape):
+        self.norm, self.wide, self.narrow = L.LayerNormalization(), L.Dense(64, activation="gelu"), L.Dense(shape[-1])
+        self.drop = L.Dropout(0.2)
+
+    def call(self, x):
+        return x + self.drop(self.narrow(self.wide(self.norm(x))))
+
+
+class Net(keras.Model):
+    """Calls its blocks in a loop; `call` takes no `training`."""
+
+    def __init__(self):
+        super().__init__(name="net")
+        self.blocks = [Block() for _ in range(6)]
+        self.pool, self.head = L.GlobalAveragePooling1D(), L.Dense(4)
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.pool(x))
+
+
+class Trained(Net):
+    """Has a training step of its own, which calls the parts apart."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            h = x
+            for block in self.blocks:
+                h = block(h, training=True)
+            loss = tf.reduce_mean((self.head(self.pool(h)) - y) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def made(kind=Net, **compiled):
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(7)
+    model = kind()
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    return model
+
+
+def recomputed(model):
+    (status,) = tfgc.status(model).plans
+    return status.plan.recomputed_layers
+
+
+def after_fit(model):
+    model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
+
+
+@pytest.mark.parametrize("kind", [Net, Trained])
+@pytest.mark.parametrize("compiled", [{}, {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}])
+def test_fit_gives_the_weights_of_plain_fit(kind, compiled):
+    plain = after_fit(made(kind, **compiled))
+    model = tfgc.enable(made(kind, **compiled), verbose=0)
+    for expected, found in zip(plain, after_fit(model)):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    (status,) = tfgc.status(model).plans
+    assert status.predicted_bytes < 0.7 * status.plain_bytes
+    assert set(recomputed(model)) >= {"blocks/block", "blocks/block_1"} or len(recomputed(model)) >= 4
+    assert status.batch_size == 8
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
+def test_gradients_in_a_loop_of_ones_own(mode):
+    graph = mode != "eager"
+    plain = made()
+    plain(X[:1])
+    expected = train(plain, X, [Y], graph=graph)
+    ours = made()
+    ours(X[:1])
+    tfgc.enable(ours, verbose=0, compile_segments=mode != "eager")
+    found = train(ours, X, [Y], graph=mode == "graph")
+    assert_equal(expected, found, exact=False)
+    assert recomputed(ours)
+
+
+def test_blocks_recompute_though_a_dropout_without_training_says_inference_for_all_after_it(replays):
+    """Keras's `fit` calls a model whose `call` takes no `training` without; the first Dropout then sets it to False."""
+    model = made()
+    model(X[:1])
+    tfgc.enable(model, layers=model.blocks)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert len(replays) == len(model.blocks)
+    replays.clear()
+    model.evaluate(X, Y, verbose=0)
+    model.predict(X, verbose=0)
+    assert not replays
+
+
+def test_a_budget_takes_the_fastest_plan_that_fits():
+    model = tfgc.enable(made(), verbose=0)
+    after_fit(model)
+    (least,) = tfgc.status(model).plans
+    some = (least.predicted_bytes + least.plain_bytes) // 2
+    tfgc.enable(model, budget=some, verbose=0).fit(X, Y, batch_size=8, verbose=0)
+    (between,) = tfgc.status(model).plans
+    assert least.predicted_bytes < between.predicted_bytes <= some
+    assert 0 < between.overhead < least.overhead
+    model = tfgc.enable(made(), budget=least.predicted_bytes // 2)
+    with pytest.raises(tfgc.InfeasibleBudgetError, match=r"the least budget that works is .* set by node '.*block"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
+def test_disable_gives_the_model_its_own_methods_back():
+    model = tfgc.enable(made(Trained), verbose=0)
+    after_fit(model)
+    tfgc.disable(model)
+    assert not {"call", "train_step"} & set(vars(model))
+    assert not any("call" in vars(layer) for layer in model._flatten_layers())
+    assert str(tfgc.status(model)) == "net: not enabled"
+    tfgc.enable(model, verbose=0)
+    with pytest.raises(tfgc.OptionError, match="strategy='sqrt' is for functional models"):
+        tfgc.enable(model, strategy="sqrt")
+
+
+class Undecided(keras.Model):
+    """Cannot be traced: its code depends on a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(4)
+
+    def call(self, x):
+        return self.dense(x) if float(tf.reduce_sum(x)) > 0 else x
+
+
+def test_a_model_that_cannot_be_traced_says_why_and_what_to_do():
+    model = tfgc.enable(Undecided())
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"cannot be traced symbolically.*layers=\[\.\.\.\]"):
+        model(X[:, 0], training=True)
+
+
+def test_sizes_that_stay_open_change_nothing():
+    data = tf.data.Dataset.from_generator(
+        lambda: ((X[:8], Y[:8]) for _ in range(2)),
+        output_signature=(tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 4))),
+    )
+    model = tfgc.enable(made())
+    with pytest.warns(tfgc.OpenSizesWarning, match=r"nothing is recomputed in 'net'.*drop_remainder=True"):
+        model.fit(data, verbose=0, shuffle=False)
+    assert not tfgc.status(model).plans
+    model = tfgc.enable(made(), budget="50%")
+    with pytest.raises(tfgc.OptionError, match=r"budget='50%'.*example=batch"):
+        model.fit(data, verbose=0, shuffle=False)
+
+
+def test_verify_proves_the_plan_of_least_memory():
+    model = made()
+    model(X[:1])
+    assert tfgc.verify(model, None, (X, Y), modes="graph", steps=2)
