@@ -39,7 +39,7 @@ class _Segments:
 
     def __init__(self, simulator: Simulator, choice: Choice, names: Mapping[Call, str]) -> None:
         self._simulator, self._step, self._names = simulator, simulator.step, names
-        pieces = pieces_of(choice)
+        self._pieces = pieces = pieces_of(choice)
         self._parts = {call for option in choice if option.plan is not None for call in option.calls}
         self._again = {piece[0] for piece in pieces if not self._parts.intersection(piece[0].ancestors())}
         self._holders = {outer for call in self._again | self._parts for outer in call.ancestors()}
@@ -54,7 +54,7 @@ class _Segments:
                 continue
             yield from self._kept(kept)
             kept = []
-            yield from self._recomputed(call) if call in self._again else self._kept([call])
+            yield self._recomputed(call) if call in self._again else self._part(call)
         yield from self._kept(kept)
 
     def _largest(self, call: Call) -> Iterator[Call]:
@@ -64,13 +64,28 @@ class _Segments:
                 yield from self._largest(child)
             elif self._names[child] != self._names[call]:
                 yield child
+            else:  # the model itself, or an op
+                yield from self._largest(child)
 
-    def _recomputed(self, call: Call) -> Iterator[Segment]:
+    def _recomputed(self, call: Call) -> Segment:
         replay = self._simulator.replay((call,))
         stored = sum(self._step.sizes[b] for b in replay.inputs - self._held)
         self._held |= replay.inputs
         inside = sweep.kept_inside(self._step, call)
-        yield Segment((self._names[call],), "recompute", 1, False, None, stored, inside, stored, replay.work)
+        return Segment((self._names[call],), "recompute", 1, False, None, stored, inside, stored, replay.work)
+
+    def _part(self, call: Call) -> Segment:
+        """A functional part that runs by a plan of its own."""
+        inner = set(call.within())
+        replays = [self._simulator.replay(piece) for piece in self._pieces if piece[0] in inner]
+        again = {i for replay in replays for i in replay.early}
+        made = {b for i in self._step.spans[call] if i not in again for b in self._step.operations[i].makes}
+        held = (made & self._step.kept).union(*(replay.inputs for replay in replays))
+        stored = sum(self._step.sizes[b] for b in held - self._held)
+        self._held |= held
+        inside = sweep.kept_inside(self._step, call)
+        work = sum(replay.work for replay in replays)
+        return Segment((self._names[call],), "keep", 1, False, None, stored, inside, stored, work)
 
     def _kept(self, calls: list[Call]) -> Iterator[Segment]:
         if not calls:

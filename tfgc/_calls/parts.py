@@ -22,6 +22,8 @@ from tfgc._tracing import keras_graph
 
 # Plans of one part to choose from.
 _MOST = 8
+# Places in a part where a segment of these may start.
+_POSITIONS = 40
 
 
 def planned_parts(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
@@ -58,8 +60,8 @@ def _graph(layer: keras.Layer, call: Call) -> Graph:
 
 def _plans(graph: Graph) -> list[Plan]:
     """Plans without nesting, since pieces have none, from the least peak to nearly the plain step."""
-    flat = [plan for plan in strategies.frontier(graph).plans if not plan.is_nested]
-    plans = [strategies.apply("optimal", graph), *flat]
+    front = strategies.frontier(graph, positions=_POSITIONS, nested=False)
+    plans = [strategies.apply("optimal", graph), *front.plans]
     plans = [plan for plan in plans if any(segment.mode == "recompute" for segment in plan.segments)]
     steps = max(1, -(-len(plans) // _MOST))
     return plans[::steps]

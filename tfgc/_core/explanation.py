@@ -42,7 +42,12 @@ def explain(plan: Segmentation) -> str:
     )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
-    return _filled(lines) + "\n" + _table(rows, range(6))
+    text = _filled(lines) + "\n" + _table(rows, range(6))
+    for name, part in plan.parts.items():
+        text += (
+            f"\n\n{name!r} by segments of its own, each of its calls:\n{_table(_rows(part, part.outlook), range(6))}"
+        )
+    return text
 
 
 def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
@@ -88,6 +93,8 @@ def _rows(plan: Segmentation, outlook: Outlook | None, label: str = "", peak: bo
         here = peak and outlook is not None and outlook.node in segment.nodes
         inner = [] if segment.inner is None else _rows(segment.inner, outlook, f"{name}.", here)
         note = _note(segment, outlook, last=i == len(plan.segments) - 1)
+        if segment.nodes[0].partition(":")[0] in plan.parts:
+            note = "by segments of its own, below"
         ends = dict.fromkeys((segment.nodes[0], segment.nodes[-1]))
         nodes = f"{' ... '.join(ends)}{_HARD}({len(segment.nodes)}){note and f': {note}'}"
         nodes += f" {_PEAK}" if here and not inner else ""

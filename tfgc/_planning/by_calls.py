@@ -1,19 +1,28 @@
 """Plans for models without a graph of nodes: by the calls of their layers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfgc._calls import tracing
 from tfgc._calls.call_plans import CallPlans
+from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._errors import InfeasibleBudgetError, OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
-from tfgc._planning.budgets import Budget
+from tfgc._planning.budgets import Budget, StepBudget
+from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import keras_graph
+
+# A layer is fat that needs this share of the plain step, and holds so many layers that hold layers.
+_FAT = 0.3
+_BLOCKS = 2
+# What calls must need, as a share of what segments do, to be chosen in their place.
+_CLEARLY = 0.9
 
 
 def applies_to(model: Any) -> bool:
@@ -40,6 +49,52 @@ def plan(model: keras.Model, batch_size: int | None, example: Any, budget: Budge
     fixed = budgets.fixed_bytes(model, optimizer)
     total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(model))
     return plans.fitting(total, fixed)
+
+
+def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
+    """Whether one layer with blocks inside needs so much that segments, which take it whole, cannot save much."""
+    if not graph.sizes_known or graph.batch_size is None:
+        return False
+    floor, node = graph.once(outlooks.floor)
+    plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
+    layer = keras_graph.Program(model).call_of(node)[0]
+    if floor < _FAT * plain or not isinstance(layer, keras.Layer):
+        return False
+    inside = keras_models.layers_inside(layer)[1:]
+    return sum(bool(keras_models.held_layers(inner)) for inner in inside) >= _BLOCKS
+
+
+def better(
+    model: keras.Model, graph: Graph, by_nodes: Callable[[], Plan], budget: StepBudget | None
+) -> tuple[Plan, Prediction | None]:
+    """The plan of a functional model by its nodes, or by its calls where that needs clearly less or does less work.
+
+    Returns:
+        The plan; and for one by calls what a step needs.
+    """
+    specs = [tf.TensorSpec(graph.inputs[t.name].shape, t.dtype) for t in keras_graph.functional_of(model).inputs]
+    x = keras_graph.functional_of(model).structured_inputs(specs)
+    try:
+        plans = CallPlans(model, (x,))
+    except UnsupportedModelError:
+        return by_nodes(), None
+    ours = None
+    try:
+        ours = by_nodes()
+        theirs = plans.least() if budget is None else plans.fitting(budget.total, budget.fixed)
+    except InfeasibleBudgetError:
+        if budget is None:
+            raise
+        if ours is not None:
+            return ours, None
+        theirs = plans.fitting(budget.total, budget.fixed)
+    step = plans.estimate(theirs, budgets.fixed_bytes(model) if budget is None else budget.fixed)
+    if ours is not None:
+        other = simulator.estimate(graph, ours, step.fixed_bytes)
+        pairs = (step.needed_bytes, other.needed_bytes) if budget is None else (step.overhead, other.overhead)
+        if pairs[0] >= _CLEARLY * pairs[1]:
+            return ours, None
+    return theirs, step
 
 
 def pareto(model: keras.Model, batch_size: int | None, example: Any) -> list[Plan]:

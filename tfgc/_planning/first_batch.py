@@ -10,7 +10,7 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
-from tfgc._planning import annotated, budgets, planner
+from tfgc._planning import annotated, budgets, by_calls, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
 from tfgc._simulate import simulator
@@ -99,8 +99,16 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     fixed = budgets.fixed_bytes(model)
     nothing = Plan.from_cuts(graph, [], strategy="keep_all")
     plain = simulator.estimate(graph, nothing, fixed, judged)
-    plan = planner.choose(graph, strategy or "optimal", limit, request.options)
-    step, unchanged = simulator.estimate(graph, plan, fixed, judged), None
+
+    def by_nodes() -> Plan:
+        return planner.choose(graph, strategy or "optimal", limit, request.options)
+
+    step, unchanged = None, None
+    if request.strategy is None and not request.options and by_calls.has_fat_layer(model, graph):
+        plan, step = by_calls.better(model, graph, by_nodes, limit)
+    else:
+        plan = by_nodes()
+    step = step or simulator.estimate(graph, plan, fixed, judged)
     if strategy is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
         unchanged = _why_little(plan, plain)
         plan, step = nothing, plain

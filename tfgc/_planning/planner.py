@@ -83,6 +83,8 @@ def plan(
     if by_calls.applies_to(model):
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
         return by_calls.plan(model, batch_size, example, budget, optimizer)
+    batch_is_known = batch_size is not None or example is not None
+    may_use_calls = strategy is None and not options and batch_is_known
     if strategy is None and budget is not None:
         strategy = "budget"
     if strategy is not None:
@@ -94,10 +96,17 @@ def plan(
         strategy = "optimal" if graph.sizes_known else "keep_all"
         if not graph.sizes_known:
             annotated.warn_of_open_sizes(graph)
-    chosen = choose(graph, strategy, budgets.step_budget(model, graph, budget, optimizer), options)
+    limit = budgets.step_budget(model, graph, budget, optimizer)
+
+    def by_nodes() -> Plan:
+        return choose(graph, strategy, limit, options)
+
+    if may_use_calls and by_calls.has_fat_layer(model, graph):
+        return by_calls.better(model, graph, by_nodes, limit)[0]
+    chosen = by_nodes()
     return (
         chosen
-        if budget is not None or batch_size or example is not None
+        if budget is not None or batch_is_known
         else annotated.per_sample(chosen, graph.batch_size or annotated.NOMINAL_BATCH)
     )
 

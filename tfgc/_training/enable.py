@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import keras
 
 from tfgc import strategies
-from tfgc._calls import names
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
@@ -18,6 +17,7 @@ from tfgc._tracing import keras_graph
 from tfgc._training import layer_calls, stale_traces
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
+from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 
 Model = TypeVar("Model", bound=keras.Model)
@@ -163,11 +163,8 @@ def switch(
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
     elif plan is not None and plan.calls:
-        chosen, parts = names.layers_of(model, plan)
-        layer_calls.restore_calls(model)
-        layer_calls.replace_calls(model, chosen, **options)
-        for part, of_part in parts:
-            switch(part, of_part, **options)
+        run_by_calls(model, plan, **options)
+        layer_calls.restore_own(model)
     else:
         assert plan is not None
         _check_trainable(model)

@@ -23,6 +23,7 @@ from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import plan_report
+from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 
 # Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
@@ -122,12 +123,14 @@ class FirstCall:
 
         def planned() -> tuple[PlannedStep, Callable]:
             made = first_batch.plan_step(self._model, specs, signature.mode, self._request)
-            if made.unchanged is not None:
+            if made.unchanged is not None or made.plan.calls:
                 return made, self._original
             replan = functools.partial(plan_report.planned, self._model.name, _plan_of(planned), verbose=self._verbose)
             return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
 
         made, call = plan_report.planned(self._model.name, planned, verbose=self._verbose)
+        if made.unchanged is None and made.plan.calls:
+            run_by_calls(self._model, made.plan, **self._run_options)
         self._plans.pop(signature, None)
         while len(self._plans) >= _MOST_PLANS:
             oldest = next(iter(self._plans))

@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls import names
 from tfgc._calls.tracing import Arguments
 from tfgc._errors import OpenSizesWarning, OptionError, warn
 from tfgc._framework import fit_loop, private_api
@@ -19,7 +18,7 @@ from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import layer_calls, plan_report
-from tfgc._training.segment_runner import Runner
+from tfgc._training.run_by_calls import run_by_calls
 
 
 class FirstStep:
@@ -83,12 +82,10 @@ class FirstStep:
             lambda: first_batch.plan_step_by_calls(self._model, specs, mode, self._request),
             verbose=self._verbose,
         )
-        layer_calls.restore_parts(self._model)
         if made.unchanged is None:
-            layers, parts = names.layers_of(self._model, made.plan)
-            layer_calls.replace_calls(self._model, layers, **self._run_options)
-            for part, plan in parts:
-                part.call = Runner(part, plan, **self._run_options).call
+            run_by_calls(self._model, made.plan, **self._run_options)
+        else:
+            layer_calls.restore_parts(self._model)
         self.planned = made
         plan_report.report(self._model.name, made, verbose=self._verbose)
 

@@ -103,7 +103,7 @@ def restore_calls(model: keras.Model) -> set[keras.Layer]:
     """Give a model and all its layers back their original methods; return those whose `call` was another one."""
     changed = restore_parts(model)
     if keras_graph.is_patched_call(model):
-        _restore(model)
+        restore_own(model)
         changed.add(model)
     return changed
 
@@ -115,11 +115,12 @@ def restore_parts(model: keras.Model) -> set[keras.Layer]:
     changed = {layer for layer in [*keras_models.layers_inside(model), *gone] if keras_graph.is_patched_call(layer)}
     changed.discard(model)
     for layer in changed:
-        _restore(layer)
+        restore_own(layer)
     return changed
 
 
-def _restore(layer: keras.Layer) -> None:
+def restore_own(layer: keras.Layer) -> None:
+    """Give a layer or model itself its original methods back."""
     for name in keras_graph.replaced_methods(layer):
         delattr(layer, name)
 
