@@ -97,6 +97,8 @@ class _Segments:
         inputs = sum(self._step.sizes[b] for b in set().union(*(r.inputs for r in replays)) - self._held)
         obstacle = next((self._step.obstacles[call] for call in calls if call in self._step.obstacles), None)
         work = sum(replay.work for replay in replays)
+        if not work:  # what is kept is what would be kept anyway
+            inputs = inside
         names = tuple(self._names[call] for call in calls)
         yield Segment(names, "keep", 1, False, None, inside, inside, inputs, work, obstacle)
 

@@ -55,5 +55,5 @@ def _reader(op: tf.Operation, late: set[tf.Operation], found: Mapping[tf.Operati
     early = [t.op for t in op.inputs if t.op not in late and t.op.inputs]
     if early:
         return found[early[-1]]
-    above = [found[t.op] for t in op.inputs if t.op in late]
+    above = [found[t.op] for t in op.inputs if t.op in late and t.op in found]
     return around_all(above) if above else None

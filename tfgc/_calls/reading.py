@@ -74,7 +74,7 @@ def _waits(
     found: dict[tf.Operation, tuple[int, ...]] = {}
     for op in operations:
         before = (other for other in _before(op) if other in late)
-        reached = ((numbers[other],) if other in numbers else found[other] for other in before)
+        reached = ((numbers[other],) if other in numbers else found.get(other, ()) for other in before)
         found[op] = tuple(dict.fromkeys(i for numbers in reached for i in numbers))
     return found
 
@@ -85,10 +85,14 @@ def _before(op: tf.Operation) -> Iterable[tf.Operation]:
 
 
 def _late(operations: list[tf.Operation], gradients: list[tuple[int, int]]) -> set[tf.Operation]:
-    """Operations that a tape made, or that depend on one."""
-    late = {op for first, behind in gradients for op in operations[first:behind]}
-    for op in operations:
-        if any(other in late for other in _before(op)):
+    """Operations that a tape made, or that depend on one made before.
+
+    The gradient of a loop gives the loop of the forward pass more inputs; that does not make it late.
+    """
+    made = {i for first, behind in gradients for i in range(first, behind)}
+    late: set[tf.Operation] = set()
+    for i, op in enumerate(operations):
+        if i in made or any(other in late for other in _before(op)):
             late.add(op)
     return late
 

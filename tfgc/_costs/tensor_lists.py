@@ -59,8 +59,16 @@ def _function_bodies(graph: Any) -> dict[str, dict[int, int]]:
                 continue
             name, *port = node.input[1 if node.op == "TensorListPushBack" else 2].split(":")
             item = shapes.get(name)
-            if item:
+            if item and not _is_weight(nodes, name):
                 shape = tf.TensorShape(item[int(port[1]) if port else 0])
                 gains[i] = (shape.num_elements() or 0) * tf.as_dtype(node.attr["element_dtype"].type).size
         bodies[function.signature.name] = gains
     return bodies
+
+
+def _is_weight(nodes: dict[str, Any], name: str) -> bool:
+    """Whether a node reads a variable: what each trip puts into a list then is the one buffer of the variable."""
+    node = nodes.get(name)
+    while node is not None and node.op == "Identity":
+        node = nodes.get(node.input[0].partition(":")[0])
+    return node is not None and node.op == "ReadVariableOp"

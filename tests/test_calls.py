@@ -1,0 +1,381 @@
+"""Plans by the calls of layers: models without a graph of nodes, and layers that hold blocks."""
+
+import itertools
+import random
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import assert_equal, fresh, in_turn, noise, plain_steps, train
+from models import Subclassed, built
+
+import tfgc
+from tfgc._calls import names, options, reading, tracing
+from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.choice import Search
+from tfgc._calls.simulation import Simulator
+
+L = keras.layers
+X, TOKENS = noise(16, 8), tf.constant(np.random.default_rng(3).integers(0, 9, (8, 6)), "int32")
+IMAGES = noise(4, 8, 8, 3)
+
+
+class Attention(L.Layer):
+    """A block that takes its mask as a keyword argument, and returns two tensors."""
+
+    def __init__(self, width, **kwargs):
+        super().__init__(**kwargs)
+        self.attention, self.norm = L.MultiHeadAttention(2, width // 2, dropout=0.2), L.LayerNormalization()
+        self.up, self.down = L.Dense(4 * width, activation="gelu"), L.Dense(width)
+
+    def call(self, x, *, padding_mask=None, training=None):
+        mask = None if padding_mask is None else padding_mask[:, None, :]
+        y, scores = self.attention(
+            self.norm(x), x, attention_mask=mask, return_attention_scores=True, training=training
+        )
+        return x + y + self.down(self.up(x)), scores
+
+
+class Masked(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = L.Embedding(9, 8), L.Dense(4)
+        self.layers_in_a_loop = [Attention(8) for _ in range(2)]
+
+    def call(self, tokens, training=None):
+        x = self.embedding(tokens)
+        for layer in self.layers_in_a_loop:
+            x, _ = layer(x, padding_mask=tokens != 0, training=training)
+        return self.head(x[:, 0])
+
+
+class Block(L.Layer):
+    """Batch statistics, dropout, an added loss, and layers made in `build`."""
+
+    def build(self, shape):
+        self.convolutions = [L.Conv2D(shape[-1], 3, padding="same", use_bias=False) for _ in range(2)]
+        self.norms = [L.BatchNormalization() for _ in range(2)]
+        self.drop = L.Dropout(0.2)
+
+    def call(self, x, training=None):
+        y = tf.nn.relu(self.norms[0](self.convolutions[0](x), training=training))
+        y = self.drop(self.norms[1](self.convolutions[1](y), training=training), training=training)
+        self.add_loss(1e-2 * tf.reduce_mean(y**2))
+        return tf.nn.relu(x + y)
+
+
+class Residuals(keras.Model):
+    def __init__(self, blocks=3):
+        super().__init__()
+        self.stem, self.blocks = L.Conv2D(8, 3, padding="same"), [Block() for _ in range(blocks)]
+        self.pool, self.head = L.GlobalAveragePooling2D(), L.Dense(4)
+
+    def call(self, x, training=None):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.head(self.pool(x))
+
+
+class Twice(keras.Model):
+    """One encoder, called twice, with the input in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = [L.Dense(32, activation="gelu") for _ in range(3)]
+        self.head = L.Dense(4, activity_regularizer="l2")
+
+    def one(self, x):
+        for layer in self.encoder:
+            x = layer(x)
+        return x
+
+    def call(self, x, training=None):
+        return self.head(self.one(x["a"]) * self.one(x["b"]))
+
+
+class Looped(keras.Model):
+    """Control flow, which is kept whole, and a layer that draws large raw random numbers."""
+
+    def __init__(self, raw=False):
+        super().__init__()
+        self.raw, self.before, self.after = raw, L.Dense(32, activation="gelu"), L.Dense(4)
+        self.noisy = Noisy(name="noisy") if raw else L.Dense(32)
+
+    def call(self, x, training=None):
+        x = self.noisy(self.before(x))
+        _, x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + tf.tanh(x)), (0, x), maximum_iterations=3)
+        return self.after(x)
+
+
+class Noisy(L.Layer):
+    def call(self, x):
+        return x + tf.random.normal((16, 32))
+
+
+def net(width=8, name=None):
+    layers = [L.Dense(4 * width, activation="gelu") for _ in range(6)]
+    return keras.Sequential([keras.Input((width,)), *layers, L.BatchNormalization(), L.Dense(width)], name=name)
+
+
+class Pair(keras.Model):
+    """As GANs are: a training step of its own, which calls functional parts one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = net(name="first"), net(name="second")
+        self.optimizers = [keras.optimizers.SGD(0.1) for _ in range(2)]
+
+    def call(self, x, training=None):
+        return self.second(self.first(x, training=training), training=training)
+
+    def train_step(self, data):
+        (x, _, _), losses = keras.utils.unpack_x_y_sample_weight(data), []
+        for part, optimizer in zip((self.first, self.second), self.optimizers):
+            with tf.GradientTape() as tape:
+                losses.append(tf.reduce_mean(self(x, training=True) ** 2))
+            gradients = tape.gradient(losses[-1], part.trainable_weights)
+            optimizer.apply_gradients(zip(gradients, part.trainable_weights))
+        return {"first": losses[0], "second": losses[1]}
+
+
+AB = {"a": X, "b": noise(16, 8, seed=5)}
+CASES = {
+    "blocks in a loop": (built(Subclassed, X), X),
+    "masks as keywords": (built(Masked, TOKENS), TOKENS),
+    "made in build, with states and losses": (built(Residuals, IMAGES), IMAGES),
+    "called twice": (built(Twice, AB), AB),
+    "control flow": (built(Looped, X), X),
+}
+
+
+def batch_of(x):
+    return len(tf.nest.flatten(x)[0])
+
+
+@pytest.mark.parametrize(("case", "mode"), in_turn(CASES))
+def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
+    build, x = CASES[case]
+    y = [noise(batch_of(x), 4, seed=2)]
+    plain = plain_steps(build, x, y, graph=mode != "eager", lr=0.01)
+    model = fresh(build)
+    plan = tfgc.plan(model, example=x)
+    assert plan.recomputed_layers
+    assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
+    tfgc.enable(model, tfgc.Plan.from_json(plan.to_json()), compile_segments=mode == "compiled")
+    ours = train(model, x, y, graph=mode == "graph", lr=0.01)
+    # A weight of a layer that is called twice has its gradient summed in another order.
+    assert_equal(plain, ours, exact=mode == "eager" and case != "called twice")
+
+
+def test_verify_proves_a_plan_of_calls():
+    model = fresh(built(Subclassed, X))
+    model.compile("sgd", "mse")
+    batch = X, noise(16, 4, seed=2)
+    verdict = tfgc.verify(model, tfgc.plan(model, example=batch), batch, modes="graph", steps=2)
+    assert verdict, verdict
+
+
+def simulated(build, example):
+    model = fresh(build)
+    step = reading.read(tracing.trace(model, example))
+    return Simulator(step), options.whole_layers(step, names.layers_by_name(model))
+
+
+@pytest.mark.parametrize("case", ["blocks in a loop", "made in build, with states and losses", "called twice"])
+def test_the_choice_is_near_the_best_of_all_sets(case):
+    simulator, all_options = simulated(*CASES[case])
+    some = all_options[:10]
+    sets = itertools.chain.from_iterable(itertools.combinations(some, n) for n in range(len(some) + 1))
+    best = min(simulator.outcome(options.pieces_of(options.reduced(chosen))).peak_bytes for chosen in sets)
+    found = Search(simulator, some).front()[0].outcome.peak_bytes
+    assert best <= found <= 1.03 * best
+
+
+def test_a_plan_fits_a_model_made_again_or_loaded(tmp_path):
+    model = fresh(built(Residuals, IMAGES))
+    plan = tfgc.plan(model, example=IMAGES)
+    again = Residuals()  # whose layers Keras numbers anew
+    again(IMAGES)
+    assert again.blocks[0].name != model.blocks[0].name
+    tfgc.enable(again, plan)
+    assert tfgc.plan(again, example=IMAGES).fingerprint == plan.fingerprint
+    assert tfgc.plan(again, example=IMAGES) == plan
+
+
+def test_the_first_difference_to_another_model_is_named():
+    plan = tfgc.plan(fresh(built(Residuals, IMAGES)), example=IMAGES)
+    other = Residuals(blocks=2)
+    other(IMAGES)
+    for call in (lambda: tfgc.enable(other, plan), lambda: tfgc.estimate(other, plan=plan, example=IMAGES)):
+        with pytest.raises(tfgc.PlanMismatchError, match="where the plan has block_2 Block"):
+            call()
+    with pytest.raises(tfgc.PlanMismatchError, match="another model"):
+        tfgc.enable(net(), plan)
+
+
+def test_a_trace_leaves_nothing_behind():
+    model = fresh(built(Residuals, IMAGES))
+    model.compile("adam", "mse")
+    model(IMAGES, training=True)
+    losses, values = list(model.losses), [np.array(v) for v in model.variables]
+    seeds, state = (random.getstate(), np.random.get_state()[1].tolist()), model.optimizer.built
+    tfgc.plan(model, example=(IMAGES, noise(4, 4)))
+    assert [id(loss) for loss in model.losses] == [id(loss) for loss in losses]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == seeds
+    assert model.optimizer.built == state
+    for now, before in zip(model.variables, values, strict=True):
+        np.testing.assert_array_equal(now, before)
+    assert keras.Operation.__call__.__name__ == "__call__"
+
+
+def test_layers_not_built_yet_are_built_as_by_the_first_call():
+    def weights(plan_first):
+        keras.utils.set_random_seed(3)
+        model = Residuals()
+        if plan_first:
+            tfgc.plan(model, example=IMAGES)
+        model(IMAGES)
+        return [np.array(w) for w in model.weights]
+
+    for planned, plain in zip(weights(True), weights(False), strict=True):
+        np.testing.assert_array_equal(planned, plain)
+
+
+def test_specs_stand_for_a_batch_even_while_a_step_is_traced():
+    model = fresh(built(Subclassed, X))
+    wanted = tfgc.plan(model, example=X)
+    found = []
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+            with tf.init_scope():
+                found.append(tfgc.plan(model, example=tf.TensorSpec(x.shape)))
+            loss = tf.reduce_mean(y**2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    assert all(g is not None for g in step(X))
+    assert found == [wanted]
+    assert tfgc.plan(model, example=keras.KerasTensor(X.shape)) == wanted
+
+
+def test_threads_plan_at_the_same_time():
+    model = fresh(built(Subclassed, X))
+    wanted, found = tfgc.plan(model, example=X), []
+    threads = [threading.Thread(target=lambda: found.append(tfgc.plan(model, example=X))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted] * 3
+
+
+def test_larger_budgets_buy_plans_of_less_work():
+    plans = CallPlans(fresh(built(Residuals, IMAGES)), IMAGES)
+    plain = plans.plain_bytes(1000)
+    budgets = [int(share * plain) for share in (0.7, 0.8, 0.9, 1)]
+    bought = [plans.fitting(budget, 1000) for budget in budgets]
+    for budget, plan in zip(budgets, bought):
+        assert plans.estimate(plan, 1000).needed_bytes <= budget
+    overheads = [plan.outlook.overhead for plan in bought]
+    assert overheads == sorted(overheads, reverse=True)
+    assert overheads[0] > overheads[-1] == 0
+    front = plans.front()
+    peaks, work = ([getattr(plan.outlook, key) for plan in front] for key in ("peak_bytes", "overhead"))
+    assert peaks == sorted(peaks)
+    assert work == sorted(work, reverse=True)
+    assert front[0].outlook.peak_bytes == min(plan.outlook.peak_bytes for plan in [*front, *bought, plans.least()])
+
+
+def test_a_share_of_the_plain_step_is_a_budget():
+    model = fresh(built(Subclassed, X))
+    plan = tfgc.plan(model, example=X, budget="85%")
+    plain, planned = (tfgc.estimate(model, plan=p, example=X).needed_bytes for p in (None, plan))
+    assert planned <= 0.85 * plain
+
+
+def test_an_impossible_budget_names_the_least_and_the_call_that_sets_it():
+    model = fresh(built(Residuals, IMAGES))
+    with pytest.raises(tfgc.InfeasibleBudgetError, match="set by node '") as caught:
+        tfgc.plan(model, example=IMAGES, budget=1000)
+    assert caught.value.node.partition(":")[0] in names.layers_by_name(model)
+    assert tfgc.plan(model, example=IMAGES, budget=caught.value.least).recomputed_layers
+
+
+def test_functional_parts_run_by_segments_of_their_own():
+    def record(plan_it):
+        model = fresh(Pair)
+        model.compile()
+        if plan_it:
+            plan = tfgc.plan(model, example=X)
+            assert set(plan.parts) == {"first", "second"}
+            assert "'first' by segments of its own" in plan.explain()
+            assert "by segments of its own, below" in plan.explain()
+            assert tfgc.Plan.from_json(plan.to_json()) == plan
+            assert tfgc.estimate(model, plan=plan, example=X).overhead == pytest.approx(plan.outlook.overhead)
+            assert plan.outlook.cut_off > 0.2
+            tfgc.enable(model, plan)
+        history = [model.train_on_batch(X, return_dict=True) for _ in range(3)]
+        assert not plan_it or tfgc.disable(model) is model
+        return history, [np.array(v) for v in model.variables]
+
+    for plain, ours in zip(tf.nest.flatten(record(False)), tf.nest.flatten(record(True)), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_what_cannot_run_twice_is_named_and_kept():
+    model = fresh(lambda: Looped(raw=True))
+    with pytest.warns(tfgc.NotReplayableWarning, match="'noisy', and what holds it, cannot be run twice"):
+        plan = tfgc.plan(model, example=X)
+    assert "noisy" not in plan.recomputed_layers
+    assert "dense" in {name for segment in plan.segments for name in segment.nodes}
+
+
+class Encoder(L.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [Attention(16) for _ in range(3)]
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x, _ = block(x, training=training)
+        return x
+
+
+def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
+    inputs = keras.Input((12, 16))
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(Encoder(name="encoder")(inputs))))
+    by_nodes, by_calls = tfgc.plan(model, 8, strategy="optimal"), tfgc.plan(model, 8)
+    assert not by_nodes.calls
+    assert by_calls.calls
+    assert all(name.startswith("encoder/") for name in by_calls.recomputed_layers)
+    assert by_calls.outlook.peak_bytes < 0.6 * by_nodes.outlook.peak_bytes
+    assert tfgc.enable(model, by_calls)(noise(8, 12, 16), training=True).shape == (8, 2)
+
+
+class Branching(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = L.Dense(4)
+
+    def call(self, x):
+        return self.head(x) if tf.reduce_sum(x) > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "message"),
+    [
+        (Branching, {"example": X}, "cannot be traced symbolically.*tfgc.enable\\(model, layers="),
+        (Subclassed, {}, "give a batch, or its specs, as example="),
+        (Subclassed, {"example": X, "strategy": "sqrt"}, "strategy='sqrt' is for functional models"),
+        (Subclassed, {"example": X, "batch_size": 4}, "batch_size=4, but the example is a batch of 16"),
+        (Subclassed, {"example": tf.TensorSpec((None, 8))}, "a size of \\(None, 8\\) is open"),
+    ],
+)
+def test_bad_input(build, options, message):
+    with pytest.raises(tfgc.TfgcError, match=message):
+        tfgc.plan(build(), **options)
