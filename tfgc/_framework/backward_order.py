@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
-from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._framework import graph_building, tensor_attributes
 
 _CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.ContextVar("tfgc_chains", default=None)
 
@@ -28,14 +28,22 @@ def sequential_backward() -> Iterator[None]:
     if tf.executing_eagerly():
         yield
         return
+    with noted_order() as chains:
+        yield
+    for chain in chains:
+        for tensor, others in chain.edges():
+            graph_building.wait_for(tensor, others)
+
+
+@contextlib.contextmanager
+def noted_order() -> "Iterator[list[BackwardChain]]":
+    """Yield the chains of what runs in here; what waits for what is left to the caller."""
     chains: list[BackwardChain] = []
     token = _CHAINS.set(chains)
     try:
-        yield
+        yield chains
     finally:
         _CHAINS.reset(token)
-    for chain in chains:
-        chain.add_edges()
 
 
 @contextlib.contextmanager
@@ -74,6 +82,7 @@ class BackwardChain:
         self._starts: list[list[tf.Tensor]] = []
         self._ends: list[list[tf.Tensor]] = []
         self._made: list[tf.Tensor] = []  # by the last one
+        self._forward: list[tuple[tf.Tensor, list[tf.Tensor]]] = []
 
     def run(
         self, function: Callable[[dict[Ref, Any]], list], refs: Sequence[Ref], table: Mapping[Ref, Any]
@@ -99,29 +108,36 @@ class BackwardChain:
             starts.append(upstream)
             return upstream
 
-        with tf.control_dependencies(self._made):  # what runs now waits for what ran before
-            given = {ref: _passed(table[ref], end) for ref in refs}
+        copies: list[tf.Tensor] = []
+        given = {ref: _passed(table[ref], end, copies) for ref in refs}
+        self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
         made = function(given)
         self._made = tf.nest.flatten(made, expand_composites=True)
-        return [_passed(tensor, start) for tensor in made]
+        return [_passed(tensor, start, []) for tensor in made]
 
-    def add_edges(self) -> None:
-        """Let every start wait for the ends of the next one that has any."""
+    def edges(self) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
+        """What waits for what: in the backward pass every start for the ends of the next one that has any."""
+        yield from self._forward
         ends: list[tf.Tensor] = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
-                graph_building.wait_for(start, ends)
+                yield start, ends
             ends = own or ends
 
 
-def _passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor]) -> Any:
-    """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are."""
+def _passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list[tf.Tensor]) -> Any:
+    """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are.
+
+    Args:
+        tensor: The tensor, and what Keras attached to it, which is copied, too.
+        backward: The function.
+        copies: A list that all copies are added to.
+    """
     if not isinstance(tensor, tf.Tensor):
         return tensor
 
     def copy(value: tf.Tensor) -> tf.Tensor:
-        if value.dtype.is_floating and private_api.is_recorded([value]):
-            return tf.custom_gradient(lambda x: (tf.identity(x), backward))(value)
-        return tf.identity(value)
+        copies.append(graph_building.identity(value, backward if value.dtype.is_floating else None))
+        return copies[-1]
 
     return tensor_attributes.copied(tensor, copy)
