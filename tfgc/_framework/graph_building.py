@@ -124,6 +124,11 @@ def capture(tensor: tf.Tensor) -> tf.Tensor:
     return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
 
 
+def device() -> str:
+    """Where the graph being built puts its next operation; empty where TensorFlow chooses."""
+    return tf.no_op().device
+
+
 def identity(tensor: tf.Tensor, backward: Callable[[tf.Tensor], tf.Tensor] | None) -> tf.Tensor:
     """A copy of `tensor`; tapes take its gradient through `backward`, if that is given.
 

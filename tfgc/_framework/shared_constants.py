@@ -26,7 +26,7 @@ def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
     yield
     fence = [tensor.op for tensor in upstream if tensor.graph is graph]
     made = graph.get_operations()[before:]
-    free = _worth_freeing(made)
+    free = worth_freeing(made)
     for op in free:
         others = [c for c in op.control_inputs if c not in fence]
         if len(others) < len(op.control_inputs):
@@ -40,7 +40,7 @@ def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
             attribute(op, "_add_control_inputs")([c for c in fence if c not in op.control_inputs])
 
 
-def _worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
+def worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
     """Constants that are folded into large ones, and all that they are made of."""
     constant: set[tf.Operation] = set()
     free: set[tf.Operation] = set()

@@ -49,7 +49,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
 
     Layers not built yet are built by this, as by their first call.
     """
-    trace = _Trace(fn, packing)
+    trace = Trace(fn, packing)
 
     def traced(*tensors: tf.Tensor) -> list[tf.Tensor]:
         return trace.run(*tensors)
@@ -75,19 +75,28 @@ def discover(fn: Callable, packing: Packing) -> Effects:
     )
 
 
-class _Trace:
+class Trace:
     """One symbolic run of a function, and what it shows besides the graph.
 
+    Args:
+        fn: The function.
+        packing: The structure of its arguments.
+        stand_in: Gives what stands for a Keras variable when it is first read; by default nothing that can be run.
+
     Attributes:
+        result: What the function returned.
         scope: What the run reads and writes.
         captured: Eager tensors that the graph captures.
         unread: Slots of logits that the run does not use.
         obstacle: Why the function must not be run twice, or None.
     """
 
-    def __init__(self, fn: Callable, packing: Packing) -> None:
-        self._fn, self._packing = fn, packing
-        self.scope = Scope(None)
+    def __init__(
+        self, fn: Callable, packing: Packing, stand_in: Callable[[keras.Variable], tf.Tensor] | None = None
+    ) -> None:
+        self._fn, self._packing, self._stand_in = fn, packing, stand_in
+        self.scope = Scope(None, stand_in)
+        self.result: Any = None
         self.captured: list[tf.Tensor] = []
         self.unread: frozenset[int] = frozenset()
         self.obstacle = packing.unsupported
@@ -98,10 +107,11 @@ class _Trace:
         TensorFlow does so once more if the function made variables; the last run counts.
         """
         args, kwargs = self._packing.unpack(tensors)
-        self.scope = Scope(None)
+        self.scope = Scope(None, self._stand_in)
         inlined = inner_functions.inlined(self.scope.apart)
         with self.scope, inlined, graph_building.spy_on_captures(self.captured):
-            result = Packing(self._fn(*args, **kwargs), made=True)
+            self.result = self._fn(*args, **kwargs)
+        result = Packing(self.result, made=True)
         self.unread = self._packing.unread(tensors, result.tensors)
         self.obstacle = self._set_in_branch() or self.obstacle or result.unsupported
         return result.tensors

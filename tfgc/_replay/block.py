@@ -30,7 +30,7 @@ from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
-from tfgc._replay.forward_backward import AnyRecomputation
+from tfgc._replay.copied_traces import AnyRecomputation
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
 
 
@@ -44,17 +44,18 @@ def block(
     wrap: Callable | None = None,
     cache_key: Callable[[], Hashable] | None = None,
     captures_vary: bool = False,
+    copied: bool = False,
     share_traces_with: Counterpart | None = None,
 ) -> "KeptBlock | RecomputedBlock | CompiledBlock":
     """Make a function one differentiable piece: recomputed, or kept whole.
 
     Args:
-        fn, name, replay_fn, wrap, cache_key, captures_vary: See `Function`; `replay_fn` is `fn` by default.
+        fn, name, replay_fn, wrap, cache_key, captures_vary, copied: See `Function`; `replay_fn` is `fn` by default.
         replay: Whether gradients come from a second run. If not, TensorFlow keeps what the backward pass needs.
         compiled: Whether eager calls go through `tf.function`s, one for each direction.
         share_traces_with: A block that does the same with other variables, whose traces serve this one, too.
     """
-    function = Function(fn, name, replay_fn or fn, wrap, cache_key, captures_vary)
+    function = Function(fn, name, replay_fn or fn, wrap, cache_key, captures_vary, copied)
     calls = KnownCalls(function, share_traces_with)
     if not replay:
         uncompiled = KeptBlock(calls)

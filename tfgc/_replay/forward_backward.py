@@ -82,7 +82,7 @@ class Recomputation:
         """
         n = len(self._packing.specs)
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
-        with self.surroundings.reentered(), chosen, _fence(upstream) as wait, backward_order.sequential_backward():
+        with self.surroundings.reentered(), chosen, fence(upstream) as wait, backward_order.sequential_backward():
             # A copy for each, since one tensor may be passed twice.
             held = [wait(x) for x in inputs[:n]] + [graph_building.capture(x) for x in inputs[n:]]
             captured = [graph_building.capture(t) for t in self.effects.captured]
@@ -189,32 +189,6 @@ class CompiledRecomputation(TracedReplay):
         return dataclasses.replace(layout, tensors=made[:n], draws=made[n:])
 
 
-class SharedTrace:
-    """The compiled functions of another block, run on other variables and layers.
-
-    Args:
-        compiled: That block's recomputation.
-        effects: Its effects, with the variables of this block.
-        counterparts: Gives for a list of that block's variables or layers those of this one.
-    """
-
-    records_nothing = True
-
-    def __init__(self, compiled: CompiledRecomputation, effects: side_effects.Effects, counterparts: Callable) -> None:
-        self.effects, self.name, self.surroundings = effects, compiled.name, compiled.surroundings
-        self.backward = compiled.backward
-        self._compiled = compiled
-        self._counterparts = counterparts
-
-    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
-        run = self._compiled.forward(inputs)
-        layers, written = self._counterparts(run.loss_layers), self._counterparts(run.written)
-        return dataclasses.replace(run, loss_layers=layers, written=written)
-
-
-AnyRecomputation = Recomputation | TracedReplay | SharedTrace
-
-
 class _ConcreteCache:
     """The concrete functions of a `tf.function` of lists of tensors, by shapes; a recomputation has fixed dtypes."""
 
@@ -245,7 +219,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _fence(upstream: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.Tensor]]:
+def fence(upstream: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.Tensor]]:
     """Yield a function that makes a tensor wait until `upstream` is there."""
     if tf.executing_eagerly():
         yield tf.identity

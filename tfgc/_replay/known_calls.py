@@ -5,23 +5,19 @@ Keras around them, same settings of the layers inside.
 """
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._errors import one_line
-from tfgc._framework import private_api, tensor_attributes
-from tfgc._pure import side_effects
+from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay.forward_backward import (
-    AnyRecomputation,
-    CompiledRecomputation,
-    Recomputation,
-    SharedTrace,
-    TracedReplay,
-)
+from tfgc._replay.copied_traces import AnyRecomputation, CopiedRecomputation, SharedTrace
+from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
 
 # The most kinds of calls that are compiled: a number that changes at every step makes a new kind each time.
 _MOST_COMPILED = 64
@@ -45,6 +41,7 @@ class Function:
             function is traced again. None where that is not known.
         captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
             is not compiled.
+        copied: Whether a graph may copy one trace of it for both runs.
     """
 
     fn: Callable
@@ -53,6 +50,7 @@ class Function:
     wrap: Callable | None = None
     cache_key: Callable[[], Hashable] | None = None
     captures_vary: bool = False
+    copied: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +145,8 @@ class KnownCalls:
         self.function = function
         self._shared = shared
         self._known: dict[Hashable, Effects | AnyRecomputation] = {}
+        # By graph: a call of another graph may see other things around it.
+        self._copied: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
         self._by_shape = False
 
     def call(self, args: tuple, kwargs: dict, compiled: bool) -> Call:
@@ -168,6 +168,9 @@ class KnownCalls:
 
     def look(self, call: Call) -> AnyRecomputation:
         """Look at what a call touches, remember that for eager calls of its kind, and return how to run it."""
+        copied = self._from_copies(call) if self.function.copied and not tf.executing_eagerly() else None
+        if copied is not None:
+            return copied
         shared = self._from_counterpart(call)
         if isinstance(shared, SharedTrace):
             self._known[call.key] = shared
@@ -214,12 +217,41 @@ class KnownCalls:
         recomputation = self._recomputation(call, effects)
         return TracedReplay(recomputation) if effects.draws and tf.executing_eagerly() else recomputation
 
+    def _from_copies(self, call: Call) -> CopiedRecomputation | SharedTrace | None:
+        """How to run a call in a graph by copies of one trace, maybe that of the counterpart; None if it cannot be."""
+        # Inside a replay, and for the replicas of a strategy, operations get what a copy does not.
+        if not call.packing.is_hashable or private_api.in_stateless_scope() or tf.distribute.has_strategy():
+            return None
+        key = (call.key, call.packing.shapes, graph_building.device())
+        shared = self._shared
+        if shared is not None and key in shared.calls._copies and shared.alike():
+            return self._of_counterpart(shared.calls._copies[key], shared)
+        try:
+            traced = traced_calls.TracedCall(self.function.fn, call.packing)
+        except Exception:  # It runs by a trace of its own, which raises what is the user's mistake.
+            copied = None
+        else:
+            is_nested = self.function.replay_fn is not self.function.fn
+            copied = CopiedRecomputation(self._recomputation(call, traced.effects), traced, is_nested)
+        if not self.function.captures_vary:
+            self._copies[key] = copied
+        return copied
+
+    @property
+    def _copies(self) -> dict[Hashable, CopiedRecomputation | None]:
+        """What is copied in the graph being built; None for what cannot be."""
+        return self._copied.setdefault(tf.compat.v1.get_default_graph(), {})
+
     def _from_counterpart(self, call: Call) -> Effects | SharedTrace | None:
         """What the counterpart knows of such a call, with the variables of this block; None if that is nothing."""
         shared = self._shared
         if shared is None or not shared.alike():
             return None
         known = shared.calls._known.get(call.key)
+        return self._of_counterpart(known, shared)
+
+    @staticmethod
+    def _of_counterpart(known: Any, shared: Counterpart) -> Any:
         effects = known if known is None or isinstance(known, Effects) else known.effects
         if effects is None or effects.obstacle is not None or effects.variables:
             return None
@@ -227,4 +259,5 @@ class KnownCalls:
         if reads is None or writes is None:
             return None
         effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
-        return SharedTrace(known, effects, shared.of) if isinstance(known, CompiledRecomputation) else effects
+        traced = isinstance(known, (CompiledRecomputation, CopiedRecomputation))
+        return SharedTrace(known, effects, shared.of) if traced else effects

@@ -11,7 +11,7 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
-from tfgc._replay.forward_backward import AnyRecomputation
+from tfgc._replay.copied_traces import AnyRecomputation
 
 COPIED_BRANCH = (
     "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "

@@ -1,0 +1,93 @@
+"""Copy what was traced into the graph being built, instead of running its Python again.
+
+An operation that is copied costs a tenth of one that Python makes. Values and control edges are those of the trace.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import shared_constants
+
+Edge = tuple[tf.Operation, Iterable[tf.Operation]]
+
+
+class Part:
+    """What a traced graph needs to make some tensors.
+
+    Args:
+        graph: The graph.
+        given: Its placeholders, in place of which a copy reads other tensors.
+        made: The tensors; None stays None.
+        edges: Pairs of an operation and others that it waits for in a copy, besides the edges of the graph.
+    """
+
+    def __init__(
+        self, graph: Any, given: Sequence[tf.Tensor], made: Sequence[tf.Tensor | None], edges: Iterable[Edge] = ()
+    ) -> None:
+        definition = graph.as_graph_def()
+        nodes = {node.name: node for node in definition.node}
+        for operation, others in edges:
+            nodes[operation.name].input.extend(f"^{other.name}" for other in others)
+        self._given = [t.op.name for t in given]
+        self._made = [None if t is None else (t.name, t.shape) for t in made]
+        needed, self._read = _needed(nodes, [t.op.name for t in made if t is not None], {*self._given})
+        self._definition = tf.compat.v1.GraphDef(versions=definition.versions)
+        self._definition.node.extend(node for node in definition.node if node.name in needed)
+        for node in self._definition.node:
+            places = node.attr["_class"].list.s if "_class" in node.attr else []
+            if any(place.decode().removeprefix("loc:@") not in needed for place in places):
+                del node.attr["_class"]  # To be where an operation is that the copy does not have.
+
+    def copy(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor | None]:
+        """Make the tensors in the graph being built.
+
+        Args:
+            tensors: What stands for the placeholders, tensors of that graph.
+            name: What the names of the new operations begin with.
+        """
+        places = dict(zip(self._given, tensors))
+        read = {f"{place}:0": tensor for place, tensor in places.items() if place in self._read}
+        read.update((f"^{place}", tensor) for place, tensor in places.items() if f"^{place}" in self._read)
+        handed_on = {f"{place}:0": tensor for place, tensor in places.items()}
+        shapes = dict(made for made in self._made if made is not None and made[0] not in handed_on)
+        new = tf.graph_util.import_graph_def(self._definition, input_map=read, return_elements=[*shapes], name=name)
+        for tensor, shape in zip(new, shapes.values()):
+            tensor.set_shape(shape)  # What Python told TensorFlow of it is not in the definition of a graph.
+        found = {**handed_on, **dict(zip(shapes, new))}
+        return [None if made is None else found[made[0]] for made in self._made]
+
+
+def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterable[Edge]:
+    """Edges by which `operations` that depend on none of `held` wait for `gates`, which are among these.
+
+    Constants do not wait; see `shared_constants`.
+    """
+    operations = [op for op in operations if op.type != "Placeholder"]
+    free = shared_constants.worth_freeing(operations)
+    after = {tensor.op for tensor in held}
+    for op in operations:
+        if op not in free:
+            if not any(tensor.op in after for tensor in op.inputs) and not after.intersection(op.control_inputs):
+                yield op, [gate.op for gate in gates]
+            after.add(op)
+
+
+def _needed(nodes: dict[str, Any], names: Iterable[str], given: set[str]) -> tuple[set[str], set[str]]:
+    """The nodes that those of these names depend on, and what they read of the `given` ones, `^name` to wait for it."""
+    needed: set[str] = set()
+    read: set[str] = set()
+    stack = [name for name in names if name not in given]
+    while stack:
+        name = stack.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        for source in nodes[name].input:
+            place = source.partition(":")[0]
+            if place.lstrip("^") in given:
+                read.add(place)
+            else:
+                stack.append(place.lstrip("^"))
+    return needed, read

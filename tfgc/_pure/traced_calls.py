@@ -1,0 +1,116 @@
+"""Trace a function once, forward and backward, so that both directions can be copied into other graphs.
+
+Python runs once for the first run, the replay and the gradients; equal functions need no other trace. What needs
+something of the graph around it (tensors that it closes over, functions in a graph's library, random numbers from a
+hidden state) is not traced here.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._framework import backward_order, graph_building, graph_copies, private_api
+from tfgc._pure import python_random, random_draws, side_effects
+from tfgc._pure.tensor_packing import Packing
+
+
+class NotCopyableError(Exception):
+    """A copy of the traced function would not do the same as the function."""
+
+
+class TracedCall:
+    """A pure function as a graph, of which parts can be copied.
+
+    Args:
+        fn: The function.
+        packing: The structure of its arguments.
+
+    Attributes:
+        effects: What the function touches besides its arguments.
+        run: What one run did, without its tensors.
+        context_left: What the function left in Keras's call context.
+        forward: What makes the tensors of a run, of those of the arguments and the values of the variables.
+
+    Raises:
+        NotCopyableError: If a copy would not do the same.
+    """
+
+    def __init__(self, fn: Callable, packing: Packing) -> None:
+        self._graph: Any = graph_building.scratch_graph("traced")
+        self._tape = tf.GradientTape()
+        self._variables: list[tf.Tensor] = []
+        trace = side_effects.Trace(fn, packing, self._stand_in)
+        start, context = python_random.state(), private_api.call_context()
+        try:
+            with self._graph.as_default(), self._tape, backward_order.noted_order() as self._chains:
+                arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
+                self._tape.watch([x for x in arguments if _is_differentiable(x)])
+                trace.run(*arguments)
+            self.context_left = private_api.call_context()
+        finally:
+            private_api.set_call_context(context)
+        if python_random.state() != start:
+            python_random.rewind(start)
+            raise NotCopyableError
+        reads, writes = trace.scope.reads.values(), (variable for variable, _ in trace.scope.written.values())
+        self.effects = side_effects.Effects(tuple(reads), tuple(writes), unread=trace.unread)
+        if trace.obstacle or not self._is_closed() or len(self.effects.reads) > len(self._variables):
+            raise NotCopyableError
+        self._arguments = [x for i, x in enumerate(arguments) if i not in trace.unread]
+        run = trace.scope.outcome(trace.result, [])
+        self.run, self._tensors = run.without_tensors(), run.tensors
+        self.forward = graph_copies.Part(self._graph, self._given, self._tensors)
+
+    def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
+        stored = private_api.storage(variable)
+        with self._graph.as_default():  # A branch must not hold what the other one reads too.
+            value = tf.compat.v1.placeholder(stored.dtype, stored.shape)
+        if variable.trainable and _is_differentiable(value):
+            self._tape.watch(value)
+        self._variables.append(value)
+        return value
+
+    def _is_closed(self) -> bool:
+        """Whether the graph has all that it needs in itself."""
+        draws = any(op.type in random_draws.TYPES for op in self._graph.get_operations())
+        functions = self._graph.as_graph_def().library.function
+        return not (draws or functions or self._graph.captures or side_effects.obstacle(self._graph))
+
+    @property
+    def _given(self) -> list[tf.Tensor]:
+        return [*self._arguments, *self._variables]
+
+    def backward(self, sources: Sequence[int]) -> "Gradients":
+        """What makes the gradients of inputs, by position in arguments and variables; can be asked for once."""
+        targets = [self._tensors[i] for i in self.run.differentiable]
+        with self._graph.as_default():
+            upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
+            gradients = self._tape.gradient(targets, [self._given[i] for i in sources], output_gradients=upstream)
+        edges = [(tensor.op, [t.op for t in others]) for chain in self._chains for tensor, others in chain.edges()]
+        edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
+        flat = tf.nest.flatten(gradients, expand_composites=True)
+        part = graph_copies.Part(self._graph, [*self._given, *upstream], flat, edges)
+        self._graph = self._tape = self._tensors = self._chains = None
+        return Gradients(part, tf.nest.map_structure(_spec, gradients))
+
+
+class Gradients:
+    """What makes gradients in a copy: `tf.Tensor`s, `tf.IndexedSlices` or None."""
+
+    def __init__(self, part: graph_copies.Part, structure: list[Any]) -> None:
+        self._part, self._structure = part, structure
+
+    def copy(self, tensors: Sequence[tf.Tensor], name: str) -> list[Any]:
+        """The gradients in the graph being built; see `graph_copies.Part.copy`."""
+        flat = self._part.copy(tensors, name)
+        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
+
+
+def _spec(gradient: Any) -> Any:
+    return None if gradient is None else tf.type_spec_from_value(gradient)
+
+
+def _is_differentiable(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
