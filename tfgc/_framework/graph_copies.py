@@ -32,7 +32,10 @@ class Part:
             nodes[operation.name].input.extend(f"^{other.name}" for other in others)
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]
-        needed, self._read = _needed(nodes, [t.op.name for t in made if t is not None], {*self._given})
+        # Printing and assertions run although nothing reads them.
+        roots = [op.name for op in graph.get_operations() if op.op_def.is_stateful]
+        roots += [t.op.name for t in made if t is not None]
+        needed, self._read = _needed(nodes, roots, {*self._given})
         self._definition = tf.compat.v1.GraphDef(versions=definition.versions)
         self._definition.node.extend(node for node in definition.node if node.name in needed)
         for node in self._definition.node:
