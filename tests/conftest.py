@@ -57,15 +57,15 @@ def lines(tmp_path):
 @pytest.fixture
 def replays(monkeypatch):
     """A list that grows whenever a segment runs again, or is traced to do so."""
-    from tfgc._replay import forward_backward
+    from tfgc._replay import copied_traces, forward_backward
 
-    seen, backward = [], forward_backward.Recomputation.backward
+    seen = []
 
-    def counted(piece, *arguments):
-        seen.append(piece)
-        return backward(piece, *arguments)
+    def counted(backward):
+        return lambda piece, *arguments: seen.append(piece) or backward(piece, *arguments)
 
-    monkeypatch.setattr(forward_backward.Recomputation, "backward", counted)
+    for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
+        monkeypatch.setattr(kind, "backward", counted(kind.backward))
     return seen
 
 

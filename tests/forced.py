@@ -28,7 +28,7 @@ from layerwise import arguments_of, compare, reason
 import tfgc
 from tfgc._errors import TfgcError, one_line
 from tfgc._framework import private_api
-from tfgc._replay import forward_backward
+from tfgc._replay import copied_traces, forward_backward
 from tfgc._tracing import keras_graph
 from tfgc._training import segment_runner
 
@@ -51,13 +51,15 @@ class Plain:
         items[:] = [item for item in items if _name(item) not in noted]
 
     def pytest_sessionstart(self):
-        backward = forward_backward.Recomputation.backward
+        def counted(backward):
+            def replayed(*args):
+                self.count("replays")
+                return backward(*args)
 
-        def replayed(*args):
-            self.count("replays")
-            return backward(*args)
+            return replayed
 
-        forward_backward.Recomputation.backward = replayed
+        for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
+            kind.backward = counted(kind.backward)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):

@@ -1,4 +1,4 @@
-"""Segments that are alike are traced once, in eager calls, and train as before; others get separate traces."""
+"""Segments that are alike are traced once, and train as before; others get separate traces."""
 
 import keras
 import numpy as np
@@ -43,13 +43,17 @@ def kinds(model, plan):
     return len(set(found))
 
 
-def count_traces(monkeypatch, model):
-    """How often a Dense layer's Python code runs in the first eager step."""
+def count_traces(monkeypatch, model, graph=False):
+    """How often a Dense layer's Python code runs in the first step."""
     calls, original = [], L.Dense.call
     monkeypatch.setattr(L.Dense, "call", lambda self, *a, **k: calls.append(self.name) or original(self, *a, **k))
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(X, training=True) ** 2) + sum(model.losses)
-    tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(X, training=True) ** 2) + sum(model.losses)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    (tf.function(step) if graph else step)()
     return len(calls)
 
 
@@ -65,6 +69,71 @@ def test_blocks_that_are_alike_are_traced_once(monkeypatch):
         assert count_traces(patch, models[4]) == few
 
 
+@pytest.mark.parametrize("n", [2, 4])
+def test_in_a_graph_python_runs_once_for_both_runs_of_all_blocks(monkeypatch, n):
+    model = fresh(lambda: blocks(n))
+    tfgc.enable(model, by_block(model))
+    # Two layers in the first block, and the last layer.
+    assert count_traces(monkeypatch, model, graph=True) == 3
+
+
+def second_order(model, outside):
+    """The gradients of the square of a gradient, in a graph; `outside` of the function that takes the inner one."""
+    weights = [v.value for v in model.trainable_variables]
+
+    @tf.function
+    def first(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(y, x)
+
+    def both(x):
+        with tf.GradientTape() as tape:
+            penalty = tf.reduce_sum(first(x) ** 2)
+        return tape.gradient(penalty, weights)
+
+    @tf.function
+    def in_one(x):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(model(x, training=True) ** 2)
+            penalty = tf.reduce_sum(tape.gradient(y, x) ** 2)
+        return outer.gradient(penalty, weights)
+
+    return (both if outside else in_one)(tf.constant(X))
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "of a function"])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])  # TensorFlow's silu is a `tf.custom_gradient`.
+def test_gradients_of_gradients_of_twins(activation, outside):
+    def build():
+        return keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation) for _ in range(4)), L.Dense(4)])
+
+    plain, ours = fresh(build), fresh(build)
+    tfgc.enable(ours, by_block(ours, 2))
+    for a, b in zip(second_order(plain, outside), second_order(ours, outside), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_prints_or_asserts_is_kept(tmp_path):
+    """Nothing reads what a printing layer's operation makes; it runs all the same."""
+
+    class Printing(L.Layer):
+        def call(self, x):
+            tf.print("ran", self.name, output_stream=f"file://{tmp_path}/lines")
+            return x * 2.0
+
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), Printing(name="loud"), L.Dense(8), L.Dense(4)])
+    tfgc.enable(model, by_block(model, 3))
+    step = tf.function(lambda: model(X, training=True))
+    step()
+    assert (tmp_path / "lines").read_text().splitlines() == ["ran loud"]
+
+
 @pytest.mark.parametrize("mode", ["compiled", "graph"])
 def test_twins_train_as_the_plain_model(mode):
     plain = train(fresh(blocks), X, Y, graph=True)
@@ -75,7 +144,8 @@ def test_twins_train_as_the_plain_model(mode):
     assert_equal(plain, train(model, X, Y, graph=mode == "graph"), exact=False)
 
 
-def test_frozen_twins_stand_apart():
+@pytest.mark.parametrize("graph", [False, True])
+def test_frozen_twins_stand_apart(graph):
     def build():
         model = blocks()
         model.get_layer("dense_2").trainable = False
@@ -84,7 +154,7 @@ def test_frozen_twins_stand_apart():
     plain = train(fresh(build), X, Y, graph=True)
     model = fresh(build)
     tfgc.enable(model, by_block(model))
-    assert_equal(plain, train(model, X, Y), exact=False)
+    assert_equal(plain, train(model, X, Y, graph=graph), exact=False)
 
 
 class Own(L.Layer):

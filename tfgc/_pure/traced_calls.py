@@ -31,7 +31,10 @@ class TracedCall:
         effects: What the function touches besides its arguments.
         run: What one run did, without its tensors.
         context_left: What the function left in Keras's call context.
-        forward: What makes the tensors of a run, of those of the arguments and the values of the variables.
+        shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
+        forward: What makes the tensors of a run of the inputs.
+        customized: Whether it holds a `tf.custom_gradient`. The Python of one closes over tensors of the trace, which
+            the gradient of a copied gradient would not find.
 
     Raises:
         NotCopyableError: If a copy would not do the same.
@@ -55,12 +58,14 @@ class TracedCall:
             python_random.rewind(start)
             raise NotCopyableError
         reads, writes = trace.scope.reads.values(), (variable for variable, _ in trace.scope.written.values())
-        self.effects = side_effects.Effects(tuple(reads), tuple(writes), unread=trace.unread)
+        constants = any(tensor.dtype != tf.resource for tensor in trace.captured)
+        self.effects = side_effects.Effects(tuple(reads), tuple(writes), constants=constants, unread=trace.unread)
         if trace.obstacle or not self._is_closed() or len(self.effects.reads) > len(self._variables):
             raise NotCopyableError
         self._arguments = [x for i, x in enumerate(arguments) if i not in trace.unread]
         run = trace.scope.outcome(trace.result, [])
         self.run, self._tensors = run.without_tensors(), run.tensors
+        self.shapes = [x.shape for x in self._given]
         self.forward = graph_copies.Part(self._graph, self._given, self._tensors)
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
@@ -75,7 +80,9 @@ class TracedCall:
     def _is_closed(self) -> bool:
         """Whether the graph has all that it needs in itself."""
         draws = any(op.type in random_draws.TYPES for op in self._graph.get_operations())
-        functions = self._graph.as_graph_def().library.function
+        definition = self._graph.as_graph_def()
+        self.customized = any("_gradient_op_type" in node.attr for node in definition.node)
+        functions = definition.library.function
         return not (draws or functions or self._graph.captures or side_effects.obstacle(self._graph))
 
     @property
@@ -92,7 +99,7 @@ class TracedCall:
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *upstream], flat, edges)
-        self._graph = self._tape = self._tensors = self._chains = None
+        self._graph = self._tape = self._tensors = self._chains = self._arguments = self._variables = None
         return Gradients(part, tf.nest.map_structure(_spec, gradients))
 
 

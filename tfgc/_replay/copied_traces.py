@@ -1,6 +1,7 @@
 """Traces that serve more than one run: copied for the replay, and for other blocks that do the same."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class CopiedRecomputation:
         self._gradients: tuple[list[int], traced_calls.Gradients] | None = None
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+        if [x.shape for x in inputs] != self._traced.shapes:  # A function traced again, for other sizes.
+            return self._recomputation.forward(inputs)
         made = self._traced.forward.copy(inputs, "first_run")
         private_api.set_call_context(self._traced.context_left)
         return dataclasses.replace(self._traced.run, tensors=made)
@@ -42,15 +45,16 @@ class CopiedRecomputation:
         upstream: Sequence[tf.Tensor],
         draws: list[tf.Tensor],
     ) -> tuple[list[Any], list[tf.Tensor]]:
-        plain = all(isinstance(u, tf.Tensor) for u in upstream)
-        if self._is_nested or not plain or private_api.is_recorded([*inputs, *upstream]):
-            return self._recomputation.backward(inputs, sources, first, upstream, draws)
+        again = functools.partial(self._recomputation.backward, inputs, sources, first, upstream, draws)
+        plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == self._traced.shapes
+        if not plain or self._is_nested or self._traced.customized or private_api.is_recorded([*inputs, *upstream]):
+            return again()
         if self._gradients is None:
             with self.surroundings.reentered():
                 self._gradients = sources, self._traced.backward(sources)
         known, gradients = self._gradients
         if known != sources:
-            return self._recomputation.backward(inputs, sources, first, upstream, draws)
+            return again()
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream) as wait:

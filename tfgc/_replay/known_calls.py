@@ -175,6 +175,10 @@ class KnownCalls:
         if isinstance(shared, SharedTrace):
             self._known[call.key] = shared
             return shared
+        copied = self._trace(call) if shared is None and call.compiled and self.function.copied else None
+        if copied is not None and self._can_be_traced(copied.effects):
+            self._known[call.key] = compiled = CompiledRecomputation(copied)
+            return compiled
         try:
             effects = shared or side_effects.discover(self.function.fn, call.packing)
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
@@ -226,16 +230,19 @@ class KnownCalls:
         shared = self._shared
         if shared is not None and key in shared.calls._copies and shared.alike():
             return self._of_counterpart(shared.calls._copies[key], shared)
-        try:
-            traced = traced_calls.TracedCall(self.function.fn, call.packing)
-        except Exception:  # It runs by a trace of its own, which raises what is the user's mistake.
-            copied = None
-        else:
-            is_nested = self.function.replay_fn is not self.function.fn
-            copied = CopiedRecomputation(self._recomputation(call, traced.effects), traced, is_nested)
+        copied = self._trace(call)
         if not self.function.captures_vary:
             self._copies[key] = copied
         return copied
+
+    def _trace(self, call: Call) -> CopiedRecomputation | None:
+        """Copies of a new trace; None if they would not do the same."""
+        try:
+            traced = traced_calls.TracedCall(self.function.fn, call.packing)
+        except Exception:  # What is the user's mistake is raised by the trace that is made instead.
+            return None
+        is_nested = self.function.replay_fn is not self.function.fn
+        return CopiedRecomputation(self._recomputation(call, traced.effects), traced, is_nested)
 
     @property
     def _copies(self) -> dict[Hashable, CopiedRecomputation | None]:

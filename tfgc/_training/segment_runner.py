@@ -187,7 +187,7 @@ def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_tra
         replay_fn=replay_fn,
         wrap=options.wrap,
         cache_key=function.settings,
-        copied=options.watch is None and options.wrap is None,
+        copied=segment.mode == "recompute" and options.watch is None and options.wrap is None,
         share_traces_with=first,
     )
     if member is not None:
