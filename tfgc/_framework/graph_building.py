@@ -124,24 +124,6 @@ def capture(tensor: tf.Tensor) -> tf.Tensor:
     return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
 
 
-def device() -> str:
-    """Where the graph being built puts its next operation; empty where TensorFlow chooses."""
-    return tf.no_op().device
-
-
-def identity(tensor: tf.Tensor, backward: Callable[[tf.Tensor], tf.Tensor] | None) -> tf.Tensor:
-    """A copy of `tensor`; tapes take its gradient through `backward`, if that is given.
-
-    A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
-    """
-    if backward is None:
-        return tf.identity(tensor)
-    with record.stop_recording():
-        copied = tf.identity(tensor)
-    record.record_operation("identity", [copied], [tensor], lambda g: [backward(g)], lambda t: [t])
-    return copied
-
-
 Captures = tuple[Any, list[tuple[tf.Tensor, tf.Tensor]]]
 
 

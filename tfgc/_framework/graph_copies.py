@@ -77,6 +77,11 @@ def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: 
             after.add(op)
 
 
+def device() -> str:
+    """Where the graph being built puts its next operation; empty where TensorFlow chooses."""
+    return tf.no_op().device
+
+
 def _needed(nodes: dict[str, Any], names: Iterable[str], given: set[str]) -> tuple[set[str], set[str]]:
     """The nodes that those of these names depend on, and what they read of the `given` ones, `^name` to wait for it."""
     needed: set[str] = set()

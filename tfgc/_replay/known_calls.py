@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import one_line
-from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._framework import graph_copies, private_api, tensor_attributes
 from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
@@ -226,7 +226,7 @@ class KnownCalls:
         # Inside a replay, and for the replicas of a strategy, operations get what a copy does not.
         if not call.packing.is_hashable or private_api.in_stateless_scope() or tf.distribute.has_strategy():
             return None
-        key = (call.key, call.packing.shapes, graph_building.device())
+        key = (call.key, call.packing.shapes, graph_copies.device())
         shared = self._shared
         if shared is not None and key in shared.calls._copies and shared.alike():
             return self._of_counterpart(shared.calls._copies[key], shared)
