@@ -3,7 +3,7 @@
 An operation that is copied costs a tenth of one that Python makes. Values and control edges are those of the trace.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -62,7 +62,7 @@ class Part:
         return [None if made is None else found[made[0]] for made in self._made]
 
 
-def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterable[Edge]:
+def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterator[Edge]:
     """Edges by which `operations` that depend on none of `held` wait for `gates`, which are among these.
 
     Constants do not wait; see `shared_constants`.

@@ -95,11 +95,12 @@ class TracedCall:
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
             gradients = self._tape.gradient(targets, [self._given[i] for i in sources], output_gradients=upstream)
-        edges = [(tensor.op, [t.op for t in others]) for chain in self._chains for tensor, others in chain.edges()]
+        pairs = [pair for chain in self._chains for pair in chain.edges()]
+        edges: list[graph_copies.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *upstream], flat, edges)
-        self._graph = self._tape = self._tensors = self._chains = self._arguments = self._variables = None
+        del self._graph, self._tape, self._tensors, self._chains, self._arguments, self._variables
         return Gradients(part, tf.nest.map_structure(_spec, gradients))
 
 

@@ -10,13 +10,16 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
 from tfgc._framework import backward_order, graph_building, private_api, shared_constants
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
+
+if TYPE_CHECKING:
+    from tfgc._replay.copied_traces import CopiedRecomputation
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
@@ -130,7 +133,7 @@ class TracedReplay:
 
     records_nothing = False
 
-    def __init__(self, recomputation: Recomputation) -> None:
+    def __init__(self, recomputation: "Recomputation | CopiedRecomputation") -> None:
         self.effects, self.name = recomputation.effects, recomputation.name
         self.surroundings = recomputation.surroundings
         self._recomputation = recomputation
@@ -164,7 +167,7 @@ class CompiledRecomputation(TracedReplay):
 
     records_nothing = True
 
-    def __init__(self, recomputation: Recomputation) -> None:
+    def __init__(self, recomputation: "Recomputation | CopiedRecomputation") -> None:
         super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
         self._layouts: dict[Any, tuple[functional.Run, Any]] = {}
