@@ -70,6 +70,11 @@ def new_chain() -> "BackwardChain | None":
     return chains[-1]
 
 
+def has_chains() -> bool:
+    """Whether what runs here is differentiated by chains."""
+    return bool(_CHAINS.get())
+
+
 def is_sequential(graph: Graph, names: Sequence[str]) -> bool:
     """Whether each of the nodes reads only the one before, so that their backward passes are in a row anyway."""
     return all(

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._framework import graph_building, private_api, replay_order, tensor_attributes
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
 from tfgc._replay.copied_traces import AnyRecomputation
@@ -72,11 +72,22 @@ class _Replay:
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(name))
         with graph_building.redirect_captures(self._captures):
+            around = replay_order.current_pass()
+            if around is not None:
+                upstream = around.wait(upstream)
             gradients, again = self._recomputation.backward(self._inputs, self._sources, first, upstream, self._draws)
+            if around is not None:
+                around.done(self._arguments(), gradients)
             if not self._checksums:
                 return gradients
             layers = [layer for layer, _ in first.labels]
             return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
+
+    def _arguments(self) -> list[tf.Tensor]:
+        """What the gradients are by: the arguments of `attached`, variables as their handles."""
+        effects = self._recomputation.effects
+        inputs = [self._inputs[i] for i in self._sources]
+        return [*inputs, *effects.captured, *(variable.handle for variable in effects.variables)]
 
 
 def wrapped(

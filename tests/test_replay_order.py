@@ -1,0 +1,306 @@
+"""Replays of one backward pass run one after the other, and nothing is computed for that alone.
+
+By the allocator's peak, and by the graph: what runs of it is what an output needs, by data or by a control edge.
+"""
+
+import collections
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, in_turn, noise
+
+import tfgc
+from tfgc._framework import replay_order
+
+L = keras.layers
+X = noise(8, 16), noise(8, 16, seed=2)
+
+
+class Wide(L.Layer):
+    """Small outside, large inside."""
+
+    def __init__(self, width=32, **kwargs):
+        super().__init__(**kwargs)
+        self.up, self.down = L.Dense(width, activation="gelu"), L.Dense(16)
+
+    def call(self, x):
+        return x + self.down(self.up(x))
+
+
+class Twins(keras.Model):
+    """One encoder for two inputs."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.blocks = [Wide(width, name=f"block_{i}") for i in range(3)]
+
+    def call(self, pair, training=None):
+        made = []
+        for x in pair:
+            for block in self.blocks:
+                x = block(x)
+            made.append(x)
+        return made[0] * made[1]
+
+
+def twins(width=32):
+    model = Twins(width)
+    model(X)
+    return model
+
+
+def branches(width=32):
+    inputs = keras.Input((16,))
+    sides = [Wide(width, name=f"side_{i}")(inputs) for i in range(4)]
+    return keras.Model([inputs], L.Dense(4, name="head")(L.Add(name="sum")(sides)))
+
+
+def by_layers(model):
+    return tfgc.enable(model, layers=["block_*"] if isinstance(model, Twins) else ["side_*"])
+
+
+def by_segments(model):
+    sides = [tfgc.Segment((f"side_{i}",)) for i in range(4)]
+    plan = tfgc.Plan((*sides, tfgc.Segment(("sum", "head"), mode="keep")), "by hand", tfgc.plan(model).model)
+    return tfgc.enable(model, plan)
+
+
+def nested(model):
+    inner = tfgc.Plan(tuple(tfgc.Segment((f"side_{i}",)) for i in range(4)), "by hand", ())
+    outer = tfgc.Segment(tuple(f"side_{i}" for i in range(4)), inner=inner)
+    plan = tfgc.Plan((outer, tfgc.Segment(("sum", "head"), mode="keep")), "by hand", tfgc.plan(model).model)
+    return tfgc.enable(model, plan)
+
+
+def recomputed_twice(model):
+    """Two levels without a plan."""
+    for layer in model.layers:
+        if isinstance(layer, Wide):
+            layer.call = tfgc.recompute(layer.call)
+    model.call = tfgc.recompute(model.call)
+    return model
+
+
+def values(model):
+    return [v.value for v in model.trainable_variables]
+
+
+def gradients(model, x, sources=None):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    return tape.gradient(loss, values(model) if sources is None else sources)
+
+
+# Memory
+
+
+def peak_of(build, enable):
+    model = fresh(lambda: build(1024))
+    if enable is not None:
+        enable(model)
+    x = [noise(512, 16, seed=seed) for seed in range(2 if build is twins else 1)]
+    return memory.peak(tf.function(lambda *x: gradients(model, x if build is twins else x[0])), *x)
+
+
+INSIDE = 512 * 1024 * 4  # bytes of a tensor inside of a block
+
+
+@pytest.mark.parametrize(
+    ("build", "enable"),
+    [(twins, by_layers), (branches, by_layers), pytest.param(branches, by_segments, marks=pytest.mark.gate)],
+)
+def test_replays_of_branches_do_not_overlap(build, enable):
+    """Alone, a replay needs six tensors of its inside. Two at a time, or weight gradients that wait, need eleven."""
+    plain, ours = (memory.alone(peak_of, build, how) for how in (None, enable))
+    assert plain > 14 * INSIDE
+    assert ours < 9 * INSIDE
+
+
+# What runs
+
+
+def graph_of(step, *x):
+    return tf.function(step).get_concrete_function(*x).graph
+
+
+def running(graph):
+    """How many operations of each type an output needs; without those that pass on what they get."""
+    waiting, seen = [tensor.op for tensor in graph.outputs], set()
+    while waiting:
+        op = waiting.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    found = collections.Counter(op.type for op in graph.get_operations() if op.name in seen)
+    del found["Identity"]
+    return found
+
+
+def in_turn_and_not(monkeypatch, trace):
+    """The graphs of a step, with the order of replays and without."""
+    ours = trace()
+    with monkeypatch.context() as patch:
+        patch.setattr(replay_order, "current_pass", lambda: None)
+        return ours, trace()
+
+
+def edges(graph):
+    return sum(len(op.control_inputs) for op in graph.get_operations())
+
+
+def to_an_input(model, x):
+    """As a generator's step differentiates a discriminator, whose weights are watched."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    return tape.gradient(loss, x)
+
+
+def to_one_side_after_the_other(model, x):
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    tape.gradient(loss, model.get_layer("side_0").trainable_variables[0].value)  # nobody reads it
+    return tape.gradient(loss, model.get_layer("side_2").trainable_variables[0].value)
+
+
+def of_one_side(model, x):
+    return gradients(model, x, model.get_layer("side_1").trainable_variables[0].value)
+
+
+def in_a_function(model, x):
+    return to_an_input(tf.function(model), x)
+
+
+@pytest.mark.parametrize("step", [to_an_input, to_one_side_after_the_other, of_one_side, in_a_function])
+@pytest.mark.parametrize("enable", [by_layers, by_segments])
+def test_waiting_makes_nothing_run_that_nobody_asked_for(step, enable, monkeypatch):
+    model = enable(fresh(branches))
+    ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: step(model, x), X[0]))
+    assert running(free)["MatMul"] > 0 or step is in_a_function
+    assert running(ours) == running(free)
+
+
+def test_the_second_call_of_gradient_does_not_wait_for_the_first(monkeypatch):
+    model = by_layers(fresh(branches))
+
+    def apart(x):
+        return gradients(model, x), gradients(model, x)
+
+    ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(apart, X[0]))
+    (once, once_free) = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: gradients(model, x), X[0]))
+    assert edges(ours) - edges(free) == 2 * (edges(once) - edges(once_free)) > 0
+
+
+# Gradients
+
+
+def of_second_order(model, x):
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(model(x, training=True))
+        penalty = tf.reduce_sum(inner.gradient(y, x) ** 2)
+    return outer.gradient(penalty, values(model), unconnected_gradients="zero")
+
+
+def by_jacobian(model, x):
+    with tf.GradientTape(persistent=True) as tape:
+        y = tf.reduce_sum(model(x, training=True), axis=0)
+    return tape.jacobian(y, values(model))
+
+
+def in_a_loop(model, x):
+    def body(i, x):
+        return i + 1, x + tf.reduce_mean(model(x, training=True), axis=-1, keepdims=True)
+
+    with tf.GradientTape() as tape:
+        _, y = tf.while_loop(lambda i, x: i < 3, body, (0, x))
+        loss = tf.reduce_mean(y**2)
+    return tape.gradient(loss, values(model))
+
+
+def in_a_loop_of_steps(model, x):
+    def body(i, *total):
+        return i + 1, *(t + g for t, g in zip(total, gradients(model, x)))
+
+    return tf.while_loop(lambda i, *_: i < 2, body, (0, *map(tf.zeros_like, values(model))))[1:]
+
+
+def in_a_branch(model, x):
+    with tf.GradientTape() as tape:
+        y = tf.cond(tf.reduce_sum(x) < 1e9, lambda: model(x, training=True), lambda: model(2 * x, training=True))
+        loss = tf.reduce_mean(y**2)
+    return tape.gradient(loss, values(model))
+
+
+def twice_by_a_persistent_tape(model, x):
+    with tf.GradientTape(persistent=True) as tape:
+        y = model(x, training=True)
+        losses = tf.reduce_mean(y**2), tf.reduce_sum(y[:, 1:])
+    return [tape.gradient(loss, values(model)) for loss in losses]
+
+
+def through_a_gradient_of_its_own(model, x):
+    """A custom gradient that differentiates the model again while its own gradient is taken."""
+
+    @tf.custom_gradient
+    def noted(y):
+        def backward(upstream):
+            return upstream * tf.reduce_sum([tf.reduce_sum(g**2) for g in gradients(model, x)])
+
+        return tf.identity(y), backward
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((noted(model(x, training=True)) + noted(model(2 * x, training=True))) ** 2)
+    return tape.gradient(loss, values(model))
+
+
+def of_gathered_rows(model, x):
+    """What comes back is sparse."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(model(x, training=True), [0, 2, 2]) ** 2)
+    return tape.gradient(loss, values(model))
+
+
+def assert_near(plain, ours):
+    norms = [np.linalg.norm(g) for g in plain]
+    assert max(norms) > 0
+    for a, b, norm in zip(plain, ours, norms, strict=True):
+        assert np.linalg.norm(b - a) <= 1e-5 * max(norm, 1e-3 * max(norms))
+
+
+WAYS = [
+    gradients, of_second_order, by_jacobian, in_a_loop, in_a_loop_of_steps, in_a_branch, twice_by_a_persistent_tape,
+    through_a_gradient_of_its_own, of_gathered_rows,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "enable"), in_turn(WAYS, [by_layers, by_segments, nested, recomputed_twice]))
+def test_gradients_are_the_plain_ones(way, enable):
+    def run(model):
+        return tf.nest.flatten(tf.function(lambda x: way(model, x))(X[0]))
+
+    assert_near(run(fresh(branches)), run(enable(fresh(branches))))
+
+
+def test_two_models_in_one_step():
+    """As a GAN has them: the second pass goes through the model that the first one trained."""
+
+    def run(enable):
+        makers, judges = enable(fresh(branches)), enable(fresh(twins))
+
+        @tf.function
+        def step(x, y):
+            made = tf.tile(makers(x, training=True), (1, 4))
+            first = gradients(judges, (made, y))
+            with tf.GradientTape() as tape:
+                made = tf.tile(makers(x, training=True), (1, 4))
+                loss = tf.reduce_mean(judges((made, y), training=True))
+            return first, tape.gradient(loss, values(makers))
+
+        return tf.nest.flatten(step(*X))
+
+    assert_near(run(lambda model: model), run(by_layers))

@@ -1,0 +1,108 @@
+"""Let the replays of one backward pass run one after the other in a graph.
+
+The executor starts a replay as soon as its upstream gradients are there: the replays of two branches, or of two calls
+of a shared layer, would hold all that they recompute at the same time. And gradients of weights, which nothing waits
+for, would queue up behind the replays to come, and keep what they read. So each replay waits for the gradients of the
+one traced before it.
+
+It waits only for those that the pass was asked for: TensorFlow computes whatever a control edge comes from, also what
+it would have pruned. XLA drops control edges. Where a replay runs a plan, `backward_order` makes the edges inside.
+
+Invariant: an edge leads from operations that exist to one that is being made, so that there is no circle; both belong
+to one graph and to one call of `tape.gradient`, hence to one replica.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import backward_order, private_api, versions
+
+_GRADIENT = tf.GradientTape.gradient.__code__
+_PASS = "tfgc_backward_pass"  # the attribute of a graph that holds its last pass, and goes with it
+
+
+def current_pass() -> "BackwardPass | None":
+    """The backward pass that is being traced; None where replays do not wait for one another."""
+    if tf.executing_eagerly() or private_api.in_xla() or backward_order.has_chains():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    calls = list(_gradient_calls())
+    key = (weakref.ref(calls[0][0]), [id(source) for source in calls[0][1]]) if calls else None
+    found = getattr(graph, _PASS, None)
+    if found is None or found.key != key:
+        # Inside of a replay sources are its arguments: whether their gradients are used says the call around it.
+        found = BackwardPass(key, {id(source) for source in calls[-1][1]} if calls else None)
+    return found
+
+
+def _gradient_calls() -> Iterator[tuple[tf.GradientTape, list[tf.Tensor]]]:
+    """The tape and the sources of each `tape.gradient` that runs in a graph, innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _GRADIENT:
+            found = frame.f_locals
+            if not {"self", "flat_targets", "flat_sources"} <= found.keys():
+                raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
+            if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
+                yield found["self"], found["flat_sources"]
+        frame = frame.f_back
+
+
+class BackwardPass:
+    """One call of `tape.gradient` in a graph.
+
+    Args:
+        key: What tells it from others.
+        sources: The ids of what it differentiates by; None if that is not known, where a function is differentiated.
+    """
+
+    def __init__(self, key: Any, sources: set[int] | None) -> None:
+        self.key = key
+        self._leads = None if sources is None else dict.fromkeys(sources, True)  # by id of a tensor, once it is known
+        self._earlier: list[tf.Tensor] = []  # gradients of the last replay
+
+    def wait(self, upstream: Sequence[Any]) -> list[Any]:
+        """The upstream gradients of a replay, which are there when the replay before it is done."""
+        first, *others = upstream
+        with tf.control_dependencies(self._earlier):
+            return [tf.identity(first), *others]
+
+    def done(self, arguments: Sequence[tf.Tensor], gradients: Sequence[Any]) -> None:
+        """Let the next replay wait for these gradients of one that was just traced."""
+        graph = tf.compat.v1.get_default_graph()
+        asked = [g for x, g in zip(arguments, gradients) if g is not None and self._leads_to_a_source(x)]
+        made = [g for g in tf.nest.flatten(asked, expand_composites=True) if g.graph is graph]
+        self._earlier = made or self._earlier
+        setattr(graph, _PASS, self)
+
+    def _leads_to_a_source(self, tensor: tf.Tensor) -> bool:
+        """Whether a source of the pass is among all that `tensor` was made of."""
+        known = self._leads
+        if known is None:
+            return True
+        readers: dict[int, Any] = {id(tensor): None}
+        captured: dict[Any, dict[int, Any]] = {}
+        waiting = [tensor]
+        while waiting:
+            tensor = waiting.pop()
+            if known.get(id(tensor)):
+                while tensor is not None:
+                    known[id(tensor)] = True
+                    tensor = readers.get(id(tensor))
+                return True
+            if id(tensor) in known or not tf.is_symbolic_tensor(tensor):
+                continue
+            graph = tensor.graph
+            if graph not in captured:
+                captured[graph] = {id(inner): outer for outer, inner in getattr(graph, "captures", ())}
+            outer = captured[graph].get(id(tensor))
+            for read in tensor.op.inputs if outer is None else [outer]:
+                if id(read) not in readers:
+                    readers[id(read)] = tensor
+                    waiting.append(read)
+        known.update(dict.fromkeys(readers, False))
+        return False
