@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
-from models import Subclassed, built
+from models import Residual, Subclassed, built
 
 import tfgc
+from tfgc._training import layer_calls
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -298,18 +299,37 @@ def test_inference_runs_the_original_code():
     np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-5, atol=1e-6)
 
 
+def broken(layer):
+    return layer.width > 3
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ("block_0", "give a list"),
-        (["blok_0"], "did you mean 'block_0'"),
-        ([L.Dense(2, name="stranger")], "has no layer"),
+        (["blok_0"], "has no layer 'blok_0'; did you mean 'block_0'"),
+        ("blok_[0-9]", r"has no layer that matches 'blok_\[0-9\]'; did you mean 'block_0'"),
+        (["*/blok_0"], r"has no layer that matches '\*/blok_0'; did you mean 'block_0'"),
+        ([L.Dense(2, name="stranger")], "has no layer <Dense name=stranger"),
+        ([type("Dens", (), {})], "no layer of class Dens; did you mean 'Dense'"),
+        (lambda layer: False, "has no layer for which <lambda> is True"),
+        (broken, r"broken failed for layer '.*': AttributeError: .*has no attribute 'width'"),
+        (lambda layer: layer.name, r"<lambda> returned 'block_0' for layer 'subclassed/block_0'.*True or False"),
+        ([3], "3 is no layer, name, pattern, class or function"),
+        (3, "3 is no layer, name, pattern, class or function"),
         ([], "name at least one"),
     ],
 )
 def test_layers_that_cannot_be_chosen(chosen, message):
+    model = fresh(built(Subclassed, X))
     with pytest.raises(tfgc.OptionError, match=message):
-        tfgc.enable(fresh(built(Subclassed, X)), layers=chosen)
+        tfgc.enable(model, layers=chosen)
+    assert not [layer for layer in model._flatten_layers() if "call" in vars(layer)]
+
+
+def test_the_error_of_a_function_of_layers_is_chained():
+    with pytest.raises(tfgc.OptionError) as caught:
+        tfgc.enable(fresh(built(Subclassed, X)), layers=broken)
+    assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_layers_exclude_a_plan():
@@ -326,3 +346,102 @@ def test_a_cell_with_dropout_is_refused_and_its_rnn_is_not():
     with pytest.raises(tfgc.OptionError, match="name the RNN"):
         tfgc.enable(model, layers=["lstm_cell"])
     assert tfgc.verify(model, None, noise(8, 5, 4), layers=["rnn"], modes=MODES)
+
+
+def middle(layer):
+    return layer.name == "block_1"
+
+
+SELECTORS = [
+    ("block_2", ["block_2"]),
+    ("block_*", ["block_0", "block_1", "block_2"]),
+    ("block_[02]", ["block_0", "block_2"]),
+    ("*/block_?/out", ["block_0/out", "block_1/out", "block_2/out"]),
+    ([Residual], ["block_0", "block_1", "block_2"]),
+    (L.BatchNormalization, [f"block_{i}/batch_normalization{n}" for i, n in enumerate(["", "_1", "_2"])]),
+    (middle, ["block_1"]),
+    ([middle, "block_0", L.BatchNormalization, "*_2/out", Residual], None),
+]
+
+
+@pytest.mark.parametrize(("chosen", "paths"), SELECTORS, ids=range(len(SELECTORS)))
+def test_what_selectors_mean(chosen, paths):
+    model = fresh(built(Subclassed, X))
+    found = [layer.path.removeprefix(f"{model.name}/") for layer in layer_calls.choose(model, chosen)]
+    if paths is None:
+        blocks, norms = [f"block_{i}" for i in range(3)], [layer.norm.path for layer in model.blocks]
+        paths = [*blocks, *(path.removeprefix(f"{model.name}/") for path in norms), "block_2/out"]
+    assert sorted(found) == sorted(paths)
+
+
+def test_the_model_itself_is_meant_by_name_alone():
+    model = fresh(built(Subclassed, X))
+    for selector in ("*", L.Layer, lambda layer: True):
+        assert model not in layer_calls.choose(model, selector)
+    with pytest.raises(tfgc.OptionError, match="no layer of class Subclassed"):
+        layer_calls.choose(model, Subclassed)
+    assert layer_calls.choose(model, [model.name]) == [model]
+
+
+def test_selectors_of_all_kinds_train_as_the_plain_model():
+    plain = plain_steps(built(Subclassed, X), X, Y, graph=True, lr=0.01)
+    model = fresh(built(Subclassed, X))
+    tfgc.enable(model, layers=[middle, "*/block_0", L.Dropout])
+    assert_equal(plain, train(model, X, Y, graph=True, lr=0.01), exact=False)
+
+
+def test_a_pattern_leaves_out_a_cell_with_dropout():
+    inputs = keras.Input((5, 4))
+    model = keras.Model(inputs, L.Dense(4)(L.LSTM(6, dropout=0.3, name="lstm")(inputs)))
+    assert layer_calls.choose(model, "lstm*") == [model.get_layer("lstm")]
+    with pytest.raises(tfgc.OptionError, match="name the RNN"):
+        tfgc.enable(model, layers=L.LSTMCell)
+
+
+class AnyStructure(L.Layer):
+    """Takes a tensor, a pair or a dictionary, and weights or none."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense, self.drop = L.Dense(8), L.Dropout(0.3)
+
+    def call(self, x, weights=None, training=None):
+        y = keras.ops.tanh(self.drop(self.dense(tf.add_n(tf.nest.flatten(x))), training=training))
+        return {"y": y, "x": x} if isinstance(x, dict) else y if weights is None else y * weights
+
+
+class TakesAnything(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block, self.head = AnyStructure(name="block"), L.Dense(4)
+
+    def call(self, x, training=None):
+        y = tf.nest.flatten(self.block(self.block(x, training=training), training=training))
+        return self.head(self.block(y[-1], weights=tf.ones_like(y[-1]) * 0.5, training=training))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inputs_that_change_structure_between_calls(mode):
+    """Nothing is wrong with them: each kind of call is looked at by itself."""
+    inputs = X, [X, 2 * X], {"a": X, "b": 3 * X}, [X], X[:5], {"b": X, "a": X}
+
+    def run(model):
+        def gradients(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True) ** 2)
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        step = tf.function(gradients) if mode == "graph" else gradients
+        return tf.nest.flatten([step(x) for _ in range(2) for x in inputs])
+
+    def build():
+        model = TakesAnything()
+        model(X)
+        keras.utils.set_random_seed(3)
+        return model
+
+    plain = run(fresh(build))
+    model = fresh(build)
+    enable_layers(model, ["block"], mode)
+    for a, b in zip(plain, run(model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -9,17 +9,19 @@ of that: nothing runs three times.
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-from tfgc._errors import OptionError, did_you_mean
+from tfgc._errors import OptionError
 from tfgc._framework import keras_models, layer_settings, private_api
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
+from tfgc._training import layer_selectors
+from tfgc._training.layer_selectors import Selector
 
 # For each model the layers that it was enabled by, and what replaces their `call`: they may leave the model.
 _replaced: weakref.WeakKeyDictionary[keras.Model, list[tuple[weakref.ref, weakref.ref]]] = weakref.WeakKeyDictionary()
@@ -67,28 +69,24 @@ class LayerCall:
         return self._block(*args, **kwargs)
 
 
-def choose(model: keras.Model, chosen: Sequence[keras.Layer | str]) -> list[keras.Layer]:
-    """Return the layers of `model` that are meant: layer objects, names (every layer so named) or paths."""
-    if isinstance(chosen, str | keras.Layer):
-        raise OptionError(f"layers={chosen!r}: give a list of layers or of their names")
+def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[keras.Layer]:
+    """Return the layers of `model` that are meant, each once: by one selector or several of any kinds."""
+    single = isinstance(chosen, str | keras.Layer) or not isinstance(chosen, Iterable)
     parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
-    # Before it is built a layer has no path.
-    known = sorted({name for layer in parts for name in (layer.name, layer.path) if name})
-    found = []
-    for wanted in chosen:
-        if isinstance(wanted, str):
-            meant = [layer for layer in parts if wanted in (layer.name, layer.path)]
-        else:
-            meant = [layer for layer in parts if layer is wanted]
-        if not meant:
-            raise OptionError(f"layers: {model.name!r} has no layer {wanted!r}{did_you_mean(wanted, known)}")
-        for layer in meant:
-            if hasattr(layer, "reset_dropout_mask") and (layer.dropout or layer.recurrent_dropout):
-                raise OptionError(f"layers: {layer.name!r} is a cell whose RNN holds its dropout masks: name the RNN")
-        found += [layer for layer in meant if layer not in found]
+    found: dict[keras.Layer, None] = {}
+    for selector in [chosen] if single else chosen:
+        meant = layer_selectors.select(selector, model, parts)
+        outside = [layer for layer in meant if not _is_cell_with_masks(layer)]
+        if not outside:
+            raise OptionError(f"layers: {meant[0].name!r} is a cell whose RNN holds its dropout masks: name the RNN")
+        found.update(dict.fromkeys(outside))
     if not found:
         raise OptionError("layers=[]: name at least one layer to recompute")
-    return found
+    return list(found)
+
+
+def _is_cell_with_masks(layer: keras.Layer) -> bool:
+    return hasattr(layer, "reset_dropout_mask") and bool(layer.dropout or layer.recurrent_dropout)
 
 
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], **options: Any) -> None:

@@ -1,0 +1,71 @@
+"""Say which layers are meant: by layers themselves, names, paths, patterns, classes or functions."""
+
+import fnmatch
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from tfgc._errors import OptionError, did_you_mean, one_line
+
+Selector = keras.Layer | str | type | Callable[[keras.Layer], bool]
+
+
+def select(selector: Selector, model: keras.Model, parts: Sequence[keras.Layer]) -> list[keras.Layer]:
+    """Return those of `parts`, layers of `model`, that a selector means.
+
+    Args:
+        selector: A layer; a name (every layer so named) or a path; a pattern (`*`, `?`, `[...]`) for names, or
+            with a slash for paths; a class; a function that is given a layer and returns whether it is meant.
+        model: The model, which a name or the object means, but no pattern, class or function.
+        parts: The layers.
+
+    Raises:
+        OptionError: If it means none of them, or is a function that fails.
+    """
+    inside = [layer for layer in parts if layer is not model]
+    if isinstance(selector, keras.Layer):
+        meant, hint = [layer for layer in parts if layer is selector], did_you_mean(selector.name, _names(parts))
+        what = f"layer {selector!r}"
+    elif isinstance(selector, str):
+        meant = [layer for layer in parts if selector in (layer.name, layer.path)] or _matching(selector, inside)
+        like = "layer that matches" if set(selector) & set("*?[") else "layer"
+        what, hint = f"{like} {selector!r}", did_you_mean(selector, _names(parts))
+    elif isinstance(selector, type):
+        meant = [layer for layer in inside if isinstance(layer, selector)]
+        what = f"layer of class {selector.__name__}"
+        hint = did_you_mean(selector.__name__, sorted({type(layer).__name__ for layer in inside}))
+    elif callable(selector):
+        meant = [layer for layer in inside if _holds(selector, layer)]
+        what, hint = f"layer for which {_name(selector)} is True", ""
+    else:
+        raise OptionError(f"layers: {selector!r} is no layer, name, pattern, class or function of a layer")
+    if not meant:
+        raise OptionError(f"layers: {model.name!r} has no {what}{hint}")
+    return meant
+
+
+def _names(layers: Sequence[keras.Layer]) -> list[str]:
+    # Before it is built a layer has no path.
+    return sorted({name for layer in layers for name in (layer.name, layer.path) if name})
+
+
+def _matching(pattern: str, layers: Sequence[keras.Layer]) -> list[keras.Layer]:
+    if "/" in pattern:
+        return [layer for layer in layers if layer.path and fnmatch.fnmatchcase(layer.path, pattern)]
+    return [layer for layer in layers if fnmatch.fnmatchcase(layer.name, pattern)]
+
+
+def _holds(function: Callable, layer: keras.Layer) -> bool:
+    where = f"for layer {layer.path or layer.name!r}"
+    try:
+        answer = function(layer)
+    except Exception as error:
+        raise OptionError(f"layers: {_name(function)} failed {where}: {one_line(error)}") from error
+    if not isinstance(answer, bool | np.bool_):
+        raise OptionError(f"layers: {_name(function)} returned {answer!r} {where}: it must return True or False")
+    return bool(answer)
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", repr(function))
