@@ -1,6 +1,6 @@
 """Switch a model to a plan and back, without making another model of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import keras
@@ -17,6 +17,7 @@ from tfgc._tracing import keras_graph
 from tfgc._training import layer_calls, stale_traces
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
+from tfgc._training.layer_selectors import Selector
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 
@@ -29,7 +30,7 @@ def enable(
     *,
     budget: Budget | None = None,
     strategy: Strategy | None = None,
-    layers: Sequence[keras.Layer | str] | None = None,
+    layers: Selector | Iterable[Selector] | None = None,
     wrap: Callable | None = None,
     compile_segments: bool = True,
     check_replay: bool = False,
@@ -61,9 +62,10 @@ def enable(
         strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
             is changed, and a `NothingSavedWarning` says why.
-        layers: Layers of the model to recompute, each as one segment, in place of a plan: objects, names
-            (every layer with that name) or paths, for blocks picked by hand. A chosen
-            layer stores its inputs; where one is inside another, the outer one counts.
+        layers: Layers of the model to recompute, each as one segment, in place of a plan: one, or a list, of
+            objects, names (every layer with that name), paths, patterns (`"encoder_*"`, for names; with a slash for
+            paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores
+            its inputs; where one is inside another, the outer one counts.
         wrap: `tf.recompute_grad`, to let it replay each segment, for
             comparison. Default: tfgc's replay.
         compile_segments: Whether eager calls run each segment as a
@@ -153,7 +155,7 @@ def _check_trainable(model: keras.Model) -> None:
 
 
 def switch(
-    model: keras.Model, plan: Plan | None, layers: Sequence[keras.Layer | str] | None = None, **options: Any
+    model: keras.Model, plan: Plan | None, layers: Selector | Iterable[Selector] | None = None, **options: Any
 ) -> None:
     """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:

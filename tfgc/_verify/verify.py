@@ -25,6 +25,7 @@ from tfgc._planning.first_batch import Request
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
 from tfgc._training import enable, layer_calls, train_step
+from tfgc._training.layer_selectors import Selector
 from tfgc._verify import determinism
 from tfgc._verify.verdicts import EPSILON, StepComparison, Steps, Verdict
 
@@ -40,7 +41,7 @@ def verify(
     plan: Plan | None,
     batch: Any,
     *,
-    layers: Sequence[keras.Layer | str] | None = None,
+    layers: Selector | Iterable[Selector] | None = None,
     loss: Any = None,
     modes: str | Sequence[str] | None = None,
     steps: int = 3,
