@@ -59,6 +59,17 @@ def synchronized():
     return network(synchronized=True)
 
 
+def branching():
+    """Branches whose replays wait for one another, on each device by itself."""
+    layers = keras.layers
+    inputs = keras.Input((8, 8, 3))
+    sides = [
+        keras.Sequential([layers.Conv2D(4, 3, activation="relu"), layers.Dropout(0.3)], name=f"side_{i}")(inputs)
+        for i in range(3)
+    ]
+    return keras.Model(inputs, layers.Dense(5)(layers.Flatten()(layers.Add()(sides))))
+
+
 def plan(model):
     return tfgc.plan(model, strategy="uniform", segments=3)
 
@@ -69,6 +80,10 @@ def enabled(model):
 
 def uncompiled(model):
     tfgc.enable(model, plan(model), compile_segments=False)
+
+
+def chosen(model):
+    tfgc.enable(model, layers="side_*")
 
 
 def nested(model):
@@ -97,6 +112,7 @@ CASES = {
     "graph": (network, "float32", "graph", "graph", enabled),
     "graph, float16": (network, "mixed_float16", "graph", "graph", enabled),
     "graph, nested": (network, "float32", "graph", "graph", nested),
+    "graph, layers": (branching, "float32", "graph", "graph", chosen),
     "graph, recompute": (network, "float32", "graph", "graph", recomputed),
     "fit": (network, "float32", "fit", "fit", enabled),
     "fit, run_eagerly": (network, "float32", "fit", "fit eagerly", enabled),

@@ -22,7 +22,7 @@ def run(*command):
 
 
 pytestmark = pytest.mark.gate
-FAST = ("compiled, plain variable", "graph", "fit", "synchronized", "naive")
+FAST = ("compiled, plain variable", "graph", "graph, layers", "fit", "synchronized", "naive")
 
 
 @functools.cache

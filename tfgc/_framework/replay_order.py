@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from tfgc._framework import backward_order, private_api, versions
 
-_GRADIENT = tf.GradientTape.gradient.__code__
 _PASS = "tfgc_backward_pass"  # the attribute of a graph that holds its last pass, and goes with it
 
 
@@ -43,7 +42,8 @@ def _gradient_calls() -> Iterator[tuple[tf.GradientTape, list[tf.Tensor]]]:
     """The tape and the sources of each `tape.gradient` that runs in a graph, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _GRADIENT:
+        # By name: others may have wrapped the method.
+        if frame.f_code.co_name == "gradient" and frame.f_globals.get("__name__") == tf.GradientTape.__module__:
             found = frame.f_locals
             if not {"self", "flat_targets", "flat_sources"} <= found.keys():
                 raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
@@ -67,6 +67,8 @@ class BackwardPass:
 
     def wait(self, upstream: Sequence[Any]) -> list[Any]:
         """The upstream gradients of a replay, which are there when the replay before it is done."""
+        if not self._earlier:
+            return list(upstream)
         first, *others = upstream
         with tf.control_dependencies(self._earlier):
             return [tf.identity(first), *others]
