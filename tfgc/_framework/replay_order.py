@@ -2,8 +2,8 @@
 
 The executor starts a replay as soon as its upstream gradients are there: the replays of two branches, or of two calls
 of a shared layer, would hold all that they recompute at the same time. And gradients of weights, which nothing waits
-for, would queue up behind the replays to come, and keep what they read. So each replay waits for the gradients of the
-one traced before it.
+for, would queue up behind the replays to come, and keep what they read. So each replay waits for the gradients that the
+one traced before it passes on, and for those of weights of the one before that: those of the last may run beside it.
 
 It waits only for those that the pass was asked for: TensorFlow computes whatever a control edge comes from, also what
 it would have pruned. XLA drops control edges. Where a replay runs a plan, `backward_order` makes the edges inside.
@@ -63,7 +63,8 @@ class BackwardPass:
     def __init__(self, key: Any, sources: set[int] | None) -> None:
         self.key = key
         self._leads = None if sources is None else dict.fromkeys(sources, True)  # by id of a tensor, once it is known
-        self._earlier: list[tf.Tensor] = []  # gradients of the last replay
+        self._earlier: list[tf.Tensor] = []  # what the next replay waits for
+        self._weights: list[tf.Tensor] = []  # what the one after it waits for, too
 
     def wait(self, upstream: Sequence[Any]) -> list[Any]:
         """The upstream gradients of a replay, which are there when the replay before it is done."""
@@ -73,12 +74,20 @@ class BackwardPass:
         with tf.control_dependencies(self._earlier):
             return [tf.identity(first), *others]
 
-    def done(self, arguments: Sequence[tf.Tensor], gradients: Sequence[Any]) -> None:
-        """Let the next replay wait for these gradients of one that was just traced."""
+    def done(self, arguments: Sequence[tf.Tensor], gradients: Sequence[Any], passed_on: int) -> None:
+        """Let the next replays wait for these gradients of one that was just traced, of which so many are passed on."""
         graph = tf.compat.v1.get_default_graph()
-        asked = [g for x, g in zip(arguments, gradients) if g is not None and self._leads_to_a_source(x)]
-        made = [g for g in tf.nest.flatten(asked, expand_composites=True) if g.graph is graph]
-        self._earlier = made or self._earlier
+
+        def asked(part: slice) -> list[tf.Tensor]:
+            pairs = zip(arguments[part], gradients[part])
+            found = [g for x, g in pairs if g is not None and self._leads_to_a_source(x)]
+            return [g for g in tf.nest.flatten(found, expand_composites=True) if g.graph is graph]
+
+        passed, weights = asked(slice(passed_on)), asked(slice(passed_on, None))
+        if passed:
+            self._earlier, self._weights = passed + self._weights, weights
+        elif weights:
+            self._earlier, self._weights = weights, []
         setattr(graph, _PASS, self)
 
     def _leads_to_a_source(self, tensor: tf.Tensor) -> bool:

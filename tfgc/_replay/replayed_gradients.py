@@ -77,17 +77,19 @@ class _Replay:
                 upstream = around.wait(upstream)
             gradients, again = self._recomputation.backward(self._inputs, self._sources, first, upstream, self._draws)
             if around is not None:
-                around.done(self._arguments(), gradients)
+                arguments, tensors = self._arguments()
+                around.done(arguments, gradients, tensors)
             if not self._checksums:
                 return gradients
             layers = [layer for layer, _ in first.labels]
             return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
 
-    def _arguments(self) -> list[tf.Tensor]:
-        """What the gradients are by: the arguments of `attached`, variables as their handles."""
+    def _arguments(self) -> tuple[list[tf.Tensor], int]:
+        """The arguments of `attached`, plain variables as their handles, and how many are arguments of the call."""
         effects = self._recomputation.effects
         inputs = [self._inputs[i] for i in self._sources]
-        return [*inputs, *effects.captured, *(variable.handle for variable in effects.variables)]
+        tensors = sum(i < len(self._inputs) - len(effects.reads) for i in self._sources)
+        return [*inputs, *effects.captured, *(variable.handle for variable in effects.variables)], tensors
 
 
 def wrapped(
