@@ -38,6 +38,7 @@ _HOME = {
     "Measurement": "_records.measurement",
     "recompute": "_replay.recompute",
     "Prediction": "_simulate.simulator",
+    "PeakMemory": "_training.peak_memory",
     "disable": "_training.enable",
     "enable": "_training.enable",
     "split": "_training.split",

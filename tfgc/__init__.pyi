@@ -24,6 +24,7 @@ from ._records.measurement import Measurement
 from ._replay.recompute import recompute
 from ._simulate.simulator import Prediction
 from ._training.enable import disable, enable
+from ._training.peak_memory import PeakMemory
 from ._training.split import split
 from ._training.status import PlanStatus, Status, status
 from ._training.train_step import train_step
@@ -44,6 +45,7 @@ __all__ = [
     "OpenSizesWarning",
     "OptionError",
     "Outlook",
+    "PeakMemory",
     "Plan",
     "PlanMismatchError",
     "PlanStatus",

@@ -1,0 +1,137 @@
+"""The peak of TensorFlow's allocator while a model trains, shown by Keras and compared with the plan's prediction."""
+
+import contextlib
+import dataclasses
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._errors import OptionError
+from tfgc._planning import planner
+from tfgc._training.segment_runner import Runner
+from tfgc._units import format_bytes
+
+KEY = "peak_memory_mb"
+# Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
+_LEFT_OUT = 2
+_measured: weakref.WeakKeyDictionary[keras.Model, int] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reading:
+    """What was handed out at the peak of one call of the train function, and how much of it the step needed."""
+
+    peak: int
+    step: int
+
+
+class PeakMemory(keras.callbacks.Callback):
+    """A callback that shows the peak memory of training in the progress bar, `History`, `TensorBoard` and `CSVLogger`.
+
+    At the end of each epoch it adds `peak_memory_mb` to `logs`: the most memory, in units of 10**6 bytes, that
+    TensorFlow's allocator had handed out at once while a batch of that epoch was trained on. Of several GPUs it is that
+    of the one with the largest peak; without a GPU it is that of the CPU. All that TensorFlow holds on the device
+    counts: weights, optimizer slots, and on a CPU also arrays given to `fit`. Tensors of less than 256 KiB on a CPU are
+    left out, as TensorFlow does not count them.
+
+    Validation does not count. Nor do the first two batches of `fit`, on which TensorFlow makes the optimizer's slots
+    and traces the step, unless there are no others. With `steps_per_execution=n`, n batches are measured as one.
+
+    When training ends, one line says how much the step needed and, for an enabled model whose plan knows the batch
+    size, what was predicted. That figure leaves out what is no part of the step: what was held before a batch, other
+    than weights and optimizer slots. `fit(verbose=0)` prints nothing.
+
+    Other callbacks in the list see the value if they come after this one; `History` and the progress bar always do.
+
+    Attributes:
+        step_bytes: After training, the most bytes that a step needed; None if no batch was trained on.
+        predicted_bytes: What the plan predicts for it, or None.
+
+    Example:
+        >>> import keras, numpy as np, tfgc
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(256), keras.layers.Dense(1)])
+        >>> model.compile("adam", "mse")
+        >>> x, y = np.ones((512, 8)), np.ones((512, 1))
+        >>> history = model.fit(x, y, batch_size=512, verbose=0, callbacks=[tfgc.PeakMemory()])
+        >>> history.history["peak_memory_mb"][0] > 0
+        True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_bytes: int | None = None
+        self.predicted_bytes: int | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        self._devices = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices(kind)]
+        self._first: list[_Reading] = []
+        self._later: _Reading | None = None
+        self._of_epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._of_epoch = 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._later is None:
+            self._held = _held_bytes(self.model)
+        for device in self._devices:
+            tf.config.experimental.reset_memory_stats(device)
+        self._before = self._read("current")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        peaks = self._read("peak")
+        step = max(peak - before for peak, before in zip(peaks, self._before)) + self._held
+        reading = _Reading(max(peaks), step)
+        if len(self._first) < _LEFT_OUT:
+            self._first.append(reading)
+            return
+        self._of_epoch = max(self._of_epoch, reading.peak)
+        if self._later is None or step > self._later.step:
+            self._later = reading
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._first and logs is not None:
+            logs[KEY] = (self._of_epoch or self._first[-1].peak) / 1e6
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if not self._first:
+            return
+        self.step_bytes = _measured[self.model] = (self._later or self._first[-1]).step
+        self.predicted_bytes = predicted_bytes(self.model)
+        if self.params.get("verbose") != 0:
+            print(_line(self.model.name, self.step_bytes, self.predicted_bytes))
+
+    def _read(self, which: str) -> list[int]:
+        return [tf.config.experimental.get_memory_info(device)[which] for device in self._devices]
+
+
+def measured_bytes(model: keras.Model) -> int | None:
+    """The most bytes that a step of `model` needed when it last trained with `PeakMemory`; None if it has not."""
+    return _measured.get(model)
+
+
+def predicted_bytes(model: keras.Model) -> int | None:
+    """What the plan of an enabled model predicts for a step; None without a plan, or if it does not know the sizes."""
+    runner = getattr(vars(model).get("call"), "__self__", None)
+    if isinstance(runner, Runner) and runner.plan.batch_size:
+        with contextlib.suppress(OptionError):
+            return planner.estimate(model, runner.plan.batch_size, runner.plan).needed_bytes
+    return None
+
+
+def _held_bytes(model: keras.Model) -> int:
+    """Bytes of the weights and the optimizer's variables that there are now."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.weights, *(optimizer.variables if optimizer is not None else ())]
+    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+
+
+def _line(name: str, measured: int, predicted: int | None) -> str:
+    line = f"tfgc: a step of {name!r} needed {format_bytes(measured)}"
+    if predicted is None:
+        return line
+    return f"{line}, {measured / predicted:.0%} of the {format_bytes(predicted)} that its plan predicts"
