@@ -77,7 +77,8 @@ class PeakMemory(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._later is None:
-            self._held = _held_bytes(self.model)
+            model: Any = self.model
+            self._held = _held_bytes(model)
         for device in self._devices:
             tf.config.experimental.reset_memory_stats(device)
         self._before = self._read("current")
@@ -100,10 +101,11 @@ class PeakMemory(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._first:
             return
-        self.step_bytes = _measured[self.model] = (self._later or self._first[-1]).step
-        self.predicted_bytes = predicted_bytes(self.model)
-        if self.params.get("verbose") != 0:
-            print(_line(self.model.name, self.step_bytes, self.predicted_bytes))
+        model: Any = self.model
+        self.step_bytes = _measured[model] = (self._later or self._first[-1]).step
+        self.predicted_bytes = predicted_bytes(model)
+        if (self.params or {}).get("verbose") != 0:
+            print(_line(model.name, self.step_bytes, self.predicted_bytes))
 
     def _read(self, which: str) -> list[int]:
         return [tf.config.experimental.get_memory_info(device)[which] for device in self._devices]
