@@ -23,6 +23,7 @@ _HOME = {
     "NothingSavedWarning": "_errors",
     "OpenSizesWarning": "_errors",
     "OptionError": "_errors",
+    "OutOfMemoryWarning": "_errors",
     "PlanMismatchError": "_errors",
     "ReplayMismatchError": "_errors",
     "StaleTraceWarning": "_errors",

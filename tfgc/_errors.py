@@ -128,6 +128,10 @@ def collected_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
         _collecting.into = before
 
 
+class OutOfMemoryWarning(UserWarning):
+    """A step ran out of memory, and runs again by a plan that needs less."""
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn, pointing at the line outside of tfgc, Keras and TensorFlow that called into them."""
     into = getattr(_collecting, "into", None)

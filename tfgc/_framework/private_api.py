@@ -22,6 +22,7 @@ try:
     from keras.src.backend.common import global_state, stateless_scope, symbolic_scope
     from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
     from keras.src.layers.layer import CallContext
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python.eager import forwardprop_util, record
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.ops import control_flow_util
@@ -107,6 +108,16 @@ def in_symbolic_scope() -> bool:
 def let_pass(error: Exception) -> None:
     """Let Keras raise an error out of a layer's call as it is, without a list of the arguments of the call."""
     error._keras_call_info_injected = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def global_seed() -> Any:
+    """The generator that Keras draws from without a seed of its own; None before its first use."""
+    return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+
+
+def set_global_seed(generator: Any) -> None:
+    """Make Keras draw from this generator, a new one if None."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
 
 
 def storage(variable: keras.Variable) -> Any:

@@ -77,6 +77,10 @@ class Runner:
         """Whether the model still has the graph that was read."""
         return self._program.is_current
 
+    def use(self, plan: Plan) -> None:
+        """Run by another plan from now on; what was traced has to be traced again."""
+        self._read(plan)
+
     def _follow(self) -> None:
         # The caller may be tracing.
         with tf.init_scope():

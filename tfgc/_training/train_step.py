@@ -8,10 +8,12 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, PlanMismatchError, TfgcError
+from tfgc._errors import OptionError, PlanMismatchError, TfgcError, UnsupportedModelError
 from tfgc._framework import layer_settings
 from tfgc._planning import planner
 from tfgc._replay import call_checks
+from tfgc._training import out_of_memory
+from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.segment_runner import Runner
 
 
@@ -42,6 +44,7 @@ def train_step(
     metrics: Sequence[Any] = (),
     run_eagerly: bool = False,
     jit_compile: bool = False,
+    on_oom: str | None = None,
 ) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
 
@@ -63,6 +66,9 @@ def train_step(
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
         jit_compile: Compile the step with XLA.
+        on_oom: What to do when a step runs out of memory. None: raise. "replan": put back the state from before the
+            step, plan for less, run the step again by that plan, and warn. The update of the weights then waits for
+            all gradients, which may hold more of them at once.
 
     Returns:
         `step(x, y, sample_weight=None) -> dict`, with the loss of this batch and
@@ -71,7 +77,14 @@ def train_step(
     Raises:
         TfgcError: If the model has no trainable weights.
         PlanMismatchError: If the plan was made for another model; in a step, if the model's layers have changed since.
-        UnsupportedModelError: From the step, in a TensorFlow 1 graph.
+        UnsupportedModelError: From the step, in a TensorFlow 1 graph, or with `on_oom="replan"` if the step writes what
+            cannot be put back.
+        tf.errors.ResourceExhaustedError: From the step, if it runs out of memory; with `on_oom="replan"` only if no
+            plan needs less, or if it failed while weights were updated, which cannot be undone. The message says what
+            the plan predicts, what the device had, and the budget to try.
+
+    Warns:
+        OutOfMemoryWarning: From the step, with `on_oom="replan"`, if it is run again.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -84,6 +97,9 @@ def train_step(
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
+    out_of_memory.check_on_oom(on_oom)
+    if on_oom is not None and tf.distribute.has_strategy():
+        raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     if not isinstance(plan, Plan | None):
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")
     if plan is None:
@@ -108,9 +124,11 @@ def train_step(
         logs = trainer.compute_metrics(x, y, predictions, sample_weight)
         return {**logs, "loss": value}
 
-    compiled = functools.partial(tf.function, step, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
+    atomic = AtomicStep(trainer, [used], run_eagerly) if on_oom else None
+    whole = step if atomic is None else atomic.around(step)
+    compiled = functools.partial(tf.function, whole, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = _FollowingStep(step, model, runner, None if run_eagerly else compiled)
+        following = _FollowingStep(whole, trainer, runner, None if run_eagerly else compiled, atomic)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
         made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
@@ -124,25 +142,49 @@ class _FollowingStep:
 
     Args:
         step: The step, in Python.
-        model: The model.
+        trainer: What it trains.
         runner: What runs the model.
         compiled: Makes a `tf.function` of the step; None to run it in Python.
+        atomic: What takes a step back that runs out of memory; None if it is not to be run again.
     """
 
     def __init__(
-        self, step: Callable, model: keras.Model, runner: Runner, compiled: Callable[[], Callable] | None
+        self,
+        step: Callable,
+        trainer: "Trainer",
+        runner: Runner,
+        compiled: Callable[[], Callable] | None,
+        atomic: AtomicStep | None,
     ) -> None:
-        self._step, self._model, self._runner, self._compiled = step, model, runner, compiled
-        self._settings = layer_settings.Settings([model])
+        self._step, self._trainer, self._runner, self._compiled = step, trainer, runner, compiled
+        self._atomic = atomic
+        self._settings = layer_settings.Settings([trainer.model])
         self._functions: dict[tuple, Callable] = {}
 
     def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
+        name = self._trainer.model.name
         if not self._runner.is_current:
             raise PlanMismatchError(
-                f"{self._model.name!r} has changed since tfgc.train_step was called: it has layers that "
+                f"{name!r} has changed since tfgc.train_step was called: it has layers that "
                 "the step and its optimizer do not know. Make a new step for it"
             )
+        if not tf.executing_eagerly():
+            if self._atomic is not None:
+                raise UnsupportedModelError(
+                    f"on_oom='replan': the training step of {name!r} is being traced by a tf.function around it, and "
+                    "cannot be taken back there. Call the step directly, or leave on_oom out"
+                )
+            return self._once(x, y, sample_weight)
+        return out_of_memory.run(
+            f"the training step of {name!r}",
+            lambda: self._once(x, y, sample_weight),
+            lambda: self._planned(x),
+            self._atomic,
+            self._replace,
+        )
+
+    def _once(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
         if self._compiled is None:
             return self._step(x, y, sample_weight)
         key = self._settings()
@@ -150,9 +192,21 @@ class _FollowingStep:
             return self._functions[key](x, y, sample_weight)
         function = self._compiled()
         with self._settings.watched():
+            if self._atomic is not None:
+                function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.
+                self._atomic.begin()
             logs = function(x, y, sample_weight)
         self._functions[self._settings()] = function
         return logs
+
+    def _planned(self, x: Any) -> out_of_memory.PlannedStep:
+        trainer: Any = self._trainer
+        mode = "compiled" if self._compiled is None else "graph"
+        return out_of_memory.PlannedStep(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
+
+    def _replace(self, plan: Plan) -> None:
+        self._runner.use(plan)
+        self._functions.clear()
 
 
 class Trainer(keras.Model):

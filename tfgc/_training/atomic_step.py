@@ -1,0 +1,180 @@
+"""A training step that can be taken back if it fails before its update.
+
+Weights and optimizer slots are not copied: the optimizer waits for all gradients, so that a forward or backward pass
+that fails leaves them as they were. What else a step writes (statistics, seeds, metrics) is put back. TensorFlow shares
+the memory of a tensor that was read from a variable until the variable is written, so holding what was read costs only
+the bytes of what the step writes.
+
+- In a graph, the trace shows what is written outside of the update; that alone is held. Weights are updated one by one.
+- In eager steps every variable of the model is held until the update begins. Then the optimizer writes in place again.
+
+Known weaknesses. A step that fails in its update cannot be taken back. Neither can draws of raw `tf.random` operations,
+whose state is inside TensorFlow, nor what Python code has done.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import keras_models, private_api, trace_writes
+from tfgc._pure import python_random
+
+
+class AtomicStep:
+    """Runs a training step so that it can be taken back.
+
+    Args:
+        model: The model that the step trains.
+        optimizers: What updates it.
+        eager: Whether the step runs in Python.
+    """
+
+    def __init__(self, model: keras.Model, optimizers: Sequence[keras.Optimizer], eager: bool) -> None:
+        self._model, self._optimizers, self._eager = model, optimizers, eager
+        self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
+        self._written: dict[int, tf.Variable] = {}
+        self._held: list[tuple[tf.Variable, tf.Tensor]] = []
+        self._plain = [v for layer in keras_models.layers_inside(model) for v in _plain_variables(layer)]
+        self._global_seed: Any = None
+        self._streams: Any = None
+
+    def around(self, step: Callable) -> Callable:
+        """The step with an update that waits for all gradients, to be traced or run in Python."""
+
+        def run(*args: Any) -> Any:
+            updates: list[range] = []
+            with contextlib.ExitStack() as stack:
+                for optimizer in self._optimizers:
+                    stack.enter_context(self._updating_last(optimizer, updates))
+                made = step(*args)
+            if not tf.executing_eagerly():
+                self._learn(updates)
+            return made
+
+        return run
+
+    def begin(self) -> None:
+        """Hold what the next step may write."""
+        self._begun.assign(False)
+        self._streams, self._global_seed = python_random.state(), private_api.global_seed()
+        self._held = _read(self._all() if self._eager else self._written.values())
+
+    def _all(self) -> list[tf.Variable]:
+        """The variables of the model and its metrics, of Keras's global seed, and plain ones that layers hold."""
+        known = [*self._model.variables, *self._model.metrics_variables]
+        seed = private_api.global_seed()
+        if seed is not None:
+            known.append(seed.state)
+        found = [*self._plain, *(private_api.storage(variable) for variable in known)]
+        return list({id(variable): variable for variable in found if variable is not None}.values())
+
+    def take_back(self) -> bool:
+        """Undo the step that failed since `begin`; False if it failed in its update, which cannot be undone."""
+        undone = not bool(self._begun.numpy())
+        if undone:
+            for variable, value in self._held:
+                variable.assign(value)
+            private_api.set_global_seed(self._global_seed)
+            python_random.rewind(self._streams)
+        self._held = []
+        return undone
+
+    @contextlib.contextmanager
+    def _updating_last(self, optimizer: keras.Optimizer, updates: list[range]) -> Iterator[None]:
+        apply: Callable = optimizer.apply
+
+        def wait_and_apply(grads: Iterable[Any], trainable_variables: Any = None) -> Any:
+            gradients, start = list(grads), _operations()
+            inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+            # Not only what reads gradients waits: iterations are counted without them.
+            with self._after(gradients), _one_by_one(inner):
+                made = apply(gradients, trainable_variables)
+            updates.append(range(start, _operations()))
+            return made
+
+        with _replaced(optimizer, "apply", wait_and_apply):
+            yield
+
+    @contextlib.contextmanager
+    def _after(self, gradients: list[Any]) -> Iterator[None]:
+        """Let all that is done in here wait until the gradients are there and the update is marked as begun."""
+        if tf.executing_eagerly():
+            self._held = []
+            self._begun.assign(True)
+            yield
+            return
+        tensors = [tensor for tensor in tf.nest.flatten(gradients, expand_composites=True) if tensor is not None]
+        with tf.control_dependencies(tensors):
+            begun = self._begun.assign(True, read_value=False)
+        with tf.control_dependencies([begun]):
+            yield
+
+    def _learn(self, updates: list[range]) -> None:
+        """Hold, from before the step that is being traced, all that it writes outside of the update."""
+        graph: Any = tf.compat.v1.get_default_graph()
+        inside = {i for update in updates for i in update}
+        outside = [op for i, op in enumerate(graph.get_operations()) if i not in inside]
+        variables, others = trace_writes.written_variables(graph, outside, self._all())
+        if others:
+            raise UnsupportedModelError(
+                f"on_oom='replan': operation {others[0]!r} of the step may write what is no variable and cannot be put "
+                "back when the step runs out of memory. Keep state in variables, or leave on_oom out"
+            )
+        new = [v for v in variables if id(v) not in self._written and v is not self._begun]
+        self._written |= {id(v): v for v in new}
+        with tf.init_scope():
+            self._held += _read(new)
+
+
+@contextlib.contextmanager
+def _replaced(thing: Any, name: str, function: Callable) -> Iterator[None]:
+    """Let a method of an object be `function` for a while."""
+    own = thing.__dict__.get(name)
+    thing.__dict__[name] = function
+    try:
+        yield
+    finally:
+        del thing.__dict__[name]
+        if own is not None:
+            thing.__dict__[name] = own
+
+
+@contextlib.contextmanager
+def _one_by_one(optimizer: keras.Optimizer) -> Iterator[None]:
+    """Let each weight wait for the update of the one before: all gradients are there, and all would start at once."""
+    update: Callable = optimizer.update_step
+    before: list[tf.Operation] = []
+
+    def in_turn(*args: Any) -> None:
+        if tf.executing_eagerly():
+            update(*args)
+            return
+        graph, start = tf.compat.v1.get_default_graph(), _operations()
+        with tf.control_dependencies([operation for operation in before if operation.graph is graph]):
+            update(*args)
+        before[:] = graph.get_operations()[start:] or before
+
+    with _replaced(optimizer, "update_step", in_turn):
+        yield
+
+
+def _operations() -> int:
+    """How many operations the graph being built has."""
+    return 0 if tf.executing_eagerly() else len(tf.compat.v1.get_default_graph().get_operations())
+
+
+def _read(variables: Iterable[tf.Variable]) -> list[tuple[tf.Variable, tf.Tensor]]:
+    """The variables that have values, each with its value, which shares its memory."""
+    return [
+        (variable, tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
+        for variable in variables
+        if tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
+    ]
+
+
+def _plain_variables(layer: keras.Layer) -> list[tf.Variable]:
+    return [value for value in vars(layer).values() if isinstance(value, tf.Variable)]

@@ -1,0 +1,165 @@
+"""When a step runs out of memory: an error that explains it, or the step again by a plan that needs less."""
+
+import contextlib
+import dataclasses
+import gc
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._core.plan import Plan
+from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
+from tfgc._planning import annotated, free_memory, planner
+from tfgc._training.atomic_step import AtomicStep
+from tfgc._units import format_bytes
+
+# The next budget, as a share of what the plan that failed should have needed, where there was memory enough for that.
+_SHARE = 0.8
+
+
+def check_on_oom(on_oom: str | None) -> None:
+    """Raise for a value of `on_oom` that there is not."""
+    if on_oom not in (None, "replan"):
+        raise OptionError(f"on_oom={on_oom!r}: must be None or 'replan'{did_you_mean(on_oom, ['replan'])}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedStep:
+    """A step as its plan sees it.
+
+    Attributes:
+        model: The model that runs by the plan.
+        plan: The plan.
+        example: A batch of inputs, or None if that is not known.
+        optimizer: What updates the model.
+        loss: The loss, as in `compile`.
+        mode: "graph", or "compiled" for a step that runs in Python.
+    """
+
+    model: keras.Model
+    plan: Plan
+    example: Any
+    optimizer: keras.Optimizer | None
+    loss: Any
+    mode: str
+
+    def needed_bytes(self) -> int:
+        """What the plan predicts for the step."""
+        return planner.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
+
+    def within(self, budget: int) -> "PlannedStep":
+        """The step by a plan that fits in a budget, or else needs least."""
+        try:
+            plan = planner.plan(self.model, budget=budget, **self._known())
+        except InfeasibleBudgetError as error:
+            plan = planner.plan(self.model, budget=error.least, **self._known())
+        return dataclasses.replace(self, plan=plan)
+
+    def _known(self) -> dict[str, Any]:
+        loss = self.loss if isinstance(self.loss, str | keras.losses.Loss) else None
+        batch = self.plan.batch_size if self.example is None else None
+        return {"optimizer": self.optimizer, "loss": loss, "example": self.example, "batch_size": batch}
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What is known of a step that ran out of memory.
+
+    Attributes:
+        text: What its plan predicts, what the device had, and what to do.
+        less: The step by a plan that needs less; None if there is none.
+        less_bytes: What that plan predicts.
+    """
+
+    text: str
+    less: PlannedStep | None = None
+    less_bytes: int = 0
+
+
+def diagnose(step: PlannedStep) -> Diagnosis:
+    """Find out why a step ran out of memory, once all that it made is freed."""
+    had = None
+    with contextlib.suppress(OptionError):  # A GPU that does not tell its limit.
+        had = free_memory.free_bytes() + annotated.fixed_bytes(step.model, step.optimizer)
+    place = "GPU:0" if tf.config.list_physical_devices("GPU") else "the CPU"
+    found = "" if had is None else f"; {place} had {format_bytes(had)} for it"
+    plan = f"its plan ({step.plan.strategy})"
+    try:
+        with warnings.catch_warnings(action="ignore"):  # They were given when the plan was made.
+            needed = step.needed_bytes()
+            budget = int(needed * _SHARE) if had is None else int(min(needed * _SHARE, had * (1 - annotated.MARGIN)))
+            less = step.within(budget)
+            less_bytes = less.needed_bytes()
+            if less_bytes >= needed:  # Budgets are kept in graphs; what a step in Python needs may differ.
+                less = step.within(1)
+                less_bytes = less.needed_bytes()
+    except TfgcError as error:
+        return Diagnosis(
+            f"what {plan} needs cannot be predicted ({error}){found}. Make a plan for this batch and a budget"
+        )
+    text = f"{plan} is predicted to need {format_bytes(needed)}{found}"
+    if less_bytes >= needed:
+        return Diagnosis(f"{text}. No plan for this batch needs less: use a smaller batch or input")
+    return Diagnosis(f"{text}. Try budget={max(budget, less_bytes):_}", less, less_bytes)
+
+
+def run(
+    what: str,
+    attempt: Callable[[], Any],
+    planned: Callable[[], PlannedStep],
+    atomic: AtomicStep | None = None,
+    replace: Callable[[Plan], None] | None = None,
+) -> Any:
+    """Run a step, and explain it when that runs out of memory, or run it again by a plan that needs less.
+
+    Args:
+        what: What runs, for messages.
+        attempt: Runs the step.
+        planned: The step as its plan sees it then.
+        atomic: What takes the step back; None if it is not to be run again.
+        replace: Lets the next attempt run by another plan.
+
+    Returns:
+        What the step returns.
+
+    Raises:
+        tf.errors.ResourceExhaustedError: With the explanation, from TensorFlow's own.
+
+    Warns:
+        OutOfMemoryWarning: If the step is run again.
+    """
+    while True:
+        if atomic is not None:
+            atomic.begin()
+        try:
+            return attempt()
+        except tf.errors.ResourceExhaustedError as error:
+            failed = error
+        traceback.clear_frames(failed.__traceback__)  # They hold the activations of an eager step.
+        gc.collect()
+        undone = atomic is not None and atomic.take_back()
+        found = diagnose(planned())
+        text = f"{what} ran out of memory: {found.text}"
+        if undone and found.less is not None and replace is not None:
+            warn(
+                f"{text}. The step runs again by a plan that is predicted to need {format_bytes(found.less_bytes)}",
+                OutOfMemoryWarning,
+            )
+            replace(found.less.plan)
+            continue
+        if atomic is not None and not undone:
+            text += ". It failed in its update, so some weights may be updated and others not: load them again"
+        elif atomic is None:
+            text += ", or on_oom='replan'" if found.less is not None else ""
+        message = f"{text}. TensorFlow said: {_said(failed)}"
+        raise tf.errors.ResourceExhaustedError(failed.node_def, failed.op, message) from failed
+
+
+def _said(error: tf.errors.ResourceExhaustedError) -> str:
+    """What TensorFlow could not allocate; its message goes on with places in graphs."""
+    lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
+    return next((line[line.index("OOM") :] for line in lines if "OOM" in line), lines[0] if lines else "")
