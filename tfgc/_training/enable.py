@@ -14,7 +14,7 @@ from tfgc._planning.budgets import Budget
 from tfgc._planning.first_batch import Request
 from tfgc._planning.planner import Strategy
 from tfgc._tracing import keras_graph
-from tfgc._training import layer_calls, stale_traces
+from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.layer_selectors import Selector
@@ -35,6 +35,7 @@ def enable(
     compile_segments: bool = True,
     check_replay: bool = False,
     verbose: int = 1,
+    on_oom: str | None = None,
     **strategy_options: Any,
 ) -> Model:
     """Make `model` train in less memory from now on, in `fit` and in custom loops.
@@ -73,6 +74,9 @@ def enable(
         check_replay: Compare shapes, dtypes and a checksum of each layer's outputs between the
             first run and the replay. Costs a few passes over every output; not available under XLA.
         verbose: 1 to report each plan that is made on the standard error, 0 not to.
+        on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. None: raise, with an
+            explanation. "replan": put back the state from before the step, plan for less, run the step again by
+            that plan, and warn, as with `tfgc.train_step`.
         **strategy_options: Options of the strategy.
 
     Returns:
@@ -87,11 +91,14 @@ def enable(
             or other sizes are open there, as where a dataset does not say how large its batches are.
         ReplayMismatchError: In the backward pass of an eager step, if `check_replay` finds a difference; a
             `tf.function` raises `tf.errors.InvalidArgumentError` with the same message.
+        OptionError: From `fit`, with `on_oom="replan"`, where a step cannot be put back: with `steps_per_execution` or
+            replicas.
 
     Warns:
         NothingSavedWarning: In the first training call, if no plan saves 5 % of the step.
         StaleTraceWarning: If a `tf.function` that you wrote has trained with the model: TensorFlow keeps using its
             trace.
+        OutOfMemoryWarning: From `fit`, with `on_oom="replan"`, when a step is run again.
 
     Example:
         >>> import keras, tfgc
@@ -116,6 +123,9 @@ def enable(
         raise OptionError(f"check_replay=True compares the two runs of tfgc's replay: leave out wrap={wrap!r}")
     if verbose not in (0, 1):
         raise OptionError(f"verbose={verbose!r}: must be 0 or 1")
+    out_of_memory.check_on_oom(on_oom)
+    if on_oom is not None and (layers is not None or wrap is not None):
+        raise OptionError(f"on_oom={on_oom!r} makes another plan for tfgc's replay: leave out layers= and wrap=")
     options = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
     if plan is not None or layers is not None:
         if layers is not None and (plan is not None or strategy is not None or budget is not None or strategy_options):
@@ -124,6 +134,7 @@ def enable(
     else:
         _plan_later(model, Request(strategy, budget, strategy_options), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
+    fit_guard.install(model, on_oom)
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
 
@@ -195,6 +206,7 @@ def disable(model: Model) -> Model:
     if not isinstance(model, keras.Model):
         raise UnsupportedModelError(f"{model!r} is not a keras.Model")
     changed = layer_calls.restore_calls(model)
+    fit_guard.remove(model)
     if changed:
         stale_traces.renew(model, "tfgc.disable", changed)
     return model

@@ -1,0 +1,368 @@
+"""A step that runs out of memory: the error explains it, and `on_oom="replan"` leaves no trace of the attempt."""
+
+import functools
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+
+import tfgc
+from tfgc._training import out_of_memory
+
+L = keras.layers
+X, Y = noise(16, 8), noise(16, 1)
+BLOCKS = 3
+
+
+def momentum():
+    """An optimizer with slots. Adam would blow up the rounding in gradients that are zero, of biases before a mean."""
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+# Each trap is sprung by a call of its operation: in the forward pass, the replay, or the backward pass.
+PASSES = ("forward", "replay", "backward")
+armed = {"trap": None, "calls": 0}
+
+
+def arm(name=None, where=None):
+    armed.update(trap=name, where=where, calls=0)
+
+
+def spring(name, where):
+    """Run out of memory if this trap is armed. TensorFlow makes a ResourceExhaustedError of Python's MemoryError."""
+
+    def run(x):
+        if armed["trap"] == name and armed["where"].replace("replay", "forward") == where:
+            armed["calls"] += 1
+            if armed["calls"] == (2 if armed["where"] == "replay" else 1):
+                arm()
+                raise MemoryError(f"OOM in {name}, {where}")
+        return x
+
+    return run
+
+
+def checked(x, name, where):
+    try:
+        made = tf.numpy_function(spring(name, where), [x], x.dtype, stateful=False)
+    except MemoryError as error:  # of an operation that runs eagerly
+        raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
+    made.set_shape(x.shape)
+    return made
+
+
+class Trap(L.Layer):
+    """The identity, which can run out of memory."""
+
+    def call(self, x):
+        @tf.custom_gradient
+        def trap(x):
+            return checked(x, self.name, "forward"), lambda dy: checked(dy, self.name, "backward")
+
+        return trap(x)
+
+
+class Noise(L.Layer):
+    """Draws from Keras's global seed."""
+
+    def call(self, x, training=False):
+        return x + keras.random.normal(tf.shape(x)) if training else x
+
+
+class Count(L.Layer):
+    """Counts its calls in a plain variable, which makes its segment a kept one."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = tf.Variable(0.0, trainable=False)
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x
+
+
+def trapped(*more):
+    x = inputs = keras.Input((8,))
+    for i in range(BLOCKS):
+        x = L.SpectralNormalization(L.Dense(8))(x) if i == 1 else L.Dense(8, activation="gelu")(x)
+        x = L.BatchNormalization(momentum=0.5)(x)
+        x = Noise()(L.Dropout(0.3)(x))
+        x = Trap(name=f"trap{i}")(x)
+    for layer in more:
+        x = layer()(x)
+    return keras.Model(inputs, L.Dense(1, activity_regularizer="l2")(x))
+
+
+def plan_of(model):
+    return tfgc.plan(model, strategy="uniform", segments=BLOCKS)
+
+
+def state_of(model, *others):
+    """All that a step moves: weights, statistics, seeds, slots, metrics, and Keras's global seed."""
+    seed = keras.src.random.seed_generator.global_seed_generator().state
+    plain = [layer.calls for layer in model.layers if isinstance(layer, Count)]
+    return [np.array(v) for v in (*model.variables, *(v for other in others for v in other.variables), *plain, seed)]
+
+
+def assert_equal(found, expected):
+    """As DESIGN compares compiled steps by different plans: whole numbers exactly, others but for rounding."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        exact = not np.issubdtype(one.dtype, np.floating)
+        np.testing.assert_allclose(one, other, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+
+
+def steps(mode, *, trap=None, where=None, at=1, build=trapped, **options):
+    """The states after each of three steps of `train_step`, its logs, and whether an armed trap was sprung."""
+    model = fresh(build)
+    metric = keras.metrics.MeanAbsoluteError(name="mae")
+    options = {"run_eagerly": mode == "compiled", "on_oom": "replan", **options}
+    step = tfgc.train_step(model, "mse", momentum(), plan=plan_of(model), metrics=[metric], **options)
+    states, logs = [], []
+    for i in range(3):
+        arm(*(trap, where) if i == at else ())
+        logs += [float(value) for value in step(X, Y).values()]
+        states.append(state_of(model, step.optimizer, metric))
+    sprung = trap is not None and armed["trap"] is None
+    arm()
+    return states, logs, sprung
+
+
+@functools.cache
+def steps_without_fault(mode, build=trapped):
+    return steps(mode, build=build, on_oom=None)[:2]
+
+
+FAULTS = [(f"trap{i}", where) for i in range(BLOCKS) for where in PASSES]
+FAULTS.remove((f"trap{BLOCKS - 1}", "replay"))  # The last segment is kept.
+
+
+def crossed():
+    """Each pass once in the fast suite."""
+    fast = {("graph", "trap0", "forward"), ("compiled", "trap1", "replay"), ("graph", "trap0", "backward")}
+    for mode in ("graph", "compiled"):
+        for trap, where in FAULTS:
+            yield pytest.param(mode, trap, where, marks=[] if (mode, trap, where) in fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("mode", "trap", "where"), crossed())
+def test_a_replanned_step_is_the_step_without_the_fault(mode, trap, where):
+    states, logs = steps_without_fault(mode)
+    with pytest.warns(tfgc.OutOfMemoryWarning, match="training step of 'functional' ran out of memory"):
+        found, found_logs, sprung = steps(mode, trap=trap, where=where)
+    assert sprung
+    np.testing.assert_allclose(found_logs, logs, rtol=1e-5)
+    for one, other in zip(found, states, strict=True):
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_a_fault_in_the_first_step_which_makes_the_metrics(mode):
+    states, logs = steps_without_fault(mode)
+    with pytest.warns(tfgc.OutOfMemoryWarning):
+        found, found_logs, sprung = steps(mode, trap="trap0", where="backward", at=0)
+    assert sprung
+    np.testing.assert_allclose(found_logs, logs, rtol=1e-5)
+    assert_equal(found[-1], states[-1])
+
+
+@pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
+@pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_plain_variables_are_put_back(mode):
+    build = functools.partial(trapped, Count)
+    states, _ = steps_without_fault(mode, build)
+    with pytest.warns(tfgc.OutOfMemoryWarning):
+        found, _, sprung = steps(mode, trap="trap1", where="backward", build=build)
+    assert sprung
+    assert_equal(found[-1], states[-1])
+
+
+class Slow(keras.optimizers.SGD):
+    """Runs out of memory after its first update of a weight."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(checked(gradient, "optimizer", "forward"), variable, learning_rate)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "compiled"])
+def test_an_update_that_fails_cannot_be_taken_back(run_eagerly):
+    model = fresh(trapped)
+    step = tfgc.train_step(model, "mse", Slow(0.1), plan=plan_of(model), run_eagerly=run_eagerly, on_oom="replan")
+    step(X, Y)
+    arm("optimizer", "forward")
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="failed in its update, so some weights may be"):
+        step(X, Y)
+
+
+def test_without_on_oom_the_error_explains_itself():
+    model = fresh(trapped)
+    plan = plan_of(model)
+    step = tfgc.train_step(model, "mse", "adam", plan=plan)
+    step(X, Y)
+    arm("trap0", "backward")
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        step(X, Y)
+    message = str(caught.value)
+    needed = tfgc.estimate(model, len(X), plan, optimizer=step.optimizer, loss="mse").needed_bytes
+    assert f"its plan (uniform) is predicted to need {needed / 1e3:.3g} kB; the CPU had" in message
+    assert "OOM in trap0, backward" in message
+    assert message.index("or on_oom='replan'") > message.index("Try budget=")
+    assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
+    budget = int(re.search(r"budget=([\d_]+)", message)[1])
+    assert tfgc.estimate(model, len(X), tfgc.plan(model, len(X), budget=budget, loss="mse")).needed_bytes < needed
+
+
+def test_no_plan_needs_less(monkeypatch):
+    """Every attempt runs out of memory: each plan is predicted to need less than the one before, until none does."""
+    model = fresh(trapped)
+    step = tfgc.train_step(model, "mse", "adam", plan=plan_of(model), on_oom="replan")
+    step(X, Y)
+    before, needed = state_of(model, step.optimizer), []
+    diagnose = out_of_memory.diagnose
+
+    def and_arm_again(planned):
+        needed.append(planned.needed_bytes())
+        arm("trap0", "forward")
+        return diagnose(planned)
+
+    monkeypatch.setattr(out_of_memory, "diagnose", and_arm_again)
+    arm("trap0", "forward")
+    with (
+        pytest.warns(tfgc.OutOfMemoryWarning),
+        pytest.raises(tf.errors.ResourceExhaustedError, match="No plan for this batch needs less: use a smaller batch"),
+    ):
+        step(X, Y)
+    arm()
+    assert len(needed) > 1
+    assert needed == sorted(set(needed), reverse=True)
+    for one, other in zip(state_of(model, step.optimizer), before):
+        np.testing.assert_array_equal(one, other)
+
+
+class Greedy(L.Layer):
+    """Asks the allocator for more than there is."""
+
+    def call(self, x):
+        return x + tf.reduce_sum(tf.random.stateless_uniform([2**50 * tf.shape(x)[0]], [1, 2]))
+
+
+@pytest.mark.slow
+def test_what_the_allocator_refuses():
+    """Not injected: TensorFlow tries for ten seconds to get the memory."""
+    model = fresh(functools.partial(trapped, Greedy))
+    step = tfgc.train_step(model, "mse", "adam", plan=plan_of(model))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="TensorFlow said: OOM when allocating tensor"):
+        step(X, Y)
+
+
+@pytest.mark.parametrize("on_oom", ["Replan", "retry", True])
+def test_other_values_of_on_oom_are_refused(on_oom):
+    model = fresh(trapped)
+    for call in (
+        lambda: tfgc.train_step(model, "mse", "sgd", on_oom=on_oom),
+        lambda: tfgc.enable(model, on_oom=on_oom),
+    ):
+        with pytest.raises(tfgc.OptionError, match="must be None or 'replan'"):
+            call()
+
+
+def test_a_step_inside_of_a_function_is_refused():
+    model = fresh(trapped)
+    step = tfgc.train_step(model, "mse", "sgd", plan=plan_of(model), on_oom="replan")
+    with pytest.raises(tfgc.UnsupportedModelError, match="function around it, and cannot be taken back"):
+        tf.function(lambda: step(X, Y))()
+
+
+def fitted(compiled, *, trap=None, where=None, enable=True, on_oom="replan"):
+    """The state after two epochs of `fit`, and its history."""
+    model = fresh(trapped)
+    if enable:
+        # Of steps in Python, no plan for this small model needs less than that by segments.
+        plan = tfgc.plan(model, strategy="keep_all") if compiled.get("run_eagerly") else plan_of(model)
+        tfgc.enable(model, plan, on_oom=on_oom)
+    model.compile(momentum(), "mse", metrics=["mae"], **compiled)
+
+    class ArmInTheSecondEpoch(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            arm(*(trap, where) if epoch == 1 else ())
+
+    history = model.fit(
+        X, Y, batch_size=6, epochs=2, shuffle=False, verbose=0, callbacks=[ArmInTheSecondEpoch()]
+    ).history
+    assert armed["trap"] is None
+    return state_of(model, model.optimizer), history
+
+
+FIT = {"graph": {}, "compiled": {"run_eagerly": True}}
+
+
+@pytest.mark.parametrize(
+    ("mode", "where"),
+    [
+        ("graph", "backward"),
+        pytest.param("graph", "forward", marks=pytest.mark.slow),
+        ("compiled", "backward"),
+        pytest.param("graph", "replay", marks=pytest.mark.slow),
+    ],
+)
+def test_fit_goes_on_as_if_nothing_had_happened(mode, where):
+    expected, history = fitted(FIT[mode], on_oom=None)
+    with pytest.warns(tfgc.OutOfMemoryWarning, match="a training step of 'functional' ran out of memory"):
+        found, found_history = fitted(FIT[mode], trap="trap0", where=where)
+    assert_equal(found, expected)
+    assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
+
+
+def test_fit_explains_the_error():
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"its plan \(uniform\)"):
+        fitted({}, trap="trap0", where="backward", on_oom=None)
+    arm()
+
+
+def test_fit_of_a_plain_model_raises_tensorflows_error():
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        fitted({}, trap="trap0", where="backward", enable=False)
+    assert "its plan" not in str(caught.value)
+    arm()
+
+
+def test_disable_leaves_nothing_behind():
+    model = fresh(trapped)
+    model.compile("sgd", "mse")
+    before = set(vars(model))
+    tfgc.enable(model, plan_of(model), on_oom="replan")
+    model.train_on_batch(X, Y)
+    guarded = model.train_function
+    tfgc.disable(model)
+    assert set(vars(model)) - before <= {"_metrics_built"}
+    assert model.train_function != guarded
+    model.train_on_batch(X, Y)
+
+
+@pytest.mark.parametrize("option", ["layers", "wrap"])
+def test_options_that_on_oom_does_not_go_with(option):
+    model = fresh(trapped)
+    with pytest.raises(tfgc.OptionError, match="leave out layers= and wrap="):
+        tfgc.enable(model, on_oom="replan", **{option: {"layers": ["dense"], "wrap": tf.recompute_grad}[option]})
+
+
+def test_several_steps_per_execution_are_refused():
+    model = tfgc.enable(fresh(trapped), strategy="uniform", on_oom="replan")
+    model.compile("sgd", "mse", steps_per_execution=2)
+    with pytest.raises(tfgc.OptionError, match=r"steps_per_execution=2\) runs several at once"):
+        model.fit(X, Y, verbose=0)
+
+
+def test_replicas_are_refused():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        model = trapped()
+        model.compile("sgd", "mse")
+        with pytest.raises(tfgc.OptionError, match="replicas cannot be taken back"):
+            tfgc.train_step(model, "mse", "sgd", plan=plan_of(model), on_oom="replan")
+    tfgc.enable(model, strategy="uniform", on_oom="replan")
+    with pytest.raises(tfgc.OptionError, match="replicas cannot be taken back"):
+        model.fit(X, Y, verbose=0)

@@ -1,0 +1,116 @@
+"""`fit` and `train_on_batch` of an enabled model when a step runs out of memory.
+
+Keras asks `make_train_function` for what it calls for each batch. An enabled model answers with a function around
+Keras's. To run a batch again it has to be at hand: with `on_oom="replan"` it is taken from the iterator here, and
+Keras's function gets an iterator over this batch alone.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._core.plan import Plan
+from tfgc._errors import OptionError
+from tfgc._training import out_of_memory, stale_traces
+from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.segment_runner import Runner
+
+
+def install(model: keras.Model, on_oom: str | None) -> None:
+    """Guard the training function of a model that has just been enabled."""
+    remove(model)
+    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom).make
+
+
+def remove(model: keras.Model) -> None:
+    """Let Keras train a model as it does without tfgc."""
+    made = model.__dict__.pop("make_train_function", None)
+    if made is not None and vars(model).get("train_function") is not None:
+        model.make_train_function(force=True)
+
+
+class _GuardedFit:
+    """Makes the training function of a model.
+
+    Args:
+        model: The model.
+        on_oom: What to do when a step runs out of memory.
+    """
+
+    def __init__(self, model: keras.Model, on_oom: str | None) -> None:
+        self._model, self._on_oom = model, on_oom
+        self._atomic: AtomicStep | None = None
+        self._step: Callable = model.train_step
+        self._is_prepared = False
+        self._function: Callable = model.make_train_function
+
+    def make(self, force: bool = False) -> None:
+        """What Keras calls before it trains."""
+        model: Any = self._model
+        if model.train_function == self._run and not force:
+            return
+        if self._on_oom is None:
+            type(model).make_train_function(model, force=True)
+        else:
+            self._make_atomic()
+        self._function = model.train_function
+        model.train_function = self._run
+
+    def _make_atomic(self) -> None:
+        model: Any = self._model
+        if model.steps_per_execution != 1:
+            raise OptionError(
+                "on_oom='replan' runs one step again, and compile(steps_per_execution="
+                f"{model.steps_per_execution}) runs several at once: set that to 1, or leave on_oom out of tfgc.enable"
+            )
+        if tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy():
+            raise OptionError(
+                "on_oom='replan': a step of several replicas cannot be taken back; leave on_oom out of tfgc.enable"
+            )
+        optimizers = {id(held): held for held in vars(model).values() if isinstance(held, keras.Optimizer)}
+        self._atomic = AtomicStep(model, list(optimizers.values()), model.run_eagerly)
+        own = vars(model).get("train_step")
+        self._step, self._is_prepared = model.train_step, model.run_eagerly
+        model.__dict__["train_step"] = self._atomic.around(self._step)
+        try:
+            type(model).make_train_function(model, force=True)
+        finally:
+            del model.__dict__["train_step"]
+            if own is not None:
+                model.__dict__["train_step"] = own
+
+    def _run(self, iterator: Any) -> Any:
+        runner = getattr(vars(self._model).get("call"), "__self__", None)
+        if not isinstance(runner, Runner):  # Enabled by layers: there is no plan to tell of.
+            return self._function(iterator)
+        what = f"a training step of {self._model.name!r}"
+        if self._atomic is None:
+            return out_of_memory.run(what, lambda: self._function(iterator), lambda: self._planned(runner, None))
+        batch = next(iterator)
+        inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
+        return out_of_memory.run(
+            what,
+            lambda: self._once(batch),
+            lambda: self._planned(runner, inputs),
+            self._atomic,
+            lambda plan: self._replace(runner, plan),
+        )
+
+    def _once(self, batch: Any) -> Any:
+        if not self._is_prepared and self._atomic is not None:
+            # Makes the variables of optimizer and metrics, which cannot be made in an update that waits.
+            tf.function(self._step, autograph=False).get_concrete_function(batch)
+            self._atomic.begin()
+            self._is_prepared = True
+        return self._function(iter([batch]))
+
+    def _planned(self, runner: Runner, inputs: Any) -> out_of_memory.PlannedStep:
+        model: Any = self._model
+        mode = "compiled" if model.run_eagerly else "graph"
+        return out_of_memory.PlannedStep(model, runner.plan, inputs, model.optimizer, model.loss, mode)
+
+    def _replace(self, runner: Runner, plan: Plan) -> None:
+        runner.use(plan)
+        stale_traces.renew(self._model, "on_oom='replan'", [self._model])
