@@ -101,9 +101,10 @@ class BackwardPass:
         while waiting:
             tensor = waiting.pop()
             if known.get(id(tensor)):
-                while tensor is not None:
-                    known[id(tensor)] = True
-                    tensor = readers.get(id(tensor))
+                leading: Any = tensor
+                while leading is not None:
+                    known[id(leading)] = True
+                    leading = readers.get(id(leading))
                 return True
             if id(tensor) in known or not tf.is_symbolic_tensor(tensor):
                 continue

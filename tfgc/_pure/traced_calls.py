@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import backward_order, graph_building, graph_copies, private_api
-from tfgc._pure import python_random, random_draws, side_effects
+from tfgc._pure import obstacles, python_random, random_draws, side_effects
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -83,7 +83,7 @@ class TracedCall:
         definition = self._graph.as_graph_def()
         self.customized = any("_gradient_op_type" in node.attr for node in definition.node)
         functions = definition.library.function
-        return not (draws or functions or self._graph.captures or side_effects.obstacle(self._graph))
+        return not (draws or functions or self._graph.captures or obstacles.obstacle(self._graph))
 
     @property
     def _given(self) -> list[tf.Tensor]:

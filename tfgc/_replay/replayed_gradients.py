@@ -74,7 +74,7 @@ class _Replay:
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
-                upstream = around.wait(upstream)
+                upstream = tuple(around.wait(upstream))
             gradients, again = self._recomputation.backward(self._inputs, self._sources, first, upstream, self._draws)
             if around is not None:
                 arguments, tensors = self._arguments()

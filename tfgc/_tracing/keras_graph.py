@@ -265,7 +265,7 @@ def is_patched_call(layer: keras.Layer) -> bool:
 
 def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
     """What tfgc put in place of methods of a layer or model: of `call`, and of the `train_step` of some models."""
-    own = {name: vars(layer).get(name) for name in ("call", "train_step")}
+    own: dict[str, Any] = {name: vars(layer).get(name) for name in ("call", "train_step")}
     return {name: method for name, method in own.items() if getattr(method, "is_patched_call", False)}
 
 

@@ -73,12 +73,24 @@ class FirstCall:
         self._compiled: bool = run_options["compile_segments"]
         self._plans: dict[Signature, PlannedStep] = {}
         self._calls: dict[Signature, Callable] = {}
+        self._latest: Signature | None = None
         self._lock = threading.Lock()
 
     @property
     def plans(self) -> dict[Signature, PlannedStep]:
         """The plans that were made, by signature."""
         return dict(self._plans)
+
+    @property
+    def latest(self) -> PlannedStep | None:
+        """The plan of the latest call; None before the first one."""
+        return None if self._latest is None else self._plans.get(self._latest)
+
+    @property
+    def latest_runner(self) -> Runner | None:
+        """What runs it; None if the model runs its original code."""
+        runner = None if self._latest is None else getattr(self._calls.get(self._latest), "__self__", None)
+        return runner if isinstance(runner, Runner) else None
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; `training=False` runs the original."""
@@ -95,16 +107,22 @@ class FirstCall:
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
         signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
         batch_size = shapes[0][0] if shapes[0] else None
+        signature = self._planned_signature(signature, batch_size, inputs)
+        self._latest = signature
+        return self._calls[signature]
+
+    def _planned_signature(self, signature: Signature, batch_size: int | None, inputs: Any) -> Signature:
+        """The signature whose plan a call runs by: its own, or one that covers it."""
         if self._is_planned(signature, batch_size):
-            return self._calls[signature]
+            return signature
         with self._lock:
             if self._is_planned(signature, batch_size):  # another thread was faster
-                return self._calls[signature]
+                return signature
             covering = [one for one in self._plans if one.covers(signature)]
             if len(self._plans) >= _MOST_PLANS and covering and self._is_planned(covering[0], batch_size):
-                return self._calls[covering[0]]
+                return covering[0]
             self._plan(signature, inputs, batch_size)
-            return self._calls[signature]
+            return signature
 
     def _is_planned(self, signature: Signature, batch_size: int | None) -> bool:
         """Whether there is a plan that holds for a batch: within a budget, one for a batch as large."""

@@ -15,7 +15,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._training import out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.segment_runner import Runner
+from tfgc._training.current_plan import runner_of
 
 
 def install(model: keras.Model, on_oom: str | None) -> None:
@@ -82,20 +82,17 @@ class _GuardedFit:
                 model.__dict__["train_step"] = own
 
     def _run(self, iterator: Any) -> Any:
-        runner = getattr(vars(self._model).get("call"), "__self__", None)
-        if not isinstance(runner, Runner):  # Enabled by layers: there is no plan to tell of.
-            return self._function(iterator)
         what = f"a training step of {self._model.name!r}"
         if self._atomic is None:
-            return out_of_memory.run(what, lambda: self._function(iterator), lambda: self._planned(runner, None))
+            return out_of_memory.run(what, lambda: self._function(iterator), lambda: self._planned(None))
         batch = next(iterator)
         inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
         return out_of_memory.run(
             what,
             lambda: self._once(batch),
-            lambda: self._planned(runner, inputs),
+            lambda: self._planned(inputs),
             self._atomic,
-            lambda plan: self._replace(runner, plan),
+            self._replace,
         )
 
     def _once(self, batch: Any) -> Any:
@@ -106,11 +103,16 @@ class _GuardedFit:
             self._is_prepared = True
         return self._function(iter([batch]))
 
-    def _planned(self, runner: Runner, inputs: Any) -> out_of_memory.PlannedStep:
+    def _planned(self, inputs: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model
+        runner = runner_of(model)
+        if runner is None:  # Layers are recomputed one by one: there is no plan to explain.
+            return None
         mode = "compiled" if model.run_eagerly else "graph"
-        return out_of_memory.PlannedStep(model, runner.plan, inputs, model.optimizer, model.loss, mode)
+        return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, mode)
 
-    def _replace(self, runner: Runner, plan: Plan) -> None:
+    def _replace(self, plan: Plan) -> None:
+        runner = runner_of(self._model)
+        assert runner is not None
         runner.use(plan)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])

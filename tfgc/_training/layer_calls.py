@@ -72,9 +72,10 @@ class LayerCall:
 def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[keras.Layer]:
     """Return the layers of `model` that are meant, each once: by one selector or several of any kinds."""
     single = isinstance(chosen, str | keras.Layer) or not isinstance(chosen, Iterable)
+    selectors: Any = [chosen] if single else chosen
     parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
     found: dict[keras.Layer, None] = {}
-    for selector in [chosen] if single else chosen:
+    for selector in selectors:
         meant = layer_selectors.select(selector, model, parts)
         outside = [layer for layer in meant if not _is_cell_with_masks(layer)]
         if not outside:

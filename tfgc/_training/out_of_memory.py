@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
-from tfgc._planning import annotated, free_memory, planner
+from tfgc._planning import budgets, free_memory, planner
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._units import format_bytes
 
@@ -28,7 +28,7 @@ def check_on_oom(on_oom: str | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlannedStep:
+class StepByPlan:
     """A step as its plan sees it.
 
     Attributes:
@@ -51,7 +51,7 @@ class PlannedStep:
         """What the plan predicts for the step."""
         return planner.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
 
-    def within(self, budget: int) -> "PlannedStep":
+    def within(self, budget: int) -> "StepByPlan":
         """The step by a plan that fits in a budget, or else needs least."""
         try:
             plan = planner.plan(self.model, budget=budget, **self._known())
@@ -76,22 +76,22 @@ class Diagnosis:
     """
 
     text: str
-    less: PlannedStep | None = None
+    less: StepByPlan | None = None
     less_bytes: int = 0
 
 
-def diagnose(step: PlannedStep) -> Diagnosis:
+def diagnose(step: StepByPlan) -> Diagnosis:
     """Find out why a step ran out of memory, once all that it made is freed."""
     had = None
     with contextlib.suppress(OptionError):  # A GPU that does not tell its limit.
-        had = free_memory.free_bytes() + annotated.fixed_bytes(step.model, step.optimizer)
+        had = free_memory.free_bytes() + budgets.fixed_bytes(step.model, step.optimizer)
     place = "GPU:0" if tf.config.list_physical_devices("GPU") else "the CPU"
     found = "" if had is None else f"; {place} had {format_bytes(had)} for it"
     plan = f"its plan ({step.plan.strategy})"
     try:
         with warnings.catch_warnings(action="ignore"):  # They were given when the plan was made.
             needed = step.needed_bytes()
-            budget = int(needed * _SHARE) if had is None else int(min(needed * _SHARE, had * (1 - annotated.MARGIN)))
+            budget = int(needed * _SHARE) if had is None else int(min(needed * _SHARE, had * (1 - budgets.MARGIN)))
             less = step.within(budget)
             less_bytes = less.needed_bytes()
             if less_bytes >= needed:  # Budgets are kept in graphs; what a step in Python needs may differ.
@@ -110,7 +110,7 @@ def diagnose(step: PlannedStep) -> Diagnosis:
 def run(
     what: str,
     attempt: Callable[[], Any],
-    planned: Callable[[], PlannedStep],
+    planned: Callable[[], StepByPlan | None],
     atomic: AtomicStep | None = None,
     replace: Callable[[Plan], None] | None = None,
 ) -> Any:
@@ -119,7 +119,7 @@ def run(
     Args:
         what: What runs, for messages.
         attempt: Runs the step.
-        planned: The step as its plan sees it then.
+        planned: The step as its plan sees it then; None if it has no plan.
         atomic: What takes the step back; None if it is not to be run again.
         replace: Lets the next attempt run by another plan.
 
@@ -142,7 +142,10 @@ def run(
         traceback.clear_frames(failed.__traceback__)  # They hold the activations of an eager step.
         gc.collect()
         undone = atomic is not None and atomic.take_back()
-        found = diagnose(planned())
+        step = planned()
+        if step is None:
+            raise failed
+        found = diagnose(step)
         text = f"{what} ran out of memory: {found.text}"
         if undone and found.less is not None and replace is not None:
             warn(

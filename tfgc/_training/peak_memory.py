@@ -1,6 +1,5 @@
 """The peak of TensorFlow's allocator while a model trains, shown by Keras and compared with the plan's prediction."""
 
-import contextlib
 import dataclasses
 import weakref
 from typing import Any
@@ -9,9 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._errors import OptionError
-from tfgc._planning import planner
-from tfgc._training.segment_runner import Runner
+from tfgc._training.current_plan import predicted_bytes
 from tfgc._units import format_bytes
 
 KEY = "peak_memory_mb"
@@ -114,15 +111,6 @@ class PeakMemory(keras.callbacks.Callback):
 def measured_bytes(model: keras.Model) -> int | None:
     """The most bytes that a step of `model` needed when it last trained with `PeakMemory`; None if it has not."""
     return _measured.get(model)
-
-
-def predicted_bytes(model: keras.Model) -> int | None:
-    """What the plan of an enabled model predicts for a step; None without a plan, or if it does not know the sizes."""
-    runner = getattr(vars(model).get("call"), "__self__", None)
-    if isinstance(runner, Runner) and runner.plan.batch_size:
-        with contextlib.suppress(OptionError):
-            return planner.estimate(model, runner.plan.batch_size, runner.plan).needed_bytes
-    return None
 
 
 def _held_bytes(model: keras.Model) -> int:

@@ -13,7 +13,9 @@ from tfgc._tracing import keras_graph
 from tfgc._training import plan_report
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
+from tfgc._training.peak_memory import measured_bytes
 from tfgc._training.segment_runner import Runner
+from tfgc._units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Status:
         model: The name of the model.
         enabled: Whether the model, or a part of it, is enabled.
         plans: What it runs by; empty until the first training call of a model that was enabled without a plan.
+        measured_bytes: The most bytes that a step needed when the model last trained with `tfgc.PeakMemory`, or None.
 
     Example:
         >>> import keras, tfgc
@@ -77,13 +80,15 @@ class Status:
     model: str
     enabled: bool
     plans: tuple[PlanStatus, ...] = ()
+    measured_bytes: int | None = None
 
     def __str__(self) -> str:
         if not self.enabled:
             return f"{self.model}: not enabled"
         if not self.plans:
             return f"{self.model}: enabled, to be planned at the first training call"
-        return "\n".join([f"{self.model}: enabled", *(f"  {plan}" for plan in self.plans)])
+        measured = "" if self.measured_bytes is None else f", {format_bytes(self.measured_bytes)} measured for a step"
+        return "\n".join([f"{self.model}: enabled{measured}", *(f"  {plan}" for plan in self.plans)])
 
 
 def status(model: keras.Model) -> Status:
@@ -111,11 +116,11 @@ def status(model: keras.Model) -> Status:
     enabled = [part for part in keras_models.layers_inside(model) if keras_graph.is_patched_call(part)]
     own = getattr(vars(model).get("call"), "__self__", None)
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
-        return Status(model.name, True, () if own.planned is None else (_made(own.planned),))
+        return Status(model.name, True, () if own.planned is None else (_made(own.planned),), measured_bytes(model))
     for part in enabled:
         path = "" if part is model else part.path or part.name
         found += _of(getattr(vars(part)["call"], "__self__", None), path)
-    return Status(model.name, bool(enabled), tuple(found))
+    return Status(model.name, bool(enabled), tuple(found), measured_bytes(model))
 
 
 def _of(call: Any, part: str) -> list[PlanStatus]:

@@ -199,10 +199,10 @@ class _FollowingStep:
         self._functions[self._settings()] = function
         return logs
 
-    def _planned(self, x: Any) -> out_of_memory.PlannedStep:
+    def _planned(self, x: Any) -> out_of_memory.StepByPlan:
         trainer: Any = self._trainer
         mode = "compiled" if self._compiled is None else "graph"
-        return out_of_memory.PlannedStep(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
+        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
 
     def _replace(self, plan: Plan) -> None:
         self._runner.use(plan)
