@@ -98,7 +98,9 @@ def functions_in(trace):
 def tanhs_of_the_step(model):
     """How often the compiled training step of a model runs tanh: twice for each that is recomputed."""
     kind = type(tf.function(square))
-    cells = [cell.cell_contents for cell in model.train_function.__closure__]
+    guard = vars(model).get("make_train_function")
+    function = model.train_function if guard is None else guard.__self__._function
+    cells = [cell.cell_contents for cell in function.__closure__]
     found = [cell for cell in cells if isinstance(cell, kind) and cell.name == "multi_step_on_iterator"]
     (trace,) = found[0]._function_cache.values()
     return functions_in(trace).count("Tanh")
