@@ -354,6 +354,7 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     assert by_calls.calls
     assert all(name.startswith("encoder/") for name in by_calls.recomputed_layers)
     assert by_calls.outlook.peak_bytes < 0.6 * by_nodes.outlook.peak_bytes
+    assert tfgc.estimate(model, 8, by_calls).activation_bytes < tfgc.estimate(model, 8, by_nodes).activation_bytes
     assert tfgc.enable(model, by_calls)(noise(8, 12, 16), training=True).shape == (8, 2)
 
 

@@ -71,14 +71,18 @@ class Search:
         return min(self._judged.values(), key=lambda judged: self._cost(judged, _PRICES[0]))
 
     def front(self) -> list[Judged]:
-        """The choices that no other one beats both in peak and in work, from the least peak to the plain step."""
+        """The choices that no other one beats both in peak and in work, from the least peak to the plain step.
+
+        Of choices that differ by less than a thousandth of the step's work, the one of least peak.
+        """
+        gain = self._simulator.step.work / 1000
         found: list[Judged] = []
         for judged in sorted(
             self._judged.values(), key=lambda j: (j.outcome.peak_bytes, j.outcome.work, len(j.choice))
         ):
-            if not found or judged.outcome.work < found[-1].outcome.work:
+            if not found or judged.outcome.work < found[-1].outcome.work - gain:
                 found.append(judged)
-        return found
+        return found if found[-1] is self.plain else [*found, self.plain]
 
     def _cost(self, judged: Judged, price: float) -> float:
         peak = judged.outcome.peak_bytes / max(self.plain.outcome.peak_bytes, 1)

@@ -72,10 +72,8 @@ def better(
     Returns:
         The plan; and for one by calls what a step needs.
     """
-    specs = [tf.TensorSpec(graph.inputs[t.name].shape, t.dtype) for t in keras_graph.functional_of(model).inputs]
-    x = keras_graph.functional_of(model).structured_inputs(specs)
     try:
-        plans = CallPlans(model, (x,))
+        plans = CallPlans(model, _example(model, graph))
     except UnsupportedModelError:
         return by_nodes(), None
     ours = None
@@ -108,8 +106,6 @@ def estimate(
     """What a step needs."""
     if mode != "graph":
         raise OptionError(f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph'")
-    if plan is not None and not plan.calls:
-        plan.check_model(())
     return _plans(model, batch_size, example).estimate(plan, budgets.fixed_bytes(model, optimizer))
 
 
@@ -120,7 +116,14 @@ def _plans(model: keras.Model, batch_size: int | None, example: Any) -> CallPlan
         except UnsupportedModelError as error:
             advice = "Or plan it by the calls of its layers: give a batch, or its specs, as example=(x, y)"
             raise UnsupportedModelError(f"{error}. {advice}") from None
+        example = _example(model, keras_graph.read(model, batch_size))
     given = tracing.batch_size(example)
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}")
     return CallPlans(model, example)
+
+
+def _example(model: keras.Model, graph: Graph) -> tuple[Any]:
+    """The inputs of a functional model, as specs."""
+    function = keras_graph.functional_of(model)
+    return (function.structured_inputs([tf.TensorSpec(graph.inputs[t.name].shape, t.dtype) for t in function.inputs]),)
