@@ -5,6 +5,7 @@ import random
 import threading
 
 import keras
+import memory
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -67,9 +68,9 @@ class Block(L.Layer):
 
 
 class Residuals(keras.Model):
-    def __init__(self, blocks=3):
+    def __init__(self, blocks=3, width=8):
         super().__init__()
-        self.stem, self.blocks = L.Conv2D(8, 3, padding="same"), [Block() for _ in range(blocks)]
+        self.stem, self.blocks = L.Conv2D(width, 3, padding="same"), [Block() for _ in range(blocks)]
         self.pool, self.head = L.GlobalAveragePooling2D(), L.Dense(4)
 
     def call(self, x, training=None):
@@ -356,6 +357,31 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     assert by_calls.outlook.peak_bytes < 0.6 * by_nodes.outlook.peak_bytes
     assert tfgc.estimate(model, 8, by_calls).activation_bytes < tfgc.estimate(model, 8, by_nodes).activation_bytes
     assert tfgc.enable(model, by_calls)(noise(8, 12, 16), training=True).shape == (8, 2)
+
+
+def peaks_of_a_planned_model():
+    """What the allocator reports for a plain step and for a planned one, and what was predicted for it."""
+    x, y = noise(8, 48, 48, 24), noise(8, 4)
+    model = Residuals(blocks=6, width=24)
+    model.compile("sgd", "mse")
+
+    @tf.function(autograph=False)
+    def step():
+        return model.train_step((x, y))
+
+    plan = tfgc.plan(model, example=(x, y))
+    prediction = tfgc.estimate(model, plan=plan, example=(x, y))
+    plain = memory.peak(step)
+    tfgc.enable(model, plan)
+    planned = memory.peak(tf.function(lambda: model.train_step((x, y)), autograph=False))
+    return plain, planned, prediction.allocated_bytes - prediction.fixed_bytes
+
+
+@pytest.mark.gate
+def test_the_allocator_reports_what_was_predicted():
+    plain, planned, predicted = memory.alone(peaks_of_a_planned_model)
+    assert planned < 0.6 * plain
+    assert predicted == pytest.approx(planned, rel=0.15)
 
 
 class Branching(keras.Model):
