@@ -232,7 +232,7 @@ def test_a_budget_that_nothing_fits_in_raises_its_error_out_of_every_loop():
         ({"budget": "-5%"}, "a share is a positive part"),
         ({"budget": "4GB", "strategy": "sqrt"}, "does not honour a budget"),
         ({"verbose": 2}, "must be 0 or 1"),
-        ({"layers": ["dense"], "segments": 2}, "leave plan, strategy, its options and budget out"),
+        ({"layers": ["dense"], "segments": 2}, "leave plan, strategy and its options out"),
     ],
 )
 def test_mistakes_are_named_by_enable_itself(asked, message):

@@ -70,7 +70,12 @@ def after_fit(model):
 
 
 @pytest.mark.parametrize("kind", [Net, Trained])
-@pytest.mark.parametrize("compiled", [{}, {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize(
+    "compiled",
+    [{}, *(pytest.param(way, marks=pytest.mark.gate) for way in (
+        {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}
+    ))],
+)  # fmt: skip
 def test_fit_gives_the_weights_of_plain_fit(kind, compiled):
     plain = after_fit(made(kind, **compiled))
     model = tfgc.enable(made(kind, **compiled), verbose=0)
@@ -123,6 +128,29 @@ def test_a_budget_takes_the_fastest_plan_that_fits():
         model.fit(X, Y, batch_size=8, verbose=0)
 
 
+@pytest.mark.parametrize("functional", [False, True])
+def test_a_budget_chooses_among_named_layers(functional):
+    def build():
+        model = made()
+        if functional:
+            x = keras.Input(X.shape[1:])
+            model = keras.Model(x, model.head(model.pool(model.blocks[3](model.blocks[2](model.blocks[1](x))))))
+            model.compile("sgd", "mse")
+        else:
+            model(X[:1])
+        return model
+
+    model = build()
+    plain = tfgc.estimate(model, 8) if functional else tfgc.estimate(model, example=(X[:8], Y[:8]))
+    tfgc.enable(model, layers="block_[12]", budget=int(0.9 * plain.needed_bytes), verbose=0)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    names = [name.rpartition("/")[2] for name in recomputed(model)]
+    assert len(names) == 1
+    assert names[0] in ("block_1", "block_2")
+    with pytest.raises(tfgc.InfeasibleBudgetError):
+        tfgc.enable(build(), layers="block_1", budget=plain.needed_bytes // 3).fit(X, Y, batch_size=8, verbose=0)
+
+
 def test_disable_gives_the_model_its_own_methods_back():
     model = tfgc.enable(made(Trained), verbose=0)
     after_fit(model)
@@ -154,16 +182,16 @@ def test_a_model_that_cannot_be_traced_says_why_and_what_to_do():
 
 def test_sizes_that_stay_open_change_nothing():
     data = tf.data.Dataset.from_generator(
-        lambda: ((X[:8], Y[:8]) for _ in range(2)),
+        lambda: ((X[:8], Y[:8]) for _ in range(9)),
         output_signature=(tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 4))),
     )
     model = tfgc.enable(made())
     with pytest.warns(tfgc.OpenSizesWarning, match=r"nothing is recomputed in 'net'.*drop_remainder=True"):
-        model.fit(data, verbose=0, shuffle=False)
+        model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
     assert not tfgc.status(model).plans
     model = tfgc.enable(made(), budget="50%")
     with pytest.raises(tfgc.OptionError, match=r"budget='50%'.*example=batch"):
-        model.fit(data, verbose=0, shuffle=False)
+        model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
 
 
 def test_verify_proves_the_plan_of_least_memory():

@@ -1,6 +1,7 @@
 """Plans by calls for one model and one batch: what the search found, as `Plan`s."""
 
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -23,10 +24,11 @@ class CallPlans:
     Args:
         model: Any `keras.Model`.
         example: A batch, as for `tracing.trace`.
+        among: The layers that may be recomputed, each as a whole; None: all, and functional parts by their own plans.
     """
 
-    def __init__(self, model: keras.Model, example: Any) -> None:
-        self._model = model
+    def __init__(self, model: keras.Model, example: Any, among: Collection[keras.Layer] | None = None) -> None:
+        self._model, self._among = model, among
         self._batch_size = tracing.batch_size(example)
         self._step = reading.read(tracing.trace(model, example))
         if not any(isinstance(call.layer, keras.Layer) for call in self._step.root.within()):
@@ -43,6 +45,9 @@ class CallPlans:
     @functools.cached_property
     def _search(self) -> Search:
         self._warn_of_obstacles()
+        if self._among is not None:
+            wanted = set(map(id, self._among))
+            return Search(self._simulator, [option for option in self._options if id(option.layer) in wanted])
         return Search(self._simulator, [*self._options, *parts.planned_parts(self._step, self._layers)])
 
     @functools.cached_property

@@ -29,11 +29,13 @@ class Request:
         strategy: A strategy, or None for the least peak or the fastest plan within the budget.
         budget: The budget as it was written, or None.
         options: Options of the strategy.
+        layers: The layers to choose among, where the model is planned by calls; None: all.
     """
 
     strategy: Strategy | None
     budget: Budget | None
     options: dict[str, Any]
+    layers: tuple[keras.Layer, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         UnsupportedModelError: If the model cannot be traced symbolically.
     """
     start = time.perf_counter()
-    plans, fixed = CallPlans(model, example), budgets.fixed_bytes(model)
+    plans, fixed = CallPlans(model, example, request.layers), budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
     if request.budget is None:
         plan = plans.least()

@@ -66,7 +66,8 @@ def enable(
         layers: Layers of the model to recompute, each as one segment, in place of a plan: one, or a list, of
             objects, names (every layer with that name), paths, patterns (`"encoder_*"`, for names; with a slash for
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores
-            its inputs; where one is inside another, the outer one counts.
+            its inputs; where one is inside another, the outer one counts. With a `budget`, the layers to choose
+            among: as few of them are recomputed as the budget allows.
         wrap: `tf.recompute_grad`, to let it replay each segment, for
             comparison. Default: tfgc's replay.
         compile_segments: Whether eager calls run each segment as a
@@ -127,12 +128,13 @@ def enable(
     if on_oom is not None and (layers is not None or wrap is not None):
         raise OptionError(f"on_oom={on_oom!r} makes another plan for tfgc's replay: leave out layers= and wrap=")
     options = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
-    if plan is not None or layers is not None:
-        if layers is not None and (plan is not None or strategy is not None or budget is not None or strategy_options):
-            raise OptionError("layers= names what to recompute: leave plan, strategy, its options and budget out")
+    if layers is not None and (plan is not None or strategy is not None or strategy_options):
+        raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
+    if plan is not None or (layers is not None and budget is None):
         switch(model, plan, layers, **options)
     else:
-        _plan_later(model, Request(strategy, budget, strategy_options), bool(verbose), options)
+        among = None if layers is None else tuple(layer_calls.choose(model, layers))
+        _plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
     fit_guard.install(model, on_oom)
     stale_traces.renew(model, "tfgc.enable", changed)
@@ -143,7 +145,7 @@ def _plan_later(model: keras.Model, request: Request, verbose: bool, options: di
     """Let a model plan when it first trains; raise now what would be wrong then, too."""
     if request.budget is not None:
         budgets.check_budget(request.budget)
-    if by_calls.applies_to(model):
+    if by_calls.applies_to(model) or request.layers is not None:
         by_calls.refuse(request.strategy, None, False, None, request.options)
         layer_calls.restore_calls(model)
         first_step = FirstStep(model, request, verbose, options)
