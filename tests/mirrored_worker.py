@@ -70,6 +70,27 @@ def branching():
     return keras.Model(inputs, layers.Dense(5)(layers.Flatten()(layers.Add()(sides))))
 
 
+class Called(keras.Model):
+    """Has no graph: planned by its calls. Its block keeps much more than it reads."""
+
+    def __init__(self):
+        super().__init__()
+        layers = keras.layers
+        wide = [layers.Conv2D(64, 3, padding="same", activation="gelu"), layers.Conv2D(3, 3, padding="same")]
+        self.wide, self.drop, self.head = keras.Sequential(wide), layers.Dropout(0.3), layers.Dense(5)
+        self.flat, self.blocks = layers.Flatten(), [layers.Conv2D(3, 1, activation="tanh") for _ in range(2)]
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = x + block(x) + self.drop(self.wide(x, training=training), training=training)
+        return self.head(self.flat(x))
+
+
+def at_first(model):
+    """Plan when the first replica calls the model."""
+    tfgc.enable(model, verbose=0, **({} if isinstance(model, Called) else {"strategy": "uniform", "segments": 3}))
+
+
 def plan(model):
     return tfgc.plan(model, strategy="uniform", segments=3)
 
@@ -115,6 +136,8 @@ CASES = {
     "graph, layers": (branching, "float32", "graph", "graph", chosen),
     "graph, recompute": (network, "float32", "graph", "graph", recomputed),
     "fit": (network, "float32", "fit", "fit", enabled),
+    "fit, planned at the first call": (network, "float32", "fit", "fit", at_first),
+    "fit, planned by calls": (Called, "float32", "fit", "fit", at_first),
     "fit, run_eagerly": (network, "float32", "fit", "fit eagerly", enabled),
     "train_step": (network, "float32", "graph", "train_step", None),
     "train_step, run_eagerly": (network, "float32", "graph", "train_step eagerly", None),
@@ -134,6 +157,8 @@ def train(strategy, build, loop, change=None):
 
     model = fresh(in_scope)
     with strategy.scope():
+        if not model.built:
+            model(x[:1])
         before = _values(strategy, model.trainable_variables)
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
         if keras.config.dtype_policy().name == "mixed_float16":

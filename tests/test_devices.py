@@ -22,7 +22,10 @@ def run(*command):
 
 
 pytestmark = pytest.mark.gate
-FAST = ("compiled, plain variable", "graph", "graph, layers", "fit", "synchronized", "naive")
+FAST = (
+    "compiled, plain variable", "graph", "graph, layers", "fit", "fit, planned at the first call",
+    "fit, planned by calls", "synchronized", "naive",
+)  # fmt: skip
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
     with graph.as_default(), inner_functions.inlined(), seen:
         made, batch = step()
     recorder.root.last = len(graph.get_operations())
-    handles = {id(handle) for handle in map(_handle, _variables(model)) if handle is not None}
+    handles = {id(handle) for variable in _variables(model) for handle in _handles(variable)}
     return Trace(
         graph=graph,
         root=recorder.root,
@@ -111,6 +111,7 @@ def _variables(model: keras.Model) -> Iterator[Any]:
         yield from layer.metrics_variables
 
 
-def _handle(variable: Any) -> Any:
+def _handles(variable: Any) -> list[Any]:
+    """What a trace captures of a variable: one handle for each replica."""
     stored = None if variable is None else private_api.storage(variable)
-    return None if stored is None else stored.handle
+    return [part.handle for part in private_api.replicas(stored)]

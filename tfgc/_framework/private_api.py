@@ -125,6 +125,12 @@ def storage(variable: keras.Variable) -> Any:
     return attribute(variable, "_value")
 
 
+def replicas(storage: Any) -> list[Any]:
+    """The variables under one of a strategy, or the variable itself; none for None."""
+    parts = getattr(storage, "values", None)
+    return [part for part in (parts if isinstance(parts, tuple) else (storage,)) if part is not None]
+
+
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
     """Read Keras variables as they are stored, whatever the autocast scope."""
     with AutocastScope(None):

@@ -56,8 +56,8 @@ def _is_captured(model: keras.Model) -> bool:
     """
     with tf.init_scope():
         fresh = tf.Variable(0.0)  # pyright: ignore[reportArgumentType]
-        alone = max(map(_references, _replicas(fresh)))  # replicas, in the scope of a strategy
-    parts = [part for variable in model.variables for part in _replicas(private_api.storage(variable))]
+        alone = max(map(_references, private_api.replicas(fresh)))  # replicas, in the scope of a strategy
+    parts = [part for variable in model.variables for part in private_api.replicas(private_api.storage(variable))]
     return not parts or any(_references(part) > alone for part in parts)
 
 
@@ -102,13 +102,7 @@ def _holds(trace: Any, handles: set[int]) -> bool:
 
 def _handles(variable: keras.Variable) -> list[Any]:
     """What traces capture of a variable: one handle for each replica."""
-    return [part.handle for part in _replicas(private_api.storage(variable))]
-
-
-def _replicas(storage: Any) -> list[Any]:
-    """The variables under one of a strategy, or the variable itself."""
-    parts = getattr(storage, "values", None)
-    return [part for part in (parts if isinstance(parts, tuple) else (storage,)) if part is not None]
+    return [part.handle for part in private_api.replicas(private_api.storage(variable))]
 
 
 def _is_ours(function: Callable) -> bool:
