@@ -310,7 +310,6 @@ def test_an_impossible_budget_names_the_least_and_the_call_that_sets_it():
 def test_functional_parts_run_by_segments_of_their_own():
     def record(plan_it):
         model = fresh(Pair)
-        model.compile()
         if plan_it:
             plan = tfgc.plan(model, example=X)
             assert "first" in plan.parts
@@ -320,6 +319,7 @@ def test_functional_parts_run_by_segments_of_their_own():
             assert tfgc.estimate(model, plan=plan, example=X).overhead == pytest.approx(plan.outlook.overhead)
             assert plan.outlook.cut_off > 0.2
             tfgc.enable(model, plan)
+        model.compile()
         history = [model.train_on_batch(X, return_dict=True) for _ in range(3)]
         assert not plan_it or tfgc.disable(model) is model
         return history, [np.array(v) for v in model.variables]

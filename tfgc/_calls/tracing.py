@@ -1,8 +1,8 @@
 """Trace a training step of any Keras model symbolically, and note which calls made which operations.
 
-The step is the model's own `train_step` where it is compiled and the batch has what that takes, else one call of the
-model and its gradients. Nothing is run and no batch is allocated. Layers not built yet are built by this, as by their
-first call. Losses, Keras's state and Python's random streams are afterwards as they were.
+The step is the model's own `train_step`, or Keras's where the model is compiled and the batch has targets, else one
+call of the model and its gradients. Nothing is run and no batch is allocated. Layers not built yet are built by this,
+as by their first call. Losses, Keras's state and Python's random streams are afterwards as they were.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
         specs = tf.nest.map_structure(_spec, example)
         x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
         own_step = type(model).train_step is not keras.Model.train_step
-        if model.compiled and (own_step or y is not None):
+        if own_step or (model.compiled and y is not None):
             ways.append(functools.partial(_step, model, specs))
         ways.append(functools.partial(_call, model, (x,), {}))
     errors: list[Exception] = []
