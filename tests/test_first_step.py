@@ -121,7 +121,7 @@ def test_a_budget_takes_the_fastest_plan_that_fits():
     some = (least.predicted_bytes + least.plain_bytes) // 2
     tfgc.enable(model, budget=some, verbose=0).fit(X, Y, batch_size=8, verbose=0)
     (between,) = tfgc.status(model).plans
-    assert least.predicted_bytes < between.predicted_bytes <= some
+    assert least.predicted_bytes < 0.8 * some < between.predicted_bytes <= some  # no more than one block too few
     assert 0 < between.overhead < least.overhead
     model = tfgc.enable(made(), budget=least.predicted_bytes // 2)
     with pytest.raises(tfgc.InfeasibleBudgetError, match=r"the least budget that works is .* set by node '.*block"):

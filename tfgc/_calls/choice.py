@@ -3,8 +3,8 @@
 The sets on a tree are too many to try. A first round makes plausible ones: the layers of one class at one depth; and
 for a series of limits the tree is gone through from left to right with the bytes held so far, where a call is
 recomputed as a whole if what it needs fits under the limit, else gone into. A second round improves the best of these
-by one change at a time: leave a layer out, put what is inside of it or around it in its place, add one. A test compares
-what is found with the best of all sets on small trees.
+by one change at a time: leave a layer out, put what is inside of it or around it in its place, add one. A third round
+keeps one layer more at a time. A test compares what is found with the best of all sets on small trees.
 
 Every set that was judged is kept: the front of those is what budgets buy from, so that a larger budget never gives
 a slower plan.
@@ -56,6 +56,7 @@ class Search:
             self.judge(choice)
         for price in _PRICES:
             self._improve(price)
+        self._thin_out()
 
     def judge(self, options: Iterable[Option]) -> Judged:
         """What a choice needs, worked out once."""
@@ -122,6 +123,14 @@ class Search:
                 if self._cost(judged, price) < self._cost(best, price):
                     best, moved = judged, True
                     break
+
+    def _thin_out(self) -> None:
+        """Keep one layer more at a time, from the least peak to the plain step: what budgets in between buy."""
+        choice, self._left = self.least().choice, _EFFORT
+        while choice and self._left > 0:
+            fewer = [self.judge(choice - {option}) for option in choice]
+            best = min(fewer, key=lambda judged: (judged.outcome.peak_bytes, judged.outcome.work))
+            choice = best.choice
 
     def _changed(self, choice: Choice) -> Iterator[Iterable[Option]]:
         chosen = sorted(choice, key=lambda option: option.calls[0].first)
