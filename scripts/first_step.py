@@ -8,11 +8,15 @@ tracing costs the same at any size, and the ratio is nearest to that of tracing 
     python scripts/first_step.py               # all networks, three processes a case
     python scripts/first_step.py --quick       # one small network, one process a case
     python scripts/first_step.py vit mirnet    # these networks
+    python scripts/first_step.py --table       # print the saved results
+
+Results are saved in scripts/results/first_step.json, those of --quick are not.
 """
 
 import argparse
 import json
 import os
+import pathlib
 import resource
 import statistics
 import subprocess
@@ -23,6 +27,7 @@ NETWORKS = ("resnet50", "densenet121", "vit", "mirnet")
 SMALL = ("small_vit",)
 MODES = ("fit", "eager")
 BATCH = 2
+RESULTS = pathlib.Path(__file__).parent / "results" / "first_step.json"
 
 
 def main():
@@ -31,6 +36,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one small network, one process a case")
     parser.add_argument("--repeats", type=int, default=3, help="processes a case (default: 3)")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="default: both")
+    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
@@ -42,13 +48,22 @@ def main():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
     print("| network | mode | plain | tfgc | ratio | planning apart | ratio with planning |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if arguments.table:
+        for name, figures in saved.items():
+            print(row(name, figures))
+        return
     for network in SMALL if arguments.quick else arguments.networks or NETWORKS:
         for mode in arguments.modes:
-            print(row(network, mode, 1 if arguments.quick else arguments.repeats), flush=True)
+            figures = medians(network, mode, 1 if arguments.quick else arguments.repeats)
+            print(row(f"{network} | {mode}", figures), flush=True)
+            saved[f"{network} | {mode}"] = figures
+            if not arguments.quick:
+                RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
 
 
-def row(network, mode, repeats):
-    """Measure both sides in turn; return a row of the table."""
+def medians(network, mode, repeats):
+    """Measure both sides in turn; return the seconds of the plain step, of tfgc's, and of planning."""
     found = {"plain": [], "tfgc": []}
     for _ in range(repeats):
         for side, cases in found.items():
@@ -56,8 +71,13 @@ def row(network, mode, repeats):
             run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             cases.append(json.loads(run.stdout.splitlines()[-1]))
     (_, plain), (planning, first) = (map(statistics.median, zip(*cases)) for cases in found.values())
+    return plain, first, planning
+
+
+def row(name, figures):
+    plain, first, planning = figures
     return (
-        f"| {network} | {mode} | {plain:.1f} s | {first:.1f} s | {first / plain:.2f} | {planning:.1f} s "
+        f"| {name} | {plain:.1f} s | {first:.1f} s | {first / plain:.2f} | {planning:.1f} s "
         f"| {(first + planning) / plain:.2f} |"
     )
 

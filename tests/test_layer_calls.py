@@ -337,7 +337,7 @@ def test_layers_exclude_a_plan():
     with pytest.raises(tfgc.OptionError, match="leave plan"):
         tfgc.enable(model, layers=["layer_0"], strategy="sqrt")
     with pytest.raises(tfgc.UnsupportedModelError, match=r"tfgc.enable\(model, layers="):
-        tfgc.enable(fresh(built(Subclassed, X)))
+        tfgc.plan(fresh(built(Subclassed, X)))
 
 
 def test_a_cell_with_dropout_is_refused_and_its_rnn_is_not():

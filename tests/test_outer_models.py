@@ -413,7 +413,7 @@ def test_the_error_names_functional_parts():
         "tfgc.enable(model.wrapper.inner), tfgc.enable(model.timed.layer)"
     )
     model = Many()
-    for call in (tfgc.enable, tfgc.plan, lambda m: tfgc.split(m, 2), lambda m: tfgc.train_step(m, "mse", "sgd")):
+    for call in (tfgc.plan, lambda m: tfgc.split(m, 2), lambda m: tfgc.train_step(m, "mse", "sgd")):
         with pytest.raises(tfgc.UnsupportedModelError) as caught:
             call(model)
         text = (
@@ -432,12 +432,12 @@ def test_the_error_counts_what_it_does_not_name():
     model = InList(net())
     model.nets.extend(net(f"net_{i}") for i in range(9))
     with pytest.raises(tfgc.UnsupportedModelError, match=r"enable\(model.nets\[8\]\), and 2 more$"):
-        tfgc.enable(model)
+        tfgc.split(model, 2)
 
 
 def test_the_error_advises_layers_where_there_are_no_functional_parts():
     with pytest.raises(tfgc.UnsupportedModelError) as caught:
-        tfgc.enable(Empty(name="empty"))
+        tfgc.split(Empty(name="empty"), 2)
     assert str(caught.value) == (
         "'empty' is a subclassed model (Empty), whose inside tfgc cannot read. It plans keras.Sequential and "
         "functional models; for others choose the large layers: tfgc.enable(model, layers=[...])"

@@ -85,7 +85,8 @@ def test_the_last_line_compares_with_the_plan(capsys):
 
 
 def test_a_plan_without_a_batch_predicts_nothing():
-    model = tfgc.enable(mlp(), strategy="uniform")
+    model = mlp()
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform"))
     callback, _ = fitted(model)
     assert callback.predicted_bytes is None
     assert callback.step_bytes > 0

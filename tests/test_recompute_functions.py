@@ -495,8 +495,9 @@ def test_only_the_culprit_segment_is_kept_and_named(known_when_planned):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), Raw(name="raw"), keras.layers.Dense(4),
                               keras.layers.Dense(2)])  # fmt: skip
     if known_when_planned:
+        tfgc.enable(model, strategy="uniform", compile_segments=False)
         with pytest.warns(NotReplayableWarning, match="raw") as caught:
-            tfgc.enable(model, strategy="uniform", compile_segments=False)
+            model(X, training=True)
         model(X, training=True)
     else:
         tfgc.enable(model, tfgc.strategies.apply("uniform", keras_graph.read(model)), compile_segments=False)

@@ -280,7 +280,14 @@ def train_step(model):
     return tfgc.train_step(model, "mse", "sgd")
 
 
-@pytest.mark.parametrize("use", [tfgc.plan, tfgc.enable, train_step])
+def traced_open(model):
+    """Enable it, and let it see a batch of open sizes."""
+    tokens = tfgc.enable(model).inputs[0]
+    step = tf.function(lambda x: model(x, training=True))
+    step.get_concrete_function(tf.TensorSpec((None, *tokens.shape[1:]), tokens.dtype))
+
+
+@pytest.mark.parametrize("use", [tfgc.plan, traced_open, train_step])
 def test_where_sizes_are_open_all_is_kept_with_a_warning(use):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

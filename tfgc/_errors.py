@@ -1,7 +1,6 @@
 """Every error and warning that tfgc raises on purpose.
 
-A message quotes what the user wrote, says what is wrong with it, and what to do
-instead. Only `tfgc.__main__` turns errors into exit codes.
+A message quotes what the user wrote, says what is wrong with it, and what to do instead.
 """
 
 import contextlib
@@ -54,8 +53,7 @@ class InfeasibleBudgetError(TfgcError):
         1000 True dense
     """
 
-    # No __init__, as in the base class: `args` holds the arguments, or the message alone of an error raised again.
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # `args` holds these, or the message alone of an error that was raised again.
 
         def __init__(
             self, budget: int, least: int, node: str, also: str = "", instead: str = "a smaller batch or input", /
@@ -64,8 +62,7 @@ class InfeasibleBudgetError(TfgcError):
     def __str__(self) -> str:
         if len(self.args) == 1:
             return str(self.args[0])
-        budget, least, node, *words = self.args
-        also, instead = (*words, *("", "a smaller batch or input")[len(words) :])
+        budget, least, node, also, instead = (*self.args, *("", "a smaller batch or input")[len(self.args) - 3 :])
         return (
             f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
             f"{node!r}. Use {instead}, or that budget"
@@ -89,9 +86,9 @@ class InfeasibleBudgetError(TfgcError):
     def _figures(self) -> tuple[int, int, str]:
         if len(self.args) != 1:
             return self.args[:3]
-        found = re.search(r"fits in ([\d,]+) bytes.*?works is ([\d,]+) bytes, set by node '([^']*)'", str(self))
-        assert found is not None, self.args
-        return int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3]
+        words = str(self).replace(",", "")
+        found = re.findall(r"fits in (\d+) bytes.*?works is (\d+) bytes set by node '([^']*)'", words)[0]
+        return int(found[0]), int(found[1]), found[2]
 
 
 class ReplayMismatchError(TfgcError):
@@ -120,10 +117,9 @@ _collecting = threading.local()
 @contextlib.contextmanager
 def collected_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
     """Collect what `warn` is given in this thread, as its arguments, to be warned of where the user called."""
-    collected: list[tuple[str, type[Warning]]] = []
-    before, _collecting.into = getattr(_collecting, "into", None), collected
+    before, _collecting.into = getattr(_collecting, "into", None), []
     try:
-        yield collected
+        yield _collecting.into
     finally:
         _collecting.into = before
 

@@ -34,11 +34,9 @@ def plan(
     """Choose what to keep and what to recompute when `model` trains.
 
     Args:
-        model: Any `keras.Model`. A `keras.Sequential` or functional one is cut into segments. Any other, such as
-            a subclassed one, is planned by the calls of its layers, which takes an `example`; with a budget or
-            without, and by no other strategy.
-        batch_size: Samples in a training batch. Needed where bytes are compared: for a
-            budget, and for times. Without it bytes are those of one sample.
+        model: Any `keras.Model`. A Sequential or functional one is cut into segments. Any other is planned by the
+            calls of its layers, which takes an `example` and no strategy.
+        batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
         strategy: A name from `tfgc.strategies.available()`, or a function
             `plan(graph, **options) -> Plan`. Default: `budget` if there is a
             budget, else `optimal`, the least peak at one replay; where sizes are not known `keep_all`, with
@@ -46,24 +44,20 @@ def plan(
         budget: Bytes that the whole step may use on the device: weights, their
             gradients, optimizer slots and activations, in the chunks that TensorFlow's allocator
             hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
-            "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now, and what the model's
-            variables hold already. Free is on a GPU the limit of TensorFlow's allocator less what it
-            has handed out, on a CPU what the machine has available or what is left of the container's
-            limit, whichever is less.
+            "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now on the first GPU, or else in
+            the machine or container, and what the model's variables hold already.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a tuple of inputs and targets) that
             answers both of the above: arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s. With targets, a
             model that is compiled is planned for its own `train_step`.
-        measure: Time each distinct node on this device, and count seconds in place of
-            flops. Timings are kept in the user's cache folder.
+        measure: Time each distinct node on this device, and count seconds, not flops; timings are cached.
         optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
             one that the model is compiled with, else two slots for each weight, as Adam has.
         loss: What `model.compile` takes for one loss; what it needs counts in a budget, which
             matters where outputs are large (pixels, tokens). Default: the one that the model is
             compiled with, else the outputs and their gradients alone.
-        **options: Options of the strategy, such as `segments=8` (uniform,
-            sqrt) or `keep=["conv2"]` (manual).
+        **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
 
     Returns:
         A `tfgc.Plan`: data to print, save, and give to `tfgc.enable`.

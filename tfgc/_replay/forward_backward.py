@@ -10,16 +10,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
 from tfgc._framework import backward_order, graph_building, private_api, shared_constants
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
-
-if TYPE_CHECKING:
-    from tfgc._replay.copied_traces import CopiedRecomputation
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
@@ -124,6 +121,25 @@ class Recomputation:
                 )
 
 
+class RunsTwice(Protocol):
+    """What a call is made of that runs again in its backward pass; `Recomputation` says more."""
+
+    effects: Any
+    name: str
+    surroundings: Any
+
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run: ...
+
+    def backward(
+        self,
+        inputs: list[tf.Tensor],
+        sources: list[int],
+        first: functional.Run,
+        upstream: Sequence[tf.Tensor],
+        draws: list[tf.Tensor],
+    ) -> tuple[list[Any], list[tf.Tensor]]: ...
+
+
 class TracedReplay:
     """A recomputation that first runs op by op, and again in a `tf.function`.
 
@@ -133,7 +149,7 @@ class TracedReplay:
 
     records_nothing = False
 
-    def __init__(self, recomputation: "Recomputation | CopiedRecomputation") -> None:
+    def __init__(self, recomputation: RunsTwice) -> None:
         self.effects, self.name = recomputation.effects, recomputation.name
         self.surroundings = recomputation.surroundings
         self._recomputation = recomputation
@@ -167,7 +183,7 @@ class CompiledRecomputation(TracedReplay):
 
     records_nothing = True
 
-    def __init__(self, recomputation: "Recomputation | CopiedRecomputation") -> None:
+    def __init__(self, recomputation: RunsTwice) -> None:
         super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
         self._layouts: dict[Any, tuple[functional.Run, Any]] = {}

@@ -67,11 +67,7 @@ class _Step:
 
 
 class Program:
-    """The graph of a model together with what runs its nodes.
-
-    Args:
-        model, batch_size, input_shapes: As for `read`.
-        seen: Whether these sizes are those of a call, and stand above what the model declares.
+    """The graph of a model together with what runs its nodes; sizes `seen` in a call stand above declared ones.
 
     Attributes:
         graph: The `Graph`.

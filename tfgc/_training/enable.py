@@ -5,19 +5,16 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
-from tfgc._planning import budgets, by_calls
 from tfgc._planning.budgets import Budget
 from tfgc._planning.first_batch import Request
 from tfgc._planning.planner import Strategy
 from tfgc._tracing import keras_graph
 from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
-from tfgc._training.first_call import FirstCall
-from tfgc._training.first_step import FirstStep
 from tfgc._training.layer_selectors import Selector
+from tfgc._training.plan_later import check_trainable, plan_later
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 
@@ -134,37 +131,11 @@ def enable(
         switch(model, plan, layers, **options)
     else:
         among = None if layers is None else tuple(layer_calls.choose(model, layers))
-        _plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
+        plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
     fit_guard.install(model, on_oom)
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
-
-
-def _plan_later(model: keras.Model, request: Request, verbose: bool, options: dict[str, Any]) -> None:
-    """Let a model plan when it first trains; raise now what would be wrong then, too."""
-    if request.budget is not None:
-        budgets.check_budget(request.budget)
-    if by_calls.applies_to(model) or request.layers is not None:
-        by_calls.refuse(request.strategy, None, False, None, request.options)
-        layer_calls.restore_calls(model)
-        first_step = FirstStep(model, request, verbose, options)
-        model.call, model.train_step = first_step.call, first_step.train_step
-        return
-    if not keras_models.runs_graph(model) or model.built:
-        _check_trainable(model)
-    chosen = request.strategy or ("optimal" if request.budget is None else "budget")
-    strategies.check_options(chosen, request.options, request.budget)
-    layer_calls.restore_calls(model)
-    model.call = FirstCall(model, request, verbose, options).call
-
-
-def _check_trainable(model: keras.Model) -> None:
-    keras_graph.functional_of(model)
-    if not model.weights:
-        raise UnsupportedModelError(
-            f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
-        )
 
 
 def switch(
@@ -182,7 +153,7 @@ def switch(
         layer_calls.restore_own(model)
     else:
         assert plan is not None
-        _check_trainable(model)
+        check_trainable(model)
         runner = Runner(model, plan, **options)
         layer_calls.restore_calls(model)
         model.call = runner.call

@@ -8,12 +8,12 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, PlanMismatchError, TfgcError, UnsupportedModelError
-from tfgc._framework import layer_settings
+from tfgc._errors import OptionError, TfgcError
 from tfgc._planning import planner
 from tfgc._replay import call_checks
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.following_step import FollowingStep
 from tfgc._training.segment_runner import Runner
 
 
@@ -128,85 +128,13 @@ def train_step(
     whole = step if atomic is None else atomic.around(step)
     compiled = functools.partial(tf.function, whole, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = _FollowingStep(whole, trainer, runner, None if run_eagerly else compiled, atomic)
+        following = FollowingStep(whole, trainer, runner, None if run_eagerly else compiled, atomic)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
         made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
     made.optimizer = used
     made.reset_metrics = trainer.reset_metrics
     return made
-
-
-class _FollowingStep:
-    """A step that is traced again when settings of the model change, and raises when its layers have changed.
-
-    Args:
-        step: The step, in Python.
-        trainer: What it trains.
-        runner: What runs the model.
-        compiled: Makes a `tf.function` of the step; None to run it in Python.
-        atomic: What takes a step back that runs out of memory; None if it is not to be run again.
-    """
-
-    def __init__(
-        self,
-        step: Callable,
-        trainer: "Trainer",
-        runner: Runner,
-        compiled: Callable[[], Callable] | None,
-        atomic: AtomicStep | None,
-    ) -> None:
-        self._step, self._trainer, self._runner, self._compiled = step, trainer, runner, compiled
-        self._atomic = atomic
-        self._settings = layer_settings.Settings([trainer.model])
-        self._functions: dict[tuple, Callable] = {}
-
-    def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
-        """Train on one batch; return its loss, and the metrics so far."""
-        name = self._trainer.model.name
-        if not self._runner.is_current:
-            raise PlanMismatchError(
-                f"{name!r} has changed since tfgc.train_step was called: it has layers that "
-                "the step and its optimizer do not know. Make a new step for it"
-            )
-        if not tf.executing_eagerly():
-            if self._atomic is not None:
-                raise UnsupportedModelError(
-                    f"on_oom='replan': the training step of {name!r} is being traced by a tf.function around it, and "
-                    "cannot be taken back there. Call the step directly, or leave on_oom out"
-                )
-            return self._once(x, y, sample_weight)
-        return out_of_memory.run(
-            f"the training step of {name!r}",
-            lambda: self._once(x, y, sample_weight),
-            lambda: self._planned(x),
-            self._atomic,
-            self._replace,
-        )
-
-    def _once(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
-        if self._compiled is None:
-            return self._step(x, y, sample_weight)
-        key = self._settings()
-        if key in self._functions:
-            return self._functions[key](x, y, sample_weight)
-        function = self._compiled()
-        with self._settings.watched():
-            if self._atomic is not None:
-                function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.
-                self._atomic.begin()
-            logs = function(x, y, sample_weight)
-        self._functions[self._settings()] = function
-        return logs
-
-    def _planned(self, x: Any) -> out_of_memory.StepByPlan:
-        trainer: Any = self._trainer
-        mode = "compiled" if self._compiled is None else "graph"
-        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
-
-    def _replace(self, plan: Plan) -> None:
-        self._runner.use(plan)
-        self._functions.clear()
 
 
 class Trainer(keras.Model):

@@ -1,0 +1,85 @@
+"""A training step that follows changes of its model, and that may run out of memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._core.plan import Plan
+from tfgc._errors import PlanMismatchError, UnsupportedModelError
+from tfgc._framework import layer_settings
+from tfgc._training import out_of_memory
+from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.segment_runner import Runner
+
+
+class FollowingStep:
+    """A step that is traced again when settings of the model change, and raises when its layers have changed.
+
+    Args:
+        step: The step, in Python.
+        trainer: What it trains.
+        runner: What runs the model.
+        compiled: Makes a `tf.function` of the step; None to run it in Python.
+        atomic: What takes a step back that runs out of memory; None if it is not to be run again.
+    """
+
+    def __init__(
+        self,
+        step: Callable,
+        trainer: Any,
+        runner: Runner,
+        compiled: Callable[[], Callable] | None,
+        atomic: AtomicStep | None,
+    ) -> None:
+        self._step, self._trainer, self._runner, self._compiled = step, trainer, runner, compiled
+        self._atomic = atomic
+        self._settings = layer_settings.Settings([trainer.model])
+        self._functions: dict[tuple, Callable] = {}
+
+    def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+        """Train on one batch; return its loss, and the metrics so far."""
+        name = self._trainer.model.name
+        if not self._runner.is_current:
+            raise PlanMismatchError(
+                f"{name!r} has changed since tfgc.train_step was called: it has layers that "
+                "the step and its optimizer do not know. Make a new step for it"
+            )
+        if not tf.executing_eagerly():
+            if self._atomic is not None:
+                raise UnsupportedModelError(
+                    f"on_oom='replan': the training step of {name!r} is being traced by a tf.function around it, and "
+                    "cannot be taken back there. Call the step directly, or leave on_oom out"
+                )
+            return self._once(x, y, sample_weight)
+        return out_of_memory.run(
+            f"the training step of {name!r}",
+            lambda: self._once(x, y, sample_weight),
+            lambda: self._planned(x),
+            self._atomic,
+            self._replace,
+        )
+
+    def _once(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
+        if self._compiled is None:
+            return self._step(x, y, sample_weight)
+        key = self._settings()
+        if key in self._functions:
+            return self._functions[key](x, y, sample_weight)
+        function = self._compiled()
+        with self._settings.watched():
+            if self._atomic is not None:
+                function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.
+                self._atomic.begin()
+            logs = function(x, y, sample_weight)
+        self._functions[self._settings()] = function
+        return logs
+
+    def _planned(self, x: Any) -> out_of_memory.StepByPlan:
+        trainer = self._trainer
+        mode = "compiled" if self._compiled is None else "graph"
+        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
+
+    def _replace(self, plan: Plan) -> None:
+        self._runner.use(plan)
+        self._functions.clear()
