@@ -336,6 +336,23 @@ def test_what_cannot_run_twice_is_named_and_kept():
     assert "dense" in {name for segment in plan.segments for name in segment.nodes}
 
 
+class WeightInLoop(keras.Model):
+    def build(self, shape):
+        self.w = self.add_weight(shape=(64, 64))
+
+    def call(self, x):
+        def step(i, x):
+            return i + 1, tf.tanh(x @ self.w)
+
+        return tf.while_loop(lambda i, x: i < 10, step, (0, x), maximum_iterations=10)[1]
+
+
+def test_a_weight_that_a_loop_reads_is_kept_once():
+    x = noise(2, 64)
+    step = reading.read(tracing.trace(fresh(WeightInLoop), x))
+    assert 0 < sum(step.sizes[buffer] for buffer in step.kept) < 64 * 64 * 4
+
+
 class Encoder(L.Layer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
