@@ -282,9 +282,8 @@ def train_step(model):
 
 def traced_open(model):
     """Enable it, and let it see a batch of open sizes."""
-    tokens = tfgc.enable(model).inputs[0]
-    step = tf.function(lambda x: model(x, training=True))
-    step.get_concrete_function(tf.TensorSpec((None, *tokens.shape[1:]), tokens.dtype))
+    specs = {t.name: tf.TensorSpec(t.shape, t.dtype) for t in tfgc.enable(model).inputs}
+    tf.function(lambda x: model(x, training=True)).get_concrete_function(specs)
 
 
 @pytest.mark.parametrize("use", [tfgc.plan, traced_open, train_step])

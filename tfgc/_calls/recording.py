@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls.tree import Call
-from tfgc._framework import graph_building, isolated_traces, keras_models, private_api
+from tfgc._framework import graph_building, isolated_traces, keras_models, private_api, replicas
 from tfgc._pure import inner_functions
 
 
@@ -114,4 +114,4 @@ def _variables(model: keras.Model) -> Iterator[Any]:
 def _handles(variable: Any) -> list[Any]:
     """What a trace captures of a variable: one handle for each replica."""
     stored = None if variable is None else private_api.storage(variable)
-    return [part.handle for part in private_api.replicas(stored)]
+    return [part.handle for part in replicas.copies(stored)]

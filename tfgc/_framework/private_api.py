@@ -125,12 +125,6 @@ def storage(variable: keras.Variable) -> Any:
     return attribute(variable, "_value")
 
 
-def replicas(storage: Any) -> list[Any]:
-    """The variables under one of a strategy, or the variable itself; none for None."""
-    parts = getattr(storage, "values", None)
-    return [part for part in (parts if isinstance(parts, tuple) else (storage,)) if part is not None]
-
-
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
     """Read Keras variables as they are stored, whatever the autocast scope."""
     with AutocastScope(None):
@@ -187,12 +181,6 @@ def is_recorded(tensors: Iterable[Any]) -> bool:
 def has_tangents(tensors: Iterable[Any]) -> bool:
     """Return True if a forward accumulator follows any of `tensors`."""
     return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
-
-
-def replica() -> int | None:
-    """Return the number of the replica that calls this in eager `Strategy.run`, None if no strategy does."""
-    here = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-    return None if here is None else int(here.replica_id_in_sync_group)
 
 
 def in_xla() -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import one_line
-from tfgc._framework import graph_copies, private_api, tensor_attributes
+from tfgc._framework import graph_copies, private_api, replicas, tensor_attributes
 from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
@@ -90,7 +90,7 @@ class Call:
         self._tensors: list[tf.Tensor] | None = None
         self._packing: Packing | None = None
         # A compiled recomputation holds the plain variables that it reads, of which each replica has its own.
-        replica = private_api.replica() if tf.executing_eagerly() else None
+        replica = replicas.replica() if tf.executing_eagerly() else None
         settings = () if function.cache_key is None else function.cache_key()
         self._around = (self.surroundings.key, compiled, replica, settings)
         self.set_key(by_shape)
