@@ -2,7 +2,7 @@
 
 import dataclasses
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -10,6 +10,15 @@ import tensorflow as tf
 
 from tfgc._training.current_plan import predicted_bytes
 from tfgc._units import format_bytes
+
+if TYPE_CHECKING:  # Keras's stands behind a decorator without types
+
+    class _Callback:
+        model: Any
+        params: Any
+
+else:
+    _Callback = keras.callbacks.Callback
 
 KEY = "peak_memory_mb"
 # Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
@@ -25,7 +34,7 @@ class _Reading:
     step: int
 
 
-class PeakMemory(keras.callbacks.Callback):
+class PeakMemory(_Callback):
     """A callback that shows the peak memory of training in the progress bar, `History`, `TensorBoard` and `CSVLogger`.
 
     At the end of each epoch it adds `peak_memory_mb` to `logs`: the most memory, in units of 10**6 bytes, that
