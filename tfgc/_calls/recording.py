@@ -101,7 +101,8 @@ def _tensors(structure: Any) -> list[tf.Tensor]:
 def _variables(model: keras.Model) -> Iterator[Any]:
     """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
     yield from model.variables
-    yield isolated_traces.global_seed()
+    seed = private_api.global_seed()
+    yield None if seed is None else seed.state
     for layer in keras_models.layers_inside(model):
         for value in vars(layer).values():
             if isinstance(value, keras.Variable):

@@ -138,9 +138,3 @@ def losses_put_back(model: keras.Model) -> Iterator[None]:
         for losses, old_losses, ids, old_ids in before:
             losses.extend(old_losses)
             ids.update(old_ids)
-
-
-def global_seed() -> keras.Variable | None:
-    """The state of Keras's global random generator, if there is one in this thread."""
-    generator = global_state.get_global_attribute("global_seed_generator")
-    return None if generator is None else generator.state

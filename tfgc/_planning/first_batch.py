@@ -88,7 +88,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         strategy = "budget"
     elif strategy is None and not graph.sizes_known:
         annotated.warn_of_open_sizes(graph)
-    judged = simulator_mode(mode)
+    judged = _simulator_mode(mode)
     if not counted:
         plan = planner.choose(
             graph, strategy or ("optimal" if graph.sizes_known else "keep_all"), None, request.options
@@ -142,11 +142,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     start = time.perf_counter()
     plans, fixed = CallPlans(model, example, request.layers), budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
-    if request.budget is None:
-        plan = plans.least()
-    else:
-        total = budgets.budget_bytes(request.budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(model))
-        plan = plans.fitting(total, fixed)
+    plan = by_calls.chosen(plans, model, request.budget, fixed)
     step, unchanged = plans.estimate(plan, fixed), None
     if request.budget is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
         unchanged = _why_little(plan, plain)
@@ -156,7 +152,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     )  # fmt: skip
 
 
-def simulator_mode(mode: str) -> str:
+def _simulator_mode(mode: str) -> str:
     """The mode that the simulator judges a mode by: it knows no XLA, and nothing that runs op by op."""
     return "compiled" if mode == "compiled" else "graph"
 

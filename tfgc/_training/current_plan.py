@@ -14,7 +14,7 @@ from tfgc._training.segment_runner import Runner
 
 def runner_of(model: keras.Model) -> Runner | None:
     """What runs the segments of an enabled model, in the call that came last if it has several plans; else None."""
-    own = _stand_in(model)
+    own = stand_in(model)
     if isinstance(own, FirstCall):
         return own.latest_runner
     return own if isinstance(own, Runner) else None
@@ -22,7 +22,7 @@ def runner_of(model: keras.Model) -> Runner | None:
 
 def predicted_bytes(model: keras.Model) -> int | None:
     """What the plan of an enabled model predicts for a step; None without a plan, or if it does not know the sizes."""
-    own = _stand_in(model)
+    own = stand_in(model)
     made = own.planned if isinstance(own, FirstStep) else own.latest if isinstance(own, FirstCall) else None
     if made is not None:
         return made.predicted_bytes
@@ -32,5 +32,6 @@ def predicted_bytes(model: keras.Model) -> int | None:
     return None
 
 
-def _stand_in(model: keras.Model) -> Any:
+def stand_in(model: keras.Layer) -> Any:
+    """The object whose method tfgc put in place of the `call` of a model or layer; None if there is none."""
     return getattr(vars(model).get("call"), "__self__", None)

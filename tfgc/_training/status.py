@@ -11,6 +11,7 @@ from tfgc._framework import keras_models
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report
+from tfgc._training.current_plan import stand_in
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.peak_memory import measured_bytes
@@ -114,12 +115,12 @@ def status(model: keras.Model) -> Status:
         raise UnsupportedModelError(f"{model!r} is not a keras.Model")
     found: list[PlanStatus] = []
     enabled = [part for part in keras_models.layers_inside(model) if keras_graph.is_patched_call(part)]
-    own = getattr(vars(model).get("call"), "__self__", None)
+    own = stand_in(model)
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
         return Status(model.name, True, () if own.planned is None else (_made(own.planned),), measured_bytes(model))
     for part in enabled:
         path = "" if part is model else part.path or part.name
-        found += _of(getattr(vars(part)["call"], "__self__", None), path)
+        found += _of(stand_in(part), path)
     return Status(model.name, bool(enabled), tuple(found), measured_bytes(model))
 
 
