@@ -43,16 +43,14 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
 
 def plan(model: keras.Model, batch_size: int | None, example: Any, budget: Budget | None, optimizer: Any) -> Plan:
     """The plan of least peak, or the one that a budget buys."""
-    return chosen(_plans(model, batch_size, example), model, budget, budgets.fixed_bytes(model, optimizer))
-
-
-def chosen(plans: CallPlans, model: keras.Model, budget: Budget | None, fixed: int) -> Plan:
-    """Of the plans of `model`, the one of least peak, or of least work within a budget of the whole step.
-
-    `fixed` are the bytes of weights and optimizer slots.
-    """
+    plans = _plans(model, batch_size, example)
     if budget is None:
         return plans.least()
+    return fitting(plans, model, budget, budgets.fixed_bytes(model, optimizer))
+
+
+def fitting(plans: CallPlans, model: keras.Model, budget: Budget, fixed: int) -> Plan:
+    """Of the plans of `model`, that of least work within a budget of the whole step, `fixed` bytes of which stay."""
     total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(model))
     return plans.fitting(total, fixed)
 

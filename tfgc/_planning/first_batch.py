@@ -142,7 +142,8 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     start = time.perf_counter()
     plans, fixed = CallPlans(model, example, request.layers), budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
-    plan = by_calls.chosen(plans, model, request.budget, fixed)
+    budget = request.budget
+    plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
     step, unchanged = plans.estimate(plan, fixed), None
     if request.budget is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
         unchanged = _why_little(plan, plain)
