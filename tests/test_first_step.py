@@ -198,3 +198,18 @@ def test_verify_proves_the_plan_of_least_memory():
     model = made()
     model(X[:1])
     assert tfgc.verify(model, None, (X, Y), modes="graph", steps=2)
+
+
+def test_models_that_are_not_built_are_planned_whatever_was_built_before():
+    """Keras notes variables to initialize for each thread; the planning thread must not add to the caller's list."""
+    found = []
+    for enabled in (False, True, True):
+        model = Net()
+        model.compile("sgd", "mse")
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        model.fit(X, Y, batch_size=16, verbose=0)
+        found += [(plan.predicted_bytes, plan.plan) for plan in tfgc.status(model).plans]
+    assert len(found) == 2
+    assert found[0][0] == found[1][0]
+    assert all(any(segment.mode == "recompute" for segment in plan.segments) for _, plan in found)

@@ -26,10 +26,14 @@ except ImportError as error:
 
 Result = TypeVar("Result")
 
-# Of the calls that surround the trace, which are none of its own.
+# Of the calls that surround the trace, which are none of its own. Variables to be initialized are in a list of each
+# thread: those in a list that two threads share would be initialized twice.
 _SURROUNDINGS = frozenset(
-    ["current_call_ctx", "autocast_scope", "name_scope_stack", "stateless_scope", "symbolic_scope", "remat_scope_stack"]
-)
+    [
+        "current_call_ctx", "autocast_scope", "name_scope_stack", "stateless_scope", "symbolic_scope",
+        "remat_scope_stack", "uninitialized_variables",
+    ]
+)  # fmt: skip
 # The methods that are replaced belong to classes, so one trace at a time replaces them.
 _hooked = threading.Lock()
 
