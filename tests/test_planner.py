@@ -1,5 +1,6 @@
 """From a model to plans: budgets, open sizes, optimizers, timings, and the errors of mistakes."""
 
+import dataclasses
 import itertools
 import json
 
@@ -371,3 +372,15 @@ class TestMeasured:
         assert plan.outlook.overhead > 0
         assert tfgc.estimate(model, 4, plan).needed_bytes <= 0.8 * tfgc.estimate(model, 4).needed_bytes
         assert tf.config.functions_run_eagerly() is False
+
+
+def test_optimal_keeps_last_segments_that_raise_no_peak():
+    """What the end of the forward pass stores, the backward pass reads at once."""
+    model = tfgc.zoo.build("sample_cnn", 32)
+    plan = tfgc.plan(model, batch_size=4)
+    again = dataclasses.replace(plan.segments[-1], mode="recompute")
+    recomputed = dataclasses.replace(plan, segments=(*plan.segments[:-1], again))
+    kept, run_again = (tfgc.estimate(model, 4, which) for which in (plan, recomputed))
+    assert plan.segments[-1].mode == "keep"
+    assert kept.peak_bytes <= run_again.peak_bytes
+    assert kept.overhead < run_again.overhead

@@ -7,10 +7,12 @@ state decide whether the rest fits; trial peaks are halved until the least is kn
 stores less than running them again (an addition saves nothing).
 
 Guarantee: no plan of kept and recomputed segments without nesting, and without cuts between a node and one that
-overwrites its output, has a lower predicted peak; among equal peaks the cheapest of those examined is taken. O(n w)
-sweeps of segments up to w nodes long, w being what fits under the peak of `sqrt`.
+overwrites its output, has a lower predicted peak. Among equal peaks the cheapest of those examined is taken, and its
+last segments are kept as long as the peak stays. O(n w) sweeps of segments up to w nodes long, w being what fits under
+the peak of `sqrt`.
 """
 
+import dataclasses
 import itertools
 
 from tfgc import strategies
@@ -44,7 +46,19 @@ def plan(graph: Graph) -> Plan:
     cheaper = cheapest(plans, plans.peak(best))
     if cheaper is not None and plans.work(cheaper) < plans.work(best):
         best = cheaper
-    return plans.plan(best, strategy="optimal")
+    return _kept_at_the_end(graph, plans.plan(best, strategy="optimal"))
+
+
+def _kept_at_the_end(graph: Graph, plan: Plan) -> Plan:
+    """The plan with its last segments kept as long as the peak stays: what they store is read at once."""
+    peak, segments = simulator.predict(graph, plan).peak_bytes, list(plan.segments)
+    for i, segment in reversed(list(enumerate(segments))):
+        kept = [*segments[:i], dataclasses.replace(segment, mode="keep"), *segments[i + 1 :]]
+        trial = dataclasses.replace(plan, segments=tuple(kept))
+        if simulator.predict(graph, trial).peak_bytes > peak:
+            break
+        plan, segments = trial, kept
+    return plan
 
 
 def _counts(n: int) -> list[int]:
