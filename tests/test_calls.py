@@ -414,6 +414,8 @@ class Branching(keras.Model):
         (Branching, {"example": X}, "cannot be traced symbolically.*tfgc.enable\\(model, layers="),
         (Subclassed, {}, "give a batch, or its specs, as example="),
         (Subclassed, {"example": X, "strategy": "sqrt"}, "strategy='sqrt' is for functional models"),
+        (Subclassed, {"example": X, "strategy": "optimall"}, "did you mean 'optimal'"),
+        (Subclassed, {"example": X, "budgt": "60%"}, "no option 'budgt'.*did you mean 'budget'"),
         (Subclassed, {"example": X, "batch_size": 4}, "batch_size=4, but the example is a batch of 16"),
         (Subclassed, {"example": tf.TensorSpec((None, 8))}, "a size of \\(None, 8\\) is open"),
     ],

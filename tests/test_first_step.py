@@ -161,6 +161,8 @@ def test_disable_gives_the_model_its_own_methods_back():
     tfgc.enable(model, verbose=0)
     with pytest.raises(tfgc.OptionError, match="strategy='sqrt' is for functional models"):
         tfgc.enable(model, strategy="sqrt")
+    with pytest.raises(tfgc.OptionError, match="has no layer 'net/block'; layers have paths once the model is built"):
+        tfgc.enable(Net(), layers="net/block")
 
 
 class Undecided(keras.Model):

@@ -309,6 +309,7 @@ def broken(layer):
         (["blok_0"], "has no layer 'blok_0'; did you mean 'block_0'"),
         ("blok_[0-9]", r"has no layer that matches 'blok_\[0-9\]'; did you mean 'block_0'"),
         (["*/blok_0"], r"has no layer that matches '\*/blok_0'; did you mean 'block_0'"),
+        ("nothing_*", r"has no layer that matches 'nothing_\*'; there are '\w+', '\w+'"),
         ([L.Dense(2, name="stranger")], "has no layer <Dense name=stranger"),
         ([type("Dens", (), {})], "no layer of class Dens; did you mean 'Dense'"),
         (lambda layer: False, "has no layer for which <lambda> is True"),

@@ -86,16 +86,16 @@ class Plan(Segmentation):
     def check_model(self, here: Sequence[str]) -> None:
         """Raise `PlanMismatchError` unless the model that this was made for is one of these lines."""
         unit = "layers" if self.calls else "nodes"
-        for mine, theirs in zip(sorted(self.model), sorted(here)):
-            if mine != theirs:
-                raise PlanMismatchError(
-                    f"this plan (strategy {self.strategy!r}) was made for another model: where the plan "
-                    f"has {mine}, this model has {theirs}. Make a plan for this model with tfgc.plan(model)."
-                )
-        if len(self.model) != len(here):
+        counts = len(self.model), len(here)
+        differs = [] if counts[0] == counts[1] else [f"it has {counts[0]} {unit}, this model has {counts[1]}"]
+        pairs = zip(sorted(self.model), sorted(here))
+        differs += [f"where the plan has {mine}, this model has {theirs}" for mine, theirs in pairs if mine != theirs][
+            :1
+        ]
+        if differs:
             raise PlanMismatchError(
-                f"this plan (strategy {self.strategy!r}) was made for a model of {len(self.model)} {unit}, "
-                f"this one has {len(here)}. Make a plan for this model with tfgc.plan(model)."
+                f"this plan (strategy {self.strategy!r}) was made for another model: {'; '.join(differs)}. Make a plan "
+                "for this model with tfgc.plan(model)."
             )
 
     def explain(self) -> str:

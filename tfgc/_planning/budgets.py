@@ -20,6 +20,8 @@ from tfgc._units import parse_bytes
 Budget = int | float | str
 # The share of free memory that is left for fragmentation, and for what else the process holds.
 MARGIN = 0.1
+# No step needs so few bytes: a number up to here was meant in percent.
+_PERCENT = 100
 
 
 def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
@@ -115,7 +117,12 @@ def check_budget(budget: Budget) -> float | None:
     elif isinstance(budget, float) and 0 < budget <= 1:
         share = budget
     elif budget != "auto":
-        parse_bytes(budget)
+        try:
+            parse_bytes(budget)
+        except OptionError as error:
+            raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
+        if not isinstance(budget, str) and 1 < budget <= _PERCENT:
+            raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
     return share
 
 

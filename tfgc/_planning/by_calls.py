@@ -1,16 +1,18 @@
 """Plans for models without a graph of nodes: by the calls of their layers."""
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfgc import strategies
 from tfgc._calls import tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, OptionError, UnsupportedModelError
+from tfgc._errors import InfeasibleBudgetError, OptionError, UnsupportedModelError, did_you_mean
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget, StepBudget
@@ -23,6 +25,8 @@ _FAT = 0.3
 _BLOCKS = 2
 # What calls must need, as a share of what segments do, to be chosen in their place.
 _CLEARLY = 0.9
+# What a misspelled option may have been meant to be.
+_KNOWN = ("batch_size", "budget", "example", "layers", "optimizer")
 
 
 def applies_to(model: Any) -> bool:
@@ -31,14 +35,21 @@ def applies_to(model: Any) -> bool:
 
 
 def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: Mapping[str, Any]) -> None:
-    """Raise `OptionError` for what applies to graphs of nodes alone."""
-    given = {"strategy": strategy, "input_shapes": input_shapes, "measure": measure or None, "loss": loss, **options}
-    name = next((name for name, value in given.items() if value is not None), None)
-    if name is not None:
+    """Raise `OptionError` for what applies to graphs of nodes alone, and for what does not exist."""
+    if strategy is not None:
+        strategies.get(strategy)
+    for name in options:
         raise OptionError(
-            f"{name}={given[name]!r} is for functional models: one that is planned by the calls of its layers takes "
-            "example= and budget=, and its compiled loss"
+            f"there is no option {name!r} for a model that is planned by the calls of its layers"
+            f"{did_you_mean(name, _KNOWN)}"
         )
+    given = {"strategy": strategy, "input_shapes": input_shapes, "measure": measure or None, "loss": loss}
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(
+                f"{name}={reprlib.repr(value)} is for functional models: one that is planned by the calls of its "
+                "layers takes a budget, and is planned with the loss that it is compiled with"
+            )
 
 
 def plan(model: keras.Model, batch_size: int | None, example: Any, budget: Budget | None, optimizer: Any) -> Plan:

@@ -108,7 +108,8 @@ def enable(
         True
     """
     if not isinstance(plan, Plan | None):
-        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...), or name a strategy=")
+        meant = f"budget={plan!r}" if isinstance(plan, str | int | float) else "make one with tfgc.plan(model, ...)"
+        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: {meant}, or name a strategy=")
     if wrap is not None and not callable(wrap):
         raise OptionError(f"wrap={wrap!r} is not a function; give tf.recompute_grad, for example")
     if plan is not None and (strategy is not None or budget is not None or strategy_options):

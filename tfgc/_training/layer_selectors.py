@@ -8,6 +8,8 @@ import numpy as np
 
 from tfgc._errors import OptionError, did_you_mean, one_line
 
+# How many names of layers a message shows.
+_OFFERED = 8
 Selector = keras.Layer | str | type | Callable[[keras.Layer], bool]
 
 
@@ -30,7 +32,7 @@ def select(selector: Selector, model: keras.Model, parts: Sequence[keras.Layer])
     elif isinstance(selector, str):
         meant = [layer for layer in parts if selector in (layer.name, layer.path)] or _matching(selector, inside)
         like = "layer that matches" if set(selector) & set("*?[") else "layer"
-        what, hint = f"{like} {selector!r}", did_you_mean(selector, _names(parts))
+        what, hint = f"{like} {selector!r}", _meant(selector, model, parts)
     elif isinstance(selector, type):
         meant = [layer for layer in inside if isinstance(layer, selector)]
         what = f"layer of class {selector.__name__}"
@@ -48,6 +50,16 @@ def select(selector: Selector, model: keras.Model, parts: Sequence[keras.Layer])
 def _names(layers: Sequence[keras.Layer]) -> list[str]:
     # Before it is built a layer has no path.
     return sorted({name for layer in layers for name in (layer.name, layer.path) if name})
+
+
+def _meant(selector: str, model: keras.Model, parts: Sequence[keras.Layer]) -> str:
+    """What a name or a pattern that means no layer may have meant."""
+    if "/" in selector and not model.built:
+        return "; layers have paths once the model is built, until then give names"
+    if hint := did_you_mean(selector, _names(parts)):
+        return hint
+    names = list(dict.fromkeys(layer.name for layer in parts if layer is not model))
+    return f"; there are {', '.join(map(repr, names[:_OFFERED]))}{', ...' if len(names) > _OFFERED else ''}"
 
 
 def _matching(pattern: str, layers: Sequence[keras.Layer]) -> list[keras.Layer]:

@@ -20,6 +20,8 @@ from tfgc._simulate import outlooks
 from tfgc.strategies._frontier import Frontier
 
 Strategy: TypeAlias = str | Callable[..., Plan]
+# Options of `tfgc.plan` and `tfgc.enable` that a misspelled one may have been meant to be.
+_OF_EVERY_PLAN = ("batch_size", "budget", "example", "input_shapes", "layers", "optimizer", "strategy")
 
 
 def available() -> list[str]:
@@ -109,7 +111,8 @@ def check_options(strategy: Strategy, options: Mapping[str, Any], budget: Any = 
     for option in options:
         if option not in known:
             offer = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise OptionError(f"strategy {name!r} takes no option {option!r}{did_you_mean(option, known)} ({offer})")
+            hint = did_you_mean(option, [*known, *_OF_EVERY_PLAN])
+            raise OptionError(f"strategy {name!r} takes no option {option!r}{hint} ({offer})")
     for k, p in taken.items():
         if k == "budget" and p.default is p.empty and budget is None:
             raise OptionError(f"strategy {name!r} needs budget=: bytes that a step may use, such as '4GB'")
