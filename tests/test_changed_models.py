@@ -143,7 +143,7 @@ def test_training_and_inference_agree_after_a_layer_was_added():
     ("build", "change", "message"),
     [
         (stack, add, r"where the plan has dense_0 \(Dense\) .*, this model has added \(Dense\)"),
-        (stack, pop, "made for a model of 5 nodes, this one has 3"),
+        (stack, pop, "it has 5 nodes, this model has 3"),
         (nested, add_to_nested, "where the plan has .*, this model has "),
     ],
 )

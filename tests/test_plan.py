@@ -130,7 +130,7 @@ def test_plan_for_another_model_names_the_first_difference():
     plan = strategies.apply("uniform", chain([4, 5, 6]))
     with pytest.raises(PlanMismatchError, match=r"plan has n1 .*5\].*this model has n1 .*7\]"):
         plan.check(chain([4, 7, 6]))
-    with pytest.raises(PlanMismatchError, match="3 nodes, this one has 4"):
+    with pytest.raises(PlanMismatchError, match="it has 3 nodes, this model has 4"):
         plan.check(chain([4, 5, 6, 7]))
 
 
