@@ -18,7 +18,8 @@ from tfgc._framework import keras_models, versions
 from tfgc._framework.versions import attribute
 
 try:
-    from keras.src.backend.common import global_state
+    from keras.src.backend.common import global_state, name_scope, stateless_scope, symbolic_scope, variables
+    from keras.src.layers import layer
     from keras.src.ops.operation import Operation
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 except ImportError as error:
@@ -28,12 +29,17 @@ Result = TypeVar("Result")
 
 # Of the calls that surround the trace, which are none of its own. Variables to be initialized are in a list of each
 # thread: those in a list that two threads share would be initialized twice.
-_SURROUNDINGS = frozenset(
-    [
-        "current_call_ctx", "autocast_scope", "name_scope_stack", "stateless_scope", "symbolic_scope",
-        "remat_scope_stack", "uninitialized_variables",
-    ]
-)  # fmt: skip
+_SURROUNDINGS = {"remat_scope_stack"} | {  # Keras 3.5 has no such scope
+    versions.kept_by_name(module, name)
+    for module, name in (
+        (layer, "current_call_ctx"),
+        (variables, "autocast_scope"),
+        (variables, "uninitialized_variables"),
+        (name_scope, "name_scope_stack"),
+        (stateless_scope, "stateless_scope"),
+        (symbolic_scope, "symbolic_scope"),
+    )
+}
 # The methods that are replaced belong to classes, so one trace at a time replaces them.
 _hooked = threading.Lock()
 

@@ -4,8 +4,8 @@ Keras keeps the `training` value and the autocast dtype in thread-wide state;
 a replay runs much later, outside of the layers that set them, and must see
 them again. TensorFlow knows, but has no public API that says, whether a tape
 records a tensor, whether a forward accumulator follows it, and whether XLA
-will compile the graph being traced. All of that is read here and nowhere else,
-so that a change in a new release is a change in one file.
+will compile the graph being traced. All of that is read here, and other private parts in
+the files beside this one, so that a change in a new release is a change in one folder.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from tfgc._framework.versions import attribute
 try:
     from keras.src.backend.common import global_state, stateless_scope, symbolic_scope
     from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
+    from keras.src.layers import layer
     from keras.src.layers.layer import CallContext
     from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python.eager import forwardprop_util, record
@@ -28,6 +29,8 @@ try:
     from tensorflow.python.ops import control_flow_util
 except ImportError as error:
     raise versions.unsupported(error) from error
+
+_CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
 
 
 class CallState:
@@ -38,7 +41,7 @@ class CallState:
     """
 
     def __init__(self) -> None:
-        context = global_state.get_global_attribute("current_call_ctx")
+        context = global_state.get_global_attribute(_CALL_CONTEXT)
         values = dict(vars(context)) if context is not None else {}
         values.pop("entry_layer", None)
         scope = get_autocast_scope()
@@ -54,30 +57,30 @@ class CallState:
         The context has no entry layer, so no layer takes itself for the
         outermost one and clears the losses that the first run left.
         """
-        outer_context = global_state.get_global_attribute("current_call_ctx")
+        outer_context = global_state.get_global_attribute(_CALL_CONTEXT)
         outer_autocast = get_autocast_scope()
         context = CallContext(entry_layer=None)
         for name, value in self._values.items():
             setattr(context, name, value)
         scope = None if self._autocast is None else AutocastScope(self._autocast[0])
-        global_state.set_global_attribute("current_call_ctx", context)
+        global_state.set_global_attribute(_CALL_CONTEXT, context)
         global_state.set_global_attribute("autocast_scope", scope)
         try:
             yield
         finally:
-            global_state.set_global_attribute("current_call_ctx", outer_context)
+            global_state.set_global_attribute(_CALL_CONTEXT, outer_context)
             global_state.set_global_attribute("autocast_scope", outer_autocast)
 
 
 def call_context() -> dict[str, Any] | None:
     """What Keras's call context holds now, its entry layer apart; None outside of any call."""
-    context = global_state.get_global_attribute("current_call_ctx")
+    context = global_state.get_global_attribute(_CALL_CONTEXT)
     return None if context is None else {k: v for k, v in vars(context).items() if k != "entry_layer"}
 
 
 def set_call_context(values: dict[str, Any] | None) -> None:
     """Let Keras's call context hold `values`: an explicit `training=` stays there for the calls that follow."""
-    context = global_state.get_global_attribute("current_call_ctx")
+    context = global_state.get_global_attribute(_CALL_CONTEXT)
     if context is not None and values is not None:
         entry = context.entry_layer
         vars(context).clear()
@@ -86,7 +89,7 @@ def set_call_context(values: dict[str, Any] | None) -> None:
 
 def is_inference() -> bool:
     """Return True inside a call whose `training` is False."""
-    context = global_state.get_global_attribute("current_call_ctx")
+    context = global_state.get_global_attribute(_CALL_CONTEXT)
     return context is not None and context.training is False
 
 
