@@ -30,8 +30,8 @@ from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
-from tfgc._replay.copied_traces import AnyRecomputation
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
+from tfgc._replay.two_runs import TwoRuns
 
 
 def block(
@@ -71,7 +71,7 @@ class _Block:
         self.calls = calls
         self._warned = False
 
-    def run(self, call: Call, known: AnyRecomputation | None) -> Any:
+    def run(self, call: Call, known: TwoRuns | None) -> Any:
         """Run a call as a pure function, in the way that is `known` of its kind, or that a look at it shows."""
         recomputation = known or self.calls.look(call)
         obstacle = recomputation.effects.obstacle
@@ -86,7 +86,7 @@ class _Block:
         self._warn(obstacle)
         return call.run_plainly()
 
-    def _run(self, recomputation: AnyRecomputation, call: Call, is_new: bool) -> Any:
+    def _run(self, recomputation: TwoRuns, call: Call, is_new: bool) -> Any:
         effects = recomputation.effects
         tensors = [x for i, x in enumerate(call.tensors) if i not in effects.unread]
         if not tf.executing_eagerly():
@@ -100,7 +100,7 @@ class _Block:
         return self._differentiate(recomputation, call, inputs, sources, is_new)
 
     def _differentiate(
-        self, recomputation: AnyRecomputation, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
     ) -> Any:
         """Run on `inputs`, of which `sources` are the positions that gradients flow to."""
         raise NotImplementedError
@@ -119,7 +119,7 @@ class KeptBlock(_Block):
         return self.calls.function.fn(*args, **kwargs)
 
     def _differentiate(
-        self, recomputation: AnyRecomputation, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
     ) -> Any:
         run = recomputation.forward(_stopped(inputs, sources))
         return run.finish(run.tensors)
@@ -136,7 +136,7 @@ class RecomputedBlock(_Block):
         return self.run(call, self.calls.find(call))
 
     def _differentiate(
-        self, recomputation: AnyRecomputation, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
     ) -> Any:
         if recomputation.records_nothing:
             with private_api.no_recording():
@@ -162,7 +162,7 @@ class WrappedBlock(RecomputedBlock):
         self._wrap = wrap
 
     def _differentiate(
-        self, recomputation: AnyRecomputation, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
     ) -> Any:
         run, tensors = replayed_gradients.wrapped(self._wrap, recomputation, inputs, sources)
         return run.finish(tensors)

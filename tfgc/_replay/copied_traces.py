@@ -1,18 +1,17 @@
 """Traces that serve more than one run: copied for the replay, and for other blocks that do the same."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional, side_effects, traced_calls
-from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay, fence
+from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, fence
+from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 
-class CopiedRecomputation:
+class CopiedRecomputation(TwoRuns):
     """A recomputation in graphs, both directions of which are copies of one trace.
 
     Args:
@@ -22,11 +21,8 @@ class CopiedRecomputation:
         is_nested: Whether the second run is another function than the first.
     """
 
-    records_nothing = False
-
     def __init__(self, recomputation: Recomputation, traced: traced_calls.TracedCall, is_nested: bool) -> None:
-        self.effects, self.name = recomputation.effects, recomputation.name
-        self.surroundings = recomputation.surroundings
+        super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
         self._recomputation, self._traced, self._is_nested = recomputation, traced, is_nested
         self._gradients: tuple[list[int], traced_calls.Gradients] | None = None
 
@@ -37,24 +33,17 @@ class CopiedRecomputation:
         private_api.set_call_context(self._traced.context_left)
         return dataclasses.replace(self._traced.run, tensors=made)
 
-    def backward(
-        self,
-        inputs: list[tf.Tensor],
-        sources: list[int],
-        first: functional.Run,
-        upstream: Sequence[tf.Tensor],
-        draws: list[tf.Tensor],
-    ) -> tuple[list[Any], list[tf.Tensor]]:
-        again = functools.partial(self._recomputation.backward, inputs, sources, first, upstream, draws)
-        plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == self._traced.shapes
-        if not plain or self._is_nested or self._traced.customized or private_api.is_recorded([*inputs, *upstream]):
-            return again()
+    def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
+        inputs, traced = first.inputs, self._traced
+        plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == traced.shapes
+        if not plain or self._is_nested or traced.customized or private_api.is_recorded([*inputs, *upstream]):
+            return self._recomputation.backward(first, upstream)
         if self._gradients is None:
             with self.surroundings.reentered():
-                self._gradients = sources, self._traced.backward(sources)
+                self._gradients = first.sources, traced.backward(first.sources)
         known, gradients = self._gradients
-        if known != sources:
-            return again()
+        if known != first.sources:
+            return self._recomputation.backward(first, upstream)
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream) as wait:
@@ -62,7 +51,7 @@ class CopiedRecomputation:
         return gradients.copy([*held, *upstream], "replay"), []
 
 
-class SharedTrace:
+class SharedTrace(TwoRuns):
     """The trace of another block, run on other variables and layers.
 
     Args:
@@ -77,8 +66,8 @@ class SharedTrace:
         effects: side_effects.Effects,
         counterparts: Callable,
     ) -> None:
-        self.effects, self.name, self.surroundings = effects, compiled.name, compiled.surroundings
-        self.records_nothing, self.backward = compiled.records_nothing, compiled.backward
+        super().__init__(effects, compiled.surroundings, compiled.name)
+        self.records_nothing = compiled.records_nothing
         self._compiled = compiled
         self._counterparts = counterparts
 
@@ -87,5 +76,5 @@ class SharedTrace:
         layers, written = self._counterparts(run.loss_layers), self._counterparts(run.written)
         return dataclasses.replace(run, loss_layers=layers, written=written)
 
-
-AnyRecomputation = Recomputation | TracedReplay | CopiedRecomputation | SharedTrace
+    def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
+        return self._compiled.backward(first, upstream)

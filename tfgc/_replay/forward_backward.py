@@ -10,18 +10,19 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
 from tfgc._framework import backward_order, graph_building, private_api, shared_constants
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
+from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
 
-class Recomputation:
+class Recomputation(TwoRuns):
     """Both directions of a block, for one structure of arguments.
 
     Args:
@@ -33,9 +34,6 @@ class Recomputation:
         name: What messages call the function.
     """
 
-    # Whether an active tape must be kept from recording the first run.
-    records_nothing = False
-
     def __init__(
         self,
         fn: Callable,
@@ -45,16 +43,13 @@ class Recomputation:
         surroundings: private_api.CallState,
         name: str,
     ) -> None:
-        self.effects = effects
-        self.surroundings = surroundings
-        self.name = name
+        super().__init__(effects, surroundings, name)
         self._fn = fn
         self._replay_fn = replay_fn
         self._packing = packing.without(effects.unread)
         self._start: Any = None
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
-        """Run on `inputs`: the argument tensors, then the values of the variables."""
         self._start = python_random.state() if self.effects.chooses else None
         with backward_order.unordered_backward():
             return self._run(self._fn, inputs, random_draws.noted if self.effects.draws else contextlib.nullcontext)
@@ -63,37 +58,22 @@ class Recomputation:
         n = len(self._packing.specs)
         return functional.run(fn, self._packing, inputs[:n], self.effects.reads, inputs[n:], draws)
 
-    def backward(
-        self,
-        inputs: list[tf.Tensor],
-        sources: list[int],
-        first: functional.Run,
-        upstream: Sequence[tf.Tensor],
-        draws: list[tf.Tensor],
-    ) -> tuple[list[Any], list[tf.Tensor]]:
-        """Run again; return a gradient for each source and closed-over thing, and the recorded checksums.
-
-        Args:
-            inputs: Those of `forward`.
-            sources: Positions of the inputs that gradients are asked for.
-            first: The first run, without its tensors.
-            upstream: The gradients of the differentiable tensors of the first run.
-            draws: What the first run drew.
-        """
-        n = len(self._packing.specs)
+    def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
+        n, inputs = len(self._packing.specs), first.inputs
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
         with self.surroundings.reentered(), chosen, fence(upstream) as wait, backward_order.sequential_backward():
             # A copy for each, since one tensor may be passed twice.
             held = [wait(x) for x in inputs[:n]] + [graph_building.capture(x) for x in inputs[n:]]
             captured = [graph_building.capture(t) for t in self.effects.captured]
-            drawn = [graph_building.capture(t) for t in draws]
+            drawn = [graph_building.capture(t) for t in first.draws]
             with tf.GradientTape() as tape:
-                tape.watch([held[i] for i in sources] + captured)
+                asked = [held[i] for i in first.sources] + captured
+                tape.watch(asked)
                 again = self._run_again(held, drawn)
-            self._check(first, again)
+            self._check(first.run, again)
             gradients = tape.gradient(
-                [again.tensors[i] for i in first.differentiable],
-                [held[i] for i in sources] + captured + list(self.effects.variables),
+                [again.tensors[i] for i in first.run.differentiable],
+                asked + list(self.effects.variables),
                 output_gradients=list(upstream),
             )
             return gradients, again.checksums
@@ -121,61 +101,31 @@ class Recomputation:
                 )
 
 
-class RunsTwice(Protocol):
-    """What a call is made of that runs again in its backward pass; `Recomputation` says more."""
-
-    effects: Any
-    name: str
-    surroundings: Any
-
-    def forward(self, inputs: list[tf.Tensor]) -> functional.Run: ...
-
-    def backward(
-        self,
-        inputs: list[tf.Tensor],
-        sources: list[int],
-        first: functional.Run,
-        upstream: Sequence[tf.Tensor],
-        draws: list[tf.Tensor],
-    ) -> tuple[list[Any], list[tf.Tensor]]: ...
-
-
-class TracedReplay:
+class TracedReplay(TwoRuns):
     """A recomputation that first runs op by op, and again in a `tf.function`.
 
     Only in a graph can what the first run drew stand for what the second one draws. The
     backward function drops the part of the replay that no gradient reads.
     """
 
-    records_nothing = False
-
-    def __init__(self, recomputation: RunsTwice) -> None:
-        self.effects, self.name = recomputation.effects, recomputation.name
-        self.surroundings = recomputation.surroundings
+    def __init__(self, recomputation: TwoRuns) -> None:
+        super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
         self._recomputation = recomputation
         self._backward: dict[tuple[int, ...], _ConcreteCache] = {}
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         return self._recomputation.forward(inputs)
 
-    def backward(
-        self,
-        inputs: list[tf.Tensor],
-        sources: list[int],
-        first: functional.Run,
-        upstream: Sequence[tf.Tensor],
-        draws: list[tf.Tensor],
-    ) -> tuple[list[Any], list[tf.Tensor]]:
+    def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
+        sources, run = first.sources, first.run  # The traced function must not keep the tensors of this run.
         function = self._backward.get(tuple(sources))
         if function is None:
 
-            def trace_backward(
-                inputs: list[tf.Tensor], upstream: list[tf.Tensor], draws: list[tf.Tensor]
-            ) -> tuple[list[Any], list[tf.Tensor]]:
-                return self._recomputation.backward(inputs, sources, first, upstream, draws)
+            def trace_backward(inputs: list[tf.Tensor], upstream: list[tf.Tensor], draws: list[tf.Tensor]) -> Gradients:
+                return self._recomputation.backward(FirstRun(inputs, sources, run, draws), upstream)
 
             function = self._backward[tuple(sources)] = _ConcreteCache(trace_backward)
-        return function(inputs, list(upstream), list(draws))
+        return function(first.inputs, list(upstream), first.draws)
 
 
 class CompiledRecomputation(TracedReplay):
@@ -183,7 +133,7 @@ class CompiledRecomputation(TracedReplay):
 
     records_nothing = True
 
-    def __init__(self, recomputation: RunsTwice) -> None:
+    def __init__(self, recomputation: TwoRuns) -> None:
         super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
         self._layouts: dict[Any, tuple[functional.Run, Any]] = {}

@@ -16,8 +16,9 @@ from tfgc._framework import graph_copies, private_api, replicas, tensor_attribut
 from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
-from tfgc._replay.copied_traces import AnyRecomputation, CopiedRecomputation, SharedTrace
+from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
+from tfgc._replay.two_runs import TwoRuns
 
 # The most kinds of calls that are compiled: a number that changes at every step makes a new kind each time.
 _MOST_COMPILED = 64
@@ -144,7 +145,7 @@ class KnownCalls:
     def __init__(self, function: Function, shared: Counterpart | None = None) -> None:
         self.function = function
         self._shared = shared
-        self._known: dict[Hashable, Effects | AnyRecomputation] = {}
+        self._known: dict[Hashable, Effects | TwoRuns] = {}
         # By graph: a call of another graph may see other things around it.
         self._copied: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
         self._by_shape = False
@@ -161,12 +162,12 @@ class KnownCalls:
     def _has_room(self) -> bool:
         return len(self._known) < _MOST_COMPILED
 
-    def find(self, call: Call) -> AnyRecomputation | None:
+    def find(self, call: Call) -> TwoRuns | None:
         """How to run a call of a kind that is known; None if it is not, or in a graph."""
         known = self._known.get(call.key) if tf.executing_eagerly() else None
         return self._uncompiled(call, known) if isinstance(known, Effects) else known
 
-    def look(self, call: Call) -> AnyRecomputation:
+    def look(self, call: Call) -> TwoRuns:
         """Look at what a call touches, remember that for eager calls of its kind, and return how to run it."""
         copied = self._from_copies(call) if self.function.copied and not tf.executing_eagerly() else None
         if copied is not None:
@@ -203,7 +204,7 @@ class KnownCalls:
             self._known[call.key] = dataclasses.replace(effects, captured=())
         return recomputation
 
-    def look_by_shape(self, call: Call) -> AnyRecomputation:
+    def look_by_shape(self, call: Call) -> TwoRuns:
         """Look again, and from now on at each size: for another one the function read a variable not seen before."""
         self._by_shape, self._shared = True, None
         call.set_key(by_shape=True)

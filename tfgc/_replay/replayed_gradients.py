@@ -11,7 +11,7 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import graph_building, private_api, replay_order, tensor_attributes
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
-from tfgc._replay.copied_traces import AnyRecomputation
+from tfgc._replay.two_runs import FirstRun, TwoRuns
 
 COPIED_BRANCH = (
     "{} was recomputed inside tf.cond, tf.switch_case or tf.while_loop, and TensorFlow now differentiates a copy of "
@@ -34,7 +34,7 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, variables: Sequence[k
     return [i for i, f in enumerate(flows) if f]
 
 
-def attach(run: Run, recomputation: AnyRecomputation, inputs: list[tf.Tensor], sources: list[int]) -> list[tf.Tensor]:
+def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: list[int]) -> list[tf.Tensor]:
     """The tensors of `run`, with gradients that come from a replay."""
     effects = recomputation.effects
     arguments = [inputs[i] for i in sources]
@@ -46,7 +46,8 @@ def attach(run: Run, recomputation: AnyRecomputation, inputs: list[tf.Tensor], s
     if tf.executing_eagerly():
         # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    replay = _Replay(recomputation, inputs, sources, run)
+    first = FirstRun(inputs, sources, run.without_tensors(), run.draws)
+    replay = _Replay(recomputation, first, run.checksums)
 
     @tf.custom_gradient
     def attached(*_: tf.Tensor) -> Any:
@@ -61,39 +62,38 @@ def attach(run: Run, recomputation: AnyRecomputation, inputs: list[tf.Tensor], s
 class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
-    def __init__(self, recomputation: AnyRecomputation, inputs: list[tf.Tensor], sources: list[int], run: Run) -> None:
-        self._recomputation, self._inputs, self._sources = recomputation, inputs, sources
-        self._first, self._checksums, self._draws = run.without_tensors(), run.checksums, run.draws
+    def __init__(self, recomputation: TwoRuns, first: FirstRun, checksums: list[tf.Tensor]) -> None:
+        self._recomputation, self._first, self._checksums = recomputation, first, checksums
         self._captures = graph_building.captures_so_far()
 
     def backward(self, *upstream: tf.Tensor) -> Any:
         """The gradients of the arguments of `attached`, given those of its results."""
-        name, first = self._recomputation.name, self._first
+        name = self._recomputation.name
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(name))
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
                 upstream = tuple(around.wait(upstream))
-            gradients, again = self._recomputation.backward(self._inputs, self._sources, first, upstream, self._draws)
+            gradients, again = self._recomputation.backward(self._first, upstream)
             if around is not None:
                 arguments, tensors = self._arguments()
                 around.done(arguments, gradients, tensors)
             if not self._checksums:
                 return gradients
-            layers = [layer for layer, _ in first.labels]
+            layers = [layer for layer, _ in self._first.run.labels]
             return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
 
     def _arguments(self) -> tuple[list[tf.Tensor], int]:
         """The arguments of `attached`, plain variables as their handles, and how many are arguments of the call."""
-        effects = self._recomputation.effects
-        inputs = [self._inputs[i] for i in self._sources]
-        tensors = sum(i < len(self._inputs) - len(effects.reads) for i in self._sources)
-        return [*inputs, *effects.captured, *(variable.handle for variable in effects.variables)], tensors
+        effects, first = self._recomputation.effects, self._first
+        arguments = [first.inputs[i] for i in first.sources]
+        tensors = sum(i < len(first.inputs) - len(effects.reads) for i in first.sources)
+        return [*arguments, *effects.captured, *(variable.handle for variable in effects.variables)], tensors
 
 
 def wrapped(
-    wrap: Callable, recomputation: AnyRecomputation, inputs: list[tf.Tensor], sources: list[int]
+    wrap: Callable, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: list[int]
 ) -> tuple[Run, list[tf.Tensor]]:
     """A first run, and its tensors with gradients by another wrapper: the recomputation is a pure function by now."""
     runs: list[Run] = []

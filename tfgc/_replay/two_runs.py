@@ -1,0 +1,59 @@
+"""What the ways to run a function twice have in common, and what a replay is given of the first run."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import private_api
+from tfgc._pure import functional, side_effects
+
+# A gradient for each source and each thing that the function closes over, and the recorded checksums.
+Gradients = tuple[list[Any], list[tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FirstRun:
+    """What is kept of a first run for its replay.
+
+    Attributes:
+        inputs: What it ran on: the argument tensors, then the values of the variables.
+        sources: Positions of the inputs that gradients are asked for.
+        run: What it did, without its tensors.
+        draws: What it drew.
+    """
+
+    inputs: list[tf.Tensor]
+    sources: list[int]
+    run: functional.Run
+    draws: list[tf.Tensor]
+
+
+class TwoRuns:
+    """How a function runs, and how it runs again for gradients.
+
+    Args:
+        effects: What the function touches besides its arguments.
+        surroundings: Keras's call state at the first run, which the second one enters again.
+        name: What messages call the function.
+    """
+
+    # Whether an active tape must be kept from recording the first run.
+    records_nothing = False
+
+    def __init__(self, effects: side_effects.Effects, surroundings: private_api.CallState, name: str) -> None:
+        self.effects, self.surroundings, self.name = effects, surroundings, name
+
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+        """Run on `inputs`: the argument tensors, then the values of the variables."""
+        raise NotImplementedError
+
+    def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
+        """Run again.
+
+        Args:
+            first: What is kept of the first run.
+            upstream: The gradients of the differentiable tensors of the first run.
+        """
+        raise NotImplementedError
