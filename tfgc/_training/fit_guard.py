@@ -31,7 +31,7 @@ def remove(model: keras.Model) -> None:
         model.make_train_function(force=True)
 
 
-class _GuardedFit:
+class _GuardedFit(out_of_memory.GuardedStep):
     """Makes the training function of a model.
 
     Args:
@@ -40,8 +40,8 @@ class _GuardedFit:
     """
 
     def __init__(self, model: keras.Model, on_oom: str | None) -> None:
+        super().__init__(f"a training step of {model.name!r}", None)
         self._model, self._on_oom = model, on_oom
-        self._atomic: AtomicStep | None = None
         self._step: Callable = model.train_step
         self._is_prepared = False
         self._function: Callable = model.make_train_function
@@ -70,10 +70,10 @@ class _GuardedFit:
                 "on_oom='replan': a step of several replicas cannot be taken back; leave on_oom out of tfgc.enable"
             )
         optimizers = {id(held): held for held in vars(model).values() if isinstance(held, keras.Optimizer)}
-        self._atomic = AtomicStep(model, list(optimizers.values()), model.run_eagerly)
+        self.atomic = AtomicStep(model, list(optimizers.values()), model.run_eagerly)
         own = vars(model).get("train_step")
         self._step, self._is_prepared = model.train_step, model.run_eagerly
-        model.__dict__["train_step"] = self._atomic.around(self._step)
+        model.__dict__["train_step"] = self.atomic.around(self._step)
         try:
             type(model).make_train_function(model, force=True)
         finally:
@@ -82,36 +82,29 @@ class _GuardedFit:
                 model.__dict__["train_step"] = own
 
     def _run(self, iterator: Any) -> Any:
-        what = f"a training step of {self._model.name!r}"
-        if self._atomic is None:
-            return out_of_memory.run(what, lambda: self._function(iterator), lambda: self._planned(None))
-        batch = next(iterator)
-        inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
-        return out_of_memory.run(
-            what,
-            lambda: self._once(batch),
-            lambda: self._planned(inputs),
-            self._atomic,
-            self._replace,
-        )
+        return self.guarded(iterator if self.atomic is None else next(iterator))
 
-    def _once(self, batch: Any) -> Any:
-        if not self._is_prepared and self._atomic is not None:
+    def attempt(self, data: Any) -> Any:
+        """Run the step on an iterator, or on a batch that may have to run again."""
+        if self.atomic is None:
+            return self._function(data)
+        if not self._is_prepared:
             # Makes the variables of optimizer and metrics, which cannot be made in an update that waits.
-            tf.function(self._step, autograph=False).get_concrete_function(batch)
-            self._atomic.begin()
+            tf.function(self._step, autograph=False).get_concrete_function(data)
+            self.atomic.begin()
             self._is_prepared = True
-        return self._function(iter([batch]))
+        return self._function(iter([data]))
 
-    def _planned(self, inputs: Any) -> out_of_memory.StepByPlan | None:
+    def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model
         runner = runner_of(model)
         if runner is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
         mode = "compiled" if model.run_eagerly else "graph"
+        inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
         return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, mode)
 
-    def _replace(self, plan: Plan) -> None:
+    def replace(self, plan: Plan) -> None:
         runner = runner_of(self._model)
         assert runner is not None
         runner.use(plan)

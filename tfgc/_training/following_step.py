@@ -13,7 +13,7 @@ from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.segment_runner import Runner
 
 
-class FollowingStep:
+class FollowingStep(out_of_memory.GuardedStep):
     """A step that is traced again when settings of the model change, and raises when its layers have changed.
 
     Args:
@@ -32,8 +32,8 @@ class FollowingStep:
         compiled: Callable[[], Callable] | None,
         atomic: AtomicStep | None,
     ) -> None:
+        super().__init__(f"the training step of {trainer.model.name!r}", atomic)
         self._step, self._trainer, self._runner, self._compiled = step, trainer, runner, compiled
-        self._atomic = atomic
         self._settings = layer_settings.Settings([trainer.model])
         self._functions: dict[tuple, Callable] = {}
 
@@ -46,21 +46,15 @@ class FollowingStep:
                 "the step and its optimizer do not know. Make a new step for it"
             )
         if not tf.executing_eagerly():
-            if self._atomic is not None:
+            if self.atomic is not None:
                 raise UnsupportedModelError(
-                    f"on_oom='replan': the training step of {name!r} is being traced by a tf.function around it, and "
+                    f"on_oom='replan': {self.what} is being traced by a tf.function around it, and "
                     "cannot be taken back there. Call the step directly, or leave on_oom out"
                 )
-            return self._once(x, y, sample_weight)
-        return out_of_memory.run(
-            f"the training step of {name!r}",
-            lambda: self._once(x, y, sample_weight),
-            lambda: self._planned(x),
-            self._atomic,
-            self._replace,
-        )
+            return self.attempt(x, y, sample_weight)
+        return self.guarded(x, y, sample_weight)
 
-    def _once(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
+    def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
         if self._compiled is None:
             return self._step(x, y, sample_weight)
         key = self._settings()
@@ -68,18 +62,18 @@ class FollowingStep:
             return self._functions[key](x, y, sample_weight)
         function = self._compiled()
         with self._settings.watched():
-            if self._atomic is not None:
+            if self.atomic is not None:
                 function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.
-                self._atomic.begin()
+                self.atomic.begin()
             logs = function(x, y, sample_weight)
         self._functions[self._settings()] = function
         return logs
 
-    def _planned(self, x: Any) -> out_of_memory.StepByPlan:
+    def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
         trainer = self._trainer
         mode = "compiled" if self._compiled is None else "graph"
         return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
 
-    def _replace(self, plan: Plan) -> None:
+    def replace(self, plan: Plan) -> None:
         self._runner.use(plan)
         self._functions.clear()

@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -107,59 +106,69 @@ def diagnose(step: StepByPlan) -> Diagnosis:
     return Diagnosis(f"{text}. Try budget={max(budget, less_bytes):_}", less, less_bytes)
 
 
-def run(
-    what: str,
-    attempt: Callable[[], Any],
-    planned: Callable[[], StepByPlan | None],
-    atomic: AtomicStep | None = None,
-    replace: Callable[[Plan], None] | None = None,
-) -> Any:
-    """Run a step, and explain it when that runs out of memory, or run it again by a plan that needs less.
+class GuardedStep:
+    """A step that explains the error when it runs out of memory, or runs again by a plan that needs less.
 
     Args:
         what: What runs, for messages.
-        attempt: Runs the step.
-        planned: The step as its plan sees it then; None if it has no plan.
         atomic: What takes the step back; None if it is not to be run again.
-        replace: Lets the next attempt run by another plan.
-
-    Returns:
-        What the step returns.
-
-    Raises:
-        tf.errors.ResourceExhaustedError: With the explanation, from TensorFlow's own.
-
-    Warns:
-        OutOfMemoryWarning: If the step is run again.
     """
-    while True:
-        if atomic is not None:
-            atomic.begin()
-        try:
-            return attempt()
-        except tf.errors.ResourceExhaustedError as error:
-            failed = error
-        traceback.clear_frames(failed.__traceback__)  # They hold the activations of an eager step.
-        gc.collect()
-        undone = atomic is not None and atomic.take_back()
-        step = planned()
-        if step is None:
-            raise failed
-        found = diagnose(step)
-        text = f"{what} ran out of memory: {found.text}"
-        if undone and found.less is not None and replace is not None:
-            warn(
-                f"{text}. The step runs again by a plan that is predicted to need {format_bytes(found.less_bytes)}",
-                OutOfMemoryWarning,
-            )
-            replace(found.less.plan)
-            continue
-        if atomic is not None and not undone:
-            text += ". It failed in its update, so some weights may be updated and others not: load them again"
-        elif atomic is None:
-            text += ", or on_oom='replan'" if found.less is not None else ""
-        message = f"{text}. TensorFlow said: {_said(failed)}"
-        raise tf.errors.ResourceExhaustedError(failed.node_def, failed.op, message) from failed
+
+    def __init__(self, what: str, atomic: AtomicStep | None) -> None:
+        self.what, self.atomic = what, atomic
+
+    def attempt(self, *args: Any) -> Any:
+        """Run the step."""
+        raise NotImplementedError
+
+    def planned(self, *args: Any) -> StepByPlan | None:
+        """The step as its plan sees it; None if it has no plan."""
+        raise NotImplementedError
+
+    def replace(self, plan: Plan) -> None:
+        """Let the next attempt run by another plan."""
+        raise NotImplementedError
+
+    def guarded(self, *args: Any) -> Any:
+        """Run the step.
+
+        Returns:
+            What the step returns.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: With the explanation, from TensorFlow's own.
+
+        Warns:
+            OutOfMemoryWarning: If the step is run again.
+        """
+        while True:
+            if self.atomic is not None:
+                self.atomic.begin()
+            try:
+                return self.attempt(*args)
+            except tf.errors.ResourceExhaustedError as error:
+                failed = error
+            traceback.clear_frames(failed.__traceback__)  # They hold the activations of an eager step.
+            gc.collect()
+            undone = self.atomic is not None and self.atomic.take_back()
+            step = self.planned(*args)
+            if step is None:
+                raise failed
+            found = diagnose(step)
+            text = f"{self.what} ran out of memory: {found.text}"
+            if undone and found.less is not None:
+                warn(
+                    f"{text}. The step runs again by a plan that is predicted to need {format_bytes(found.less_bytes)}",
+                    OutOfMemoryWarning,
+                )
+                self.replace(found.less.plan)
+                continue
+            if self.atomic is not None and not undone:
+                text += ". It failed in its update, so some weights may be updated and others not: load them again"
+            elif self.atomic is None:
+                text += ", or on_oom='replan'" if found.less is not None else ""
+            message = f"{text}. TensorFlow said: {_said(failed)}"
+            raise tf.errors.ResourceExhaustedError(failed.node_def, failed.op, message) from failed
 
 
 def _said(error: tf.errors.ResourceExhaustedError) -> str:
