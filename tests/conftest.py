@@ -37,6 +37,9 @@ def fresh():
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
+    # Later tests shall not look through the objects of earlier ones: `tfgc.enable` and `tfgc.disable` go through all.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
