@@ -51,11 +51,21 @@ def trained_for(model, x, mode):
     return (step if mode in ("eager", "compiled") else tf.function(step, jit_compile=mode == "xla"))(x)
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", "xla"])
-@pytest.mark.parametrize("how", [{}, {"strategy": "uniform", "segments": 3}, {"budget": 0.7}])
+UNIFORM, BUDGET = {"strategy": "uniform", "segments": 3}, {"budget": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [
+        *(({}, mode) for mode in ("eager", "compiled", "graph")),
+        pytest.param({}, "xla", marks=pytest.mark.gate),
+        (UNIFORM, "compiled"),
+        (BUDGET, "graph"),
+        *(pytest.param(UNIFORM, mode, marks=pytest.mark.slow) for mode in ("eager", "graph", "xla")),
+        *(pytest.param(BUDGET, mode, marks=pytest.mark.slow) for mode in ("eager", "compiled")),
+    ],
+)
 def test_gradients_states_and_random_draws_are_those_of_the_plain_model(how, mode):
-    if mode == "xla" and "budget" in how:
-        pytest.skip("the same plan as in a graph")
     compiled, graph = mode == "compiled", {"graph": mode != "eager", "jit_compile": mode == "xla"}
     expected = train(cnn(), X[:8], [Y[:8]], **graph)
     keras.utils.set_random_seed(7)  # as each test starts

@@ -28,7 +28,7 @@ class Net(keras.Model):
 
     def __init__(self):
         super().__init__(name="net")
-        self.blocks = [Block() for _ in range(6)]
+        self.blocks = [Block() for _ in range(4)]
         self.pool, self.head = L.GlobalAveragePooling1D(), L.Dense(4)
 
     def call(self, x):
@@ -69,13 +69,18 @@ def after_fit(model):
     return [np.array(v) for v in [*model.variables, *model.optimizer.variables]]
 
 
-@pytest.mark.parametrize("kind", [Net, Trained])
+WAYS = {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}
+
+
 @pytest.mark.parametrize(
-    "compiled",
-    [{}, *(pytest.param(way, marks=pytest.mark.gate) for way in (
-        {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}
-    ))],
-)  # fmt: skip
+    ("kind", "compiled"),
+    [
+        (Net, {}),
+        (Trained, {}),
+        *(pytest.param(kind, way, marks=pytest.mark.gate) for kind, way in zip((Trained, Net, Trained), WAYS)),
+        *(pytest.param(kind, way, marks=pytest.mark.slow) for kind, way in zip((Net, Trained, Net), WAYS)),
+    ],
+)
 def test_fit_gives_the_weights_of_plain_fit(kind, compiled):
     plain = after_fit(made(kind, **compiled))
     model = tfgc.enable(made(kind, **compiled), verbose=0)
@@ -83,7 +88,7 @@ def test_fit_gives_the_weights_of_plain_fit(kind, compiled):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     (status,) = tfgc.status(model).plans
     assert status.predicted_bytes < 0.7 * status.plain_bytes
-    assert set(recomputed(model)) >= {"blocks/block", "blocks/block_1"} or len(recomputed(model)) >= 4
+    assert {name.rpartition("/")[2] for name in recomputed(model)} >= {"block", "block_1", "block_2"}  # not the last
     assert status.batch_size == 8
 
 
@@ -124,7 +129,7 @@ def test_a_budget_takes_the_fastest_plan_that_fits():
     assert least.predicted_bytes < 0.8 * some < between.predicted_bytes <= some  # no more than one block too few
     assert 0 < between.overhead < least.overhead
     model = tfgc.enable(made(), budget=least.predicted_bytes // 2)
-    with pytest.raises(tfgc.InfeasibleBudgetError, match=r"the least budget that works is .* set by node '.*block"):
+    with pytest.raises(tfgc.InfeasibleBudgetError, match=r"the smallest budget that works is .* set by node '.*block"):
         model.fit(X, Y, batch_size=8, verbose=0)
 
 

@@ -1,5 +1,7 @@
 """Chosen layers of any model: `enable(layers=...)`, on subclassed models and KerasHub-style backbones."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -299,6 +301,12 @@ def test_inference_runs_the_original_code():
     np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-5, atol=1e-6)
 
 
+@functools.cache
+def unchanged():
+    """A model for tests that choose layers of it and no more."""
+    return fresh(built(Subclassed, X))
+
+
 def broken(layer):
     return layer.width > 3
 
@@ -321,7 +329,7 @@ def broken(layer):
     ],
 )
 def test_layers_that_cannot_be_chosen(chosen, message):
-    model = fresh(built(Subclassed, X))
+    model = unchanged()
     with pytest.raises(tfgc.OptionError, match=message):
         tfgc.enable(model, layers=chosen)
     assert not [layer for layer in model._flatten_layers() if "call" in vars(layer)]
@@ -329,7 +337,7 @@ def test_layers_that_cannot_be_chosen(chosen, message):
 
 def test_the_error_of_a_function_of_layers_is_chained():
     with pytest.raises(tfgc.OptionError) as caught:
-        tfgc.enable(fresh(built(Subclassed, X)), layers=broken)
+        tfgc.enable(unchanged(), layers=broken)
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
@@ -367,7 +375,7 @@ SELECTORS = [
 
 @pytest.mark.parametrize(("chosen", "paths"), SELECTORS, ids=range(len(SELECTORS)))
 def test_what_selectors_mean(chosen, paths):
-    model = fresh(built(Subclassed, X))
+    model = unchanged()
     found = [layer.path.removeprefix(f"{model.name}/") for layer in layer_calls.choose(model, chosen)]
     if paths is None:
         blocks, norms = [f"block_{i}" for i in range(3)], [layer.norm.path for layer in model.blocks]
@@ -376,7 +384,7 @@ def test_what_selectors_mean(chosen, paths):
 
 
 def test_the_model_itself_is_meant_by_name_alone():
-    model = fresh(built(Subclassed, X))
+    model = unchanged()
     for selector in ("*", L.Layer, lambda layer: True):
         assert model not in layer_calls.choose(model, selector)
     with pytest.raises(tfgc.OptionError, match="no layer of class Subclassed"):
