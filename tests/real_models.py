@@ -32,6 +32,7 @@ class Model:
         enable: Switches tfgc on, as a user of such a model would.
         policy: Keras's dtype policy.
         fast: Modes that run in the fast suite.
+        gate: Modes that run in the gate.
     """
 
     build: Callable
@@ -40,6 +41,7 @@ class Model:
     enable: Callable
     policy: str = "float32"
     fast: tuple = ("fit",)
+    gate: tuple = ()
 
 
 def by_uniform(segments, *names):
@@ -633,15 +635,26 @@ def t5_data():
     return {"x": x, "y": np.roll(x["target"], -1, axis=1), "sample_weight": draws(4).uniform(size=(SAMPLES, 5))}
 
 
-BOTH = ("fit", "fit, eager")
+EAGER = ("fit, eager",)
 MODELS = {
-    "U-Net": Model(unet, unet_settings, unet_data, tfgc.enable, fast=BOTH),
-    "ViT": Model(vit, vit_settings, vit_data, lambda model: tfgc.enable(model, layers=["block_0", "block_1"])),
+    "U-Net": Model(unet, unet_settings, unet_data, tfgc.enable, gate=EAGER),
+    "ViT": Model(
+        vit,
+        vit_settings,
+        vit_data,
+        lambda model: tfgc.enable(model, layers=["block_0", "block_1"]),
+        fast=(),
+        gate=("fit",),
+    ),
     "ViT, mixed_float16": Model(vit, half_settings, vit_data, by_uniform(3), policy="mixed_float16", fast=()),
     "GAN": Model(
-        GAN, gan_settings, lambda: {"x": images(16, 1)}, by_uniform(3, "generator", "discriminator"), fast=BOTH
+        GAN,
+        gan_settings,
+        lambda: {"x": images(16, 1)},
+        by_uniform(3, "generator", "discriminator"),
+        fast=("fit", *EAGER),
     ),
-    "VAE": Model(vae, vae_settings, vae_data, by_uniform(4), fast=BOTH),
+    "VAE": Model(vae, vae_settings, vae_data, by_uniform(4), gate=EAGER),
     "distillation": Model(distiller, distiller_settings, distiller_data, by_uniform(4, "student")),
     "contrastive": Model(two_towers, two_towers_settings, two_towers_data, by_uniform(3, "image", "text")),
     "diffusion": Model(

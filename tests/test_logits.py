@@ -180,7 +180,7 @@ def gate(*row):
 
 
 def rows():
-    """By `enable` every head in one mode and one in all; by other ways that one, under XLA in the gate; or slow."""
+    """By `enable` every head in one mode and one in all; by other ways that one, under XLA two in the gate; or slow."""
     for head in HEADS:
         for kind in KINDS:
             for mode in MODES:
@@ -191,8 +191,10 @@ def rows():
                     two = two and (head == "argument" or (head == "custom layer with tf.nn" and way == "enable"))
                     if usual or (two and mode != "xla"):
                         yield head, kind, mode, way
+                    elif two and way in ("enable", "recompute"):
+                        yield gate(head, kind, mode, way)
                     else:
-                        yield gate(head, kind, mode, way) if two else slow(head, kind, mode, way)
+                        yield slow(head, kind, mode, way)
 
 
 @pytest.mark.filterwarnings("ignore:Layer 'functional:UserWarning")  # Keras on models called on masked inputs

@@ -107,7 +107,8 @@ def plainly(name, mode):
 def cells():
     for name, row in MODELS.items():
         for mode in MODES:
-            yield pytest.param(name, mode, marks=[] if mode in row.fast else pytest.mark.slow)
+            rare = pytest.mark.gate if mode in row.gate else pytest.mark.slow
+            yield pytest.param(name, mode, marks=[] if mode in row.fast else rare)
 
 
 @pytest.mark.parametrize(("name", "mode"), cells())
