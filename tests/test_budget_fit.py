@@ -96,7 +96,8 @@ def test_the_least_budget_that_is_named_works_and_none_below(strategy):
         chosen(strategy, least(strategy) - 1)
     assert error.value.least == least(strategy)
     assert str(error.value) == (
-        f"no plan fits in {least(strategy) - 1:,} bytes: the least budget that works is {least(strategy):,} bytes, set "
+        f"no plan fits in {least(strategy) - 1:,} bytes: the smallest budget that works is {least(strategy):,} bytes, "
+        "set "
         f"by node {error.value.node!r}. Use a smaller batch or input, or that budget"
     )
 

@@ -50,7 +50,7 @@ def test_an_infeasible_budget_keeps_its_figures_and_words():
     error = pickle.loads(pickle.dumps(InfeasibleBudgetError(1000, 2048, "dense")))
     assert (error.budget, error.least, error.node) == (1000, 2048, "dense")
     assert str(error) == (
-        "no plan fits in 1,000 bytes: the least budget that works is 2,048 bytes, set by node 'dense'. "
+        "no plan fits in 1,000 bytes: the smallest budget that works is 2,048 bytes, set by node 'dense'. "
         "Use a smaller batch or input, or that budget"
     )
 

@@ -343,7 +343,7 @@ def test_a_run_that_fails_is_an_error(children, monkeypatch):
 @pytest.mark.gate
 def test_measurements_that_never_fit_are_an_error(children, monkeypatch):
     monkeypatch.setattr(compare, "run", lambda case: record(case, 10**9))
-    with pytest.raises(InfeasibleBudgetError, match="least budget that works is 1,000,100,000"):
+    with pytest.raises(InfeasibleBudgetError, match="smallest budget that works is 1,000,100,000"):
         tfgc.max_batch(conv, "5MB")
 
     def dead(case):

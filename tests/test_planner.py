@@ -108,7 +108,7 @@ def test_shares_that_cannot_be(budget):
 def test_the_least_budget_that_an_error_names_works(build, strategy):
     model = build()
     with pytest.raises(
-        InfeasibleBudgetError, match="no plan fits in 1,000 bytes: the least budget that works"
+        InfeasibleBudgetError, match="no plan fits in 1,000 bytes: the smallest budget that works"
     ) as error:
         tfgc.plan(model, BATCH, budget=1000, strategy=strategy)
     least, node = error.value.least, error.value.node

@@ -192,7 +192,7 @@ def test_a_page_says_what_came_out(page):
         "and is 29 % slower. Against plain-eager it saves 88.5 % of the peak (3.87 GB) and is 11 % faster.",
         "uniform(3)-graph wrong gradients, states", "uniform(12)-graph oom: killed", "no node 'conv_x'", "infeasible",
         "conv3_block1_1_conv ... conv4_block1_out", "regular 5,635 MB", "cut off 35 %", "overhead 30.0 %",
-        "The least budget that works is 800,000,000 bytes.", "tfgc compare resnet50", "tensorflow 2.21.0", "CPU:0",
+        "The smallest budget that works is 800,000,000 bytes.", "tfgc compare resnet50", "tensorflow 2.21.0", "CPU:0",
     ):  # fmt: skip
         assert told in words, told
     for word in ("peak", "cut-off", "overhead", "plain-eager", "plain-graph", "floor", "units"):

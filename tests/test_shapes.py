@@ -243,7 +243,7 @@ def test_a_layer_whose_shape_depends_on_values_is_named(layer, shape):
     with pytest.warns(tfgc.OpenSizesWarning) as caught:
         plan = tfgc.plan(model, 4)
     assert str(caught[0].message) == (
-        f"nothing is recomputed: 'picked' {told}, so no plan is known to need less than keeping all. To save memory "
+        f"nothing is recomputed: 'picked' {told}, so a plan may need more than storing everything. To save memory, "
         "give it a fixed size, or apply it to the data before the model; strategy='uniform' recomputes without knowing "
         "sizes."
     )
@@ -270,9 +270,9 @@ def sequence():
 
 
 OPEN = (
-    "nothing is recomputed: the model leaves sizes of its inputs open ('tokens' is (64, None)), so no plan is known to "
-    "need less than keeping all. To save memory give them: tfgc.plan(model, batch_size, input_shapes={'tokens': shape})"
-    ", shapes without the batch, or example=batch; strategy='uniform' recomputes without knowing sizes."
+    "nothing is recomputed: the model leaves sizes of its inputs open ('tokens' is (64, None)), so a plan may need "
+    "more than storing everything. To save memory, give them: tfgc.plan(model, batch_size, input_shapes={'tokens': "
+    "shape}), shapes without the batch, or example=batch; strategy='uniform' recomputes without knowing sizes."
 )
 
 

@@ -174,7 +174,7 @@ def test_nodes_that_cannot_be_run_twice_are_kept(name):
 @EACH_BUDGETED
 @pytest.mark.parametrize("budget", [0, -5, 1])
 def test_budgets_below_everything_are_refused(name, budget):
-    with pytest.raises(InfeasibleBudgetError, match="the least budget that works is"):
+    with pytest.raises(InfeasibleBudgetError, match="the smallest budget that works is"):
         strategies.apply(name, random_graph(1), budget=budget)
 
 

@@ -64,7 +64,7 @@ class InfeasibleBudgetError(TfgcError):
             return str(self.args[0])
         budget, least, node, also, instead = (*self.args, *("", "a smaller batch or input")[len(self.args) - 3 :])
         return (
-            f"no plan fits in {budget:,} bytes{also}: the least budget that works is {least:,} bytes, set by node "
+            f"no plan fits in {budget:,} bytes{also}: the smallest budget that works is {least:,} bytes, set by node "
             f"{node!r}. Use {instead}, or that budget"
         )
 
@@ -75,7 +75,7 @@ class InfeasibleBudgetError(TfgcError):
 
     @property
     def least(self) -> int:
-        """The bytes of the least budget that works."""
+        """The bytes of the smallest budget that works."""
         return self._figures()[1]
 
     @property

@@ -53,7 +53,7 @@ def graph_of(
     graph = node_costs.annotate(program)
     for node, cost in zip(graph.nodes, graph.costs):
         if cost.obstacle:
-            message = f"{node.name!r} cannot be run twice and is planned to be kept: {cost.obstacle}."
+            message = f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}."
             warn(message, NotReplayableWarning)
     if measure:
         graph = timing.timed(program, graph)
@@ -84,7 +84,7 @@ def warn_of_open_sizes(graph: Graph) -> None:
         )
         remedy = "give it a fixed size, or apply it to the data before the model"
     warn(
-        f"nothing is recomputed: {why}, so no plan is known to need less than keeping all. To save memory {remedy}; "
+        f"nothing is recomputed: {why}, so a plan may need more than storing everything. To save memory, {remedy}; "
         "strategy='uniform' recomputes without knowing sizes.",
         OpenSizesWarning,
     )

@@ -81,7 +81,7 @@ def table(front: FrontRecord) -> TextTable:
 def budgets(front: FrontRecord) -> TextTable:
     """The table of the plan that each budget buys."""
     least = {choice.least_bytes for choice in front.choices} - {None}
-    caption = f"The least budget that works is {least.pop():,} bytes." if least else ""
+    caption = f"The smallest budget that works is {least.pop():,} bytes." if least else ""
     return TextTable("The plan of least overhead in each budget", CHOICE_HEADS, choice_rows(front), caption)
 
 

@@ -36,6 +36,6 @@ def get(suite: str) -> ModuleType:
     """
     if suite not in available():
         raise OptionError(
-            f"there is no suite {suite!r}{did_you_mean(suite, available())} (there are: {', '.join(available())})"
+            f"there is no suite {suite!r}{did_you_mean(suite, available())} (available: {', '.join(available())})"
         )
     return importlib.import_module(f"{__name__}.{suite.replace('-', '_')}")

@@ -99,7 +99,7 @@ class FirstStep:
         self._is_blind = True
         warn(
             f"nothing is recomputed in {self._model.name!r}: sizes of the batch are open where the step is traced, so "
-            "no plan is known to need less than keeping all. To save memory fix them in the data, with "
+            "a plan may need more than storing everything. To save memory, fix them in the data, with "
             "dataset.batch(n, drop_remainder=True), or plan ahead: tfgc.enable(model, tfgc.plan(model, example=batch))",
             OpenSizesWarning,
         )

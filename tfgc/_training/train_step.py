@@ -96,7 +96,7 @@ def train_step(
     if optimizer is None:
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
-        raise TfgcError("run_eagerly=True and jit_compile=True exclude each other: XLA compiles a traced step")
+        raise TfgcError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
     out_of_memory.check_on_oom(on_oom)
     if on_oom is not None and tf.distribute.has_strategy():
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")

@@ -41,7 +41,7 @@ def get(strategy: Strategy) -> Callable[..., Plan]:
 
     >>> get("sqr")
     Traceback (most recent call last):
-    tfgc._errors.OptionError: there is no strategy 'sqr'; did you mean 'sqrt'? (there are: articulation, budget, ...)
+    tfgc._errors.OptionError: there is no strategy 'sqr'; did you mean 'sqrt'? (available: articulation, budget, ...)
     """
     return strategy if callable(strategy) else _module(strategy).plan
 
@@ -49,7 +49,7 @@ def get(strategy: Strategy) -> Callable[..., Plan]:
 def _module(name: str) -> ModuleType:
     if name not in available():
         raise OptionError(
-            f"there is no strategy {name!r}{did_you_mean(name, available())} (there are: {', '.join(available())})"
+            f"there is no strategy {name!r}{did_you_mean(name, available())} (available: {', '.join(available())})"
         )
     return importlib.import_module(f"{__name__}.{name}")
 

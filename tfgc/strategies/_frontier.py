@@ -41,7 +41,7 @@ class Frontier:
         """The plan of least work whose peak, in bytes of buffers, is at most `budget`.
 
         Raises:
-            InfeasibleBudgetError: If there is none; it names the least budget that works.
+            InfeasibleBudgetError: If there is none; it names the smallest budget that works.
         """
         for peak, plan in zip(reversed(self.peaks), reversed(self.plans)):
             if peak <= budget:
@@ -58,7 +58,7 @@ class Frontier:
             mode: As for `tfgc.estimate`.
 
         Raises:
-            InfeasibleBudgetError: If there is none; it names the least budget that works.
+            InfeasibleBudgetError: If there is none; it names the smallest budget that works.
         """
         room = total - fixed
         for i in reversed(range(len(self.plans))):

@@ -96,7 +96,7 @@ def _application(name: str, image_size: int | None, others: list[str]) -> keras.
     if builder is None:
         known = [*others, *builders]
         raise OptionError(
-            f"there is no network {name!r}{did_you_mean(name.lower(), known)} (there are: {', '.join(others)}, "
+            f"there is no network {name!r}{did_you_mean(name.lower(), known)} (available: {', '.join(others)}, "
             "those of keras.applications such as resnet50, module:function, and .keras files)"
         )
     if image_size is None:
