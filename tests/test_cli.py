@@ -38,10 +38,18 @@ def test_every_command_is_there_and_takes_json():
 def test_help_starts_at_once_without_any_framework():
     code = (
         "import sys; from tfgc._cli.group import cli; from click.testing import CliRunner; "
-        "assert all(CliRunner().invoke(cli, [name, '--help']).exit_code == 0 for name in cli.commands); "
+        "asked = [['-h'], ['--help'], *([name, '-h'] for name in cli.commands)]; "
+        "assert all('Usage' in CliRunner().invoke(cli, words).output for words in asked); "
         "sys.exit(' '.join({'tensorflow', 'keras', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules)) or 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_the_list_of_commands_says_in_full_what_each_does():
+    """Click cuts a summary that is too long for the line."""
+    listed = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.partition("Commands:")[2].strip()
+    assert len(listed.splitlines()) == len(COMMANDS)
+    assert "..." not in listed
 
 
 def test_zoo_lists_networks_as_a_table_and_as_json():

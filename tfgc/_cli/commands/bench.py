@@ -43,10 +43,11 @@ def command(
     output: str,
     json_path: str | None,
 ) -> None:
-    """Measure the networks of a published SUITE, or those named, next to the published figures.
+    """Measure the networks of a published SUITE of benchmarks.
 
-    Each case runs in a separate process and is saved to the results file as soon as it finishes, so an interrupted
-    run resumes where it stopped. `tfgc report` turns the file into a page.
+    The tables show the figures next to the published ones. Name NETWORKS to run only those. Each case runs in a
+    separate process and is saved to the results file as soon as it finishes, so an interrupted run resumes where it
+    stopped. `tfgc report` turns the file into a page.
     """
     from tfgc._measure import results_file, suite_runner
     from tfgc._report import comparison

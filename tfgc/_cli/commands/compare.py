@@ -28,12 +28,12 @@ def command(
     plot_path: str | None,
     json_path: str | None,
 ) -> None:
-    """Measure memory and time of training NAME against a plain GradientTape.
+    """Measure memory and time of training with and without tfgc.
 
-    The cases run one after the other, each in a separate process: plain-eager, plain-graph, and each
-    strategy and plan twice, with compiled segments ("compiled") and in tf.function ("graph"). A case that
-    runs out of memory is reported as "oom". `tfgc report` reads the JSON file, which also holds the
-    predicted Pareto front.
+    NAME is trained plainly, with a GradientTape, and by plans. The cases run one after the other, each in a
+    separate process: plain-eager, plain-graph, and each strategy and plan twice, with compiled segments
+    ("compiled") and in tf.function ("graph"). A case that runs out of memory is reported as "oom". `tfgc report`
+    reads the JSON file, which also holds the predicted Pareto front.
     """
     from tfgc._measure import case_choice, compare
     from tfgc._records import measurement

@@ -30,9 +30,9 @@ def command(
     plan_path: str | None,
     json_path: str | None,
 ) -> None:
-    """Show, segment by segment, what a plan stores, what it recomputes, why, and what that costs.
+    """Show what a plan stores and recomputes, and what it costs.
 
-    The JSON output is the plan itself, including these figures.
+    The table has a row for each segment. The JSON output is the plan itself, including these figures.
     """
     read = planning.read(plan_path)
     with choices.warnings_in_a_line():

@@ -17,7 +17,10 @@ _EXTRAS = {"jinja2": "report", "matplotlib": "report", "scipy": "ilp"}
 @click.command("info", cls=options.Command)
 @options.json_option
 def command(json_path: str | None) -> None:
-    """Print versions, devices and free memory: include them when you report a problem."""
+    """Print versions, devices and free memory.
+
+    Include the output when you report a problem.
+    """
     facts = _facts()
     if options.emit_json(facts, json_path):
         return

@@ -34,10 +34,11 @@ def command(
     output: str | None,
     json_path: str | None,
 ) -> None:
-    """Find the largest batch of NAME whose training step fits in a budget, with and without recomputation.
+    """Find the largest batch of NAME whose step fits in a budget.
 
-    Predicted first, then measured in at most eight child processes each, until a batch fits and one that is at most
-    2 % or one sample larger does not. Weights, optimizer state and the batch itself are counted.
+    The batch is searched with and without recomputation. It is predicted first, then measured in at most eight child
+    processes for each, until a batch fits and one that is at most 2 % or one sample larger does not. Weights,
+    optimizer state and the batch itself are counted.
     """
     from tfgc._measure import batch_search, max_batch
     from tfgc._records import batch_limit

@@ -18,10 +18,11 @@ _DEFAULT = "report.html"
 )  # fmt: skip
 @options.json_option
 def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
-    """Write a report from the results FILES of `bench`, `compare --json` and `sweep --json`.
+    """Write a report: a page, Markdown or pictures.
 
-    A Pareto front is joined with the measurements of the same network and batch size. Nothing is measured or
-    trained. --json also writes the joined results, or prints them instead of a report.
+    FILES are the results of `bench`, `compare --json` and `sweep --json`. A Pareto front is joined with the
+    measurements of the same network and batch size. Nothing is measured or trained. --json also writes the joined
+    results, or prints them instead of a report.
     """
     from tfgc._records import measurement, results_json
     from tfgc._report import html_page, study_tables

@@ -26,10 +26,10 @@ def command(
     plot_path: str | None,
     json_path: str | None,
 ) -> None:
-    """Print the Pareto front of training NAME: the least overhead for each peak.
+    """Print the Pareto front: the least overhead for each peak.
 
-    From the lowest reachable peak to the plain step. Predicted; nothing is trained. `tfgc report` reads the JSON
-    file.
+    The plans for NAME range from the lowest reachable peak to the plain step. They are predicted; nothing is trained.
+    `tfgc report` reads the JSON file.
     """
     from tfgc._core import plan
     from tfgc._records import measurement

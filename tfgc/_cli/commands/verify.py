@@ -30,7 +30,7 @@ def command(
     steps: int,
     json_path: str | None,
 ) -> None:
-    """Prove that training NAME by a plan gives the same results as plain training.
+    """Check that training NAME by a plan equals plain training.
 
     Compares the loss and every gradient, state and seed of plain and planned steps on seeded noise. The loss is the
     mean square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything

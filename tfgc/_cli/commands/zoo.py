@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1)
 @options.json_option
 def command(words: tuple[str, ...], json_path: str | None) -> None:
-    """List the networks that other commands accept, filtered by WORDS in their name or family.
+    """List the networks that other commands accept.
 
-    They also accept any module:function that builds a model, and any saved .keras file.
+    With WORDS, only those with one of them in their name or family. The commands also accept any module:function
+    that builds a model, and any saved .keras file.
     """
     from tfgc._records.table import TextTable
     from tfgc._report import comparison
