@@ -79,7 +79,7 @@ def max_batch(
     Example:
         >>> import keras, tfgc
         >>> def mlp():
-        ...     return keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64, "tanh") for _ in range(12))])
+        ...     return keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64, "tanh") for _ in range(8))])
         >>> found = tfgc.max_batch(mlp, "8MB", confirm=False)
         >>> found.batch_size > 2 * found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
