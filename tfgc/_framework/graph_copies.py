@@ -57,7 +57,7 @@ class Part:
         shapes = dict(made for made in self._made if made is not None and made[0] not in handed_on)
         new = tf.graph_util.import_graph_def(self._definition, input_map=read, return_elements=[*shapes], name=name)
         for tensor, shape in zip(new, shapes.values()):
-            tensor.set_shape(shape)  # What Python told TensorFlow of it is not in the definition of a graph.
+            tensor.set_shape(shape)  # A shape that was set in Python is not in the definition of a graph.
         found = {**handed_on, **dict(zip(shapes, new))}
         return [None if made is None else found[made[0]] for made in self._made]
 

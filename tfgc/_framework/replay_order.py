@@ -56,7 +56,7 @@ class BackwardPass:
     """One call of `tape.gradient` in a graph.
 
     Args:
-        key: What tells it from others.
+        key: What distinguishes it from others.
         sources: The ids of what it differentiates by; None if that is not known, where a function is differentiated.
     """
 
