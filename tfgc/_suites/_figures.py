@@ -118,10 +118,10 @@ def counts(
     """A sentence that says in how many networks each case meets a goal, from pairs of our figure and the published one.
 
     >>> counts("No larger share", {"optimal": [(0.5, 0.6), (0.7, 0.6), (None, 0.6)], "nested": []})
-    'No larger share in so many networks: optimal: 1 of 2.'
+    'No larger share, by number of networks: optimal: 1 of 2.'
     """
     found = []
     for label, both in pairs.items():
         held = [holds(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
         found += [f"{label}: {sum(held)} of {len(held)}"] if held else []
-    return f"{goal} in so many networks: {'; '.join(found)}." if found else ""
+    return f"{goal}, by number of networks: {'; '.join(found)}." if found else ""

@@ -1,7 +1,8 @@
 """Cut-off and overhead compared with Optimal Gradient Checkpoint search (Feng & Huang, CVPR 2021), 18 networks.
 
-Their figures are of PyTorch on a GPU, at one replay. `optimal` is the least peak of one replay; `nested` is the plan of
-least peak that may split a replay again; `published` is the plan of least work at the published cut-off, at one replay.
+Their figures come from PyTorch on a GPU, with one replay. `optimal` is the plan with the lowest peak and one replay;
+`nested` is the plan with the lowest peak that may split a replay again; `published` is the plan with the least work at
+the published cut-off and one replay.
 """
 
 import operator

@@ -1,7 +1,8 @@
 """ResNets of 18 to 200 layers compared with a TF1 study: plain, recomputed, swapped to the host, and a hybrid of both.
 
-Its memory is of a GPU at 224x224 and batch 32, and at a larger batch for recompute and the hybrid. `optimal` is the
-plan of least peak at one replay; at the study's share is the one of least work whose predicted peak is 5 % below.
+Its memory figures come from a GPU at 224x224 and batch 32, and at a larger batch for recompute and the hybrid.
+`optimal` is the plan with the lowest peak and one replay; at the study's share is the plan with the least work whose
+predicted peak is 5 % below it.
 """
 
 from tfgc._records.measurement import Results, Study
