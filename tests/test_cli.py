@@ -17,7 +17,7 @@ from tfgc._cli.group import cli
 from tfgc._records import results_json
 from tfgc._records.measurement import Results, Study
 
-COMMANDS = ["bench", "compare", "explain", "info", "max-batch", "plan", "report", "sweep", "verify", "zoo"]
+COMMANDS = ["bench", "compare", "compile", "explain", "info", "max-batch", "plan", "report", "sweep", "verify", "zoo"]
 
 
 def tfgc(*arguments, **environment):

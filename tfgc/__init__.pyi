@@ -1,6 +1,7 @@
 """The public names, for editors and type checkers; a test compares them with those of `__init__.py`."""
 
 from . import strategies, zoo
+from ._compiled.memory import compiled_memory
 from ._core.graph import Cost, Graph, Node, Ref, Spec
 from ._core.plan import Plan
 from ._core.segments import Outlook, Segment
@@ -21,6 +22,7 @@ from ._measure.compare import compare
 from ._measure.max_batch import max_batch
 from ._planning.planner import estimate, pareto, plan
 from ._records.batch_limit import MaxBatch, Reach
+from ._records.compiled_memory import CompiledBuffer, CompiledMemory
 from ._records.measurement import Measurement
 from ._replay.recompute import recompute
 from ._simulate.simulator import Prediction
@@ -35,6 +37,8 @@ from ._verify.verify import verify
 __version__: str
 
 __all__ = [
+    "CompiledBuffer",
+    "CompiledMemory",
     "Cost",
     "Graph",
     "InfeasibleBudgetError",
@@ -63,6 +67,7 @@ __all__ = [
     "UnsupportedModelError",
     "Verdict",
     "compare",
+    "compiled_memory",
     "disable",
     "enable",
     "estimate",

@@ -30,15 +30,30 @@ def batch(
     random = np.random.default_rng(_SEED)
     words, length = _words(model)
 
-    def tensor(spec: Any) -> tf.Tensor:
-        shape = (batch_size, *spec.shape[1:])
+    def tensor(spec: tf.TensorSpec) -> tf.Tensor:
+        shape = tuple(spec.shape)
         if spec.dtype == "string":
             return tf.strings.reduce_join(random.choice(words, (*shape, length)), axis=-1, separator=" ")
-        if tf.as_dtype(spec.dtype).is_integer:
+        if spec.dtype.is_integer:
             return tf.constant(random.integers(0, 2, shape), spec.dtype)
         return tf.cast(random.standard_normal(shape, dtype="float32"), spec.dtype)
 
-    inputs, outputs = ([tensor(spec) for spec in side] for side in _specs(model, batch_size, input_shapes))
+    inputs, outputs = specs(model, batch_size, input_shapes)
+    return tf.nest.map_structure(tensor, inputs), [tensor(spec) for spec in outputs]
+
+
+def specs(
+    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None = None
+) -> tuple[Any, list[tf.TensorSpec]]:
+    """What `batch` makes, as `tf.TensorSpec`s.
+
+    Raises:
+        OptionError: If a size of an input is open.
+    """
+    inputs, outputs = (
+        [tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side]
+        for side in _sides(model, batch_size, input_shapes)
+    )
     if len(inputs) > 1:
         return tf.nest.pack_sequence_as(model.input, inputs), outputs
     return inputs[0], outputs
@@ -55,7 +70,7 @@ def _words(model: keras.Model) -> tuple[list[str], int]:
     return words or ["word"], length
 
 
-def _specs(
+def _sides(
     model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     inputs, outputs = model.inputs, model.outputs

@@ -1,7 +1,7 @@
 """The custom training step: forward, loss, gradients, update, logs."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
@@ -15,6 +15,7 @@ from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
 from tfgc._training.segment_runner import Runner
+from tfgc._training.trainer import Trainer
 
 
 class TrainingStep(Protocol):
@@ -115,14 +116,7 @@ def train_step(
     def step(x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
             call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
-        with tf.GradientTape() as tape:
-            predictions = trainer(x, training=True)
-            value: Any = trainer.compute_loss(x, y, predictions, sample_weight)
-            scaled = used.scale_loss(value)
-        gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-        used.apply_gradients(zip(gradients, model.trainable_variables))
-        logs = trainer.compute_metrics(x, y, predictions, sample_weight)
-        return {**logs, "loss": value}
+        return trainer.step(x, y, sample_weight)
 
     atomic = AtomicStep(trainer, [used], run_eagerly) if on_oom else None
     whole = step if atomic is None else atomic.around(step)
@@ -135,20 +129,3 @@ def train_step(
     made.optimizer = used
     made.reset_metrics = trainer.reset_metrics
     return made
-
-
-class Trainer(keras.Model):
-    """A model run by another `call`, with Keras's reading of `loss` and `metrics`.
-
-    It is a separate model, so that compiling it leaves the user's as it is.
-    """
-
-    def __init__(self, model: keras.Model, call: Callable) -> None:
-        super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
-        self.model = model
-        self.output_names = getattr(model, "output_names", None)
-        self._run = call
-        self.built = True
-
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        return self._run(inputs, training=training, mask=mask)

@@ -1,0 +1,66 @@
+"""`tfgc compile`: what a training step needs on a GPU that is not there."""
+
+import os
+
+import click
+
+from tfgc._cli import choices, options, progress
+
+_PLAIN = "plain"
+
+
+@click.command("compile", cls=options.Command)
+@options.network_options
+@options.plan_options
+@click.option("--plan", "plan_path", type=options.INPUT, help="Plan file to use instead of planning options.")
+@click.option("--target", default="h100", show_default=True, help="GPU: h100, a100, a100_40gb, l4, t4 or v100.")
+@options.optimizer
+@click.option("--timeout", type=float, default=1800, show_default=True, help="Seconds to wait for the compiler.")
+@click.option("--xla-dump", metavar="DIRECTORY", help="Keep XLA's own texts of each step in folders of this directory.")
+@options.json_option
+def command(
+    network: choices.NetworkChoice,
+    planning: choices.PlanChoice,
+    plan_path: str | None,
+    target: str,
+    optimizer: str | None,
+    timeout: float,
+    xla_dump: str | None,
+    json_path: str | None,
+) -> None:
+    """Compile the training step of NAME for a GPU, and show the memory it needs there. No GPU is needed.
+
+    The plain step and the step by a plan are compiled by XLA's GPU compiler, which `pip install "tfgc[compile]"`
+    installs. Nothing is run. Each takes 10 seconds to several minutes.
+    """
+    from tfgc._compiled import compiler, targets
+    from tfgc._report import comparison, compiled_table
+
+    targets.find(target)
+    compiler.check_installed()
+    plan = planning.read(plan_path)
+    with choices.warnings_in_a_line():
+        model, sizes = network.open()
+        from tfgc._compiled import memory
+
+        plan = plan or planning.make(model, network.batch_size, input_shapes=sizes, optimizer=optimizer)
+        found = {}
+        with progress.bar(network.name, 2, "steps") as steps:
+            for name, chosen in ((_PLAIN, None), (plan.strategy, plan)):
+                steps.start(f"{network.name}: {name}")
+                found[name] = memory.compiled_memory(
+                    model,
+                    network.batch_size,
+                    chosen,
+                    target=target,
+                    input_shapes=sizes,
+                    optimizer=optimizer,
+                    timeout=timeout,
+                    dump=xla_dump and os.path.join(xla_dump, name),
+                )
+                steps.done()
+    if options.emit_json({name: one.to_dict() for name, one in found.items()}, json_path):
+        return
+    comparison.print_table(compiled_table.steps(network.name, network.batch_size, found))
+    for name, one in found.items():
+        comparison.print_table(compiled_table.buffers(name, one))

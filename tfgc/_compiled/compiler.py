@@ -1,0 +1,73 @@
+"""XLA's GPU compiler in a child process."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from tfgc._compiled import worker
+from tfgc._compiled.targets import Target
+from tfgc._errors import TfgcError, UnsupportedModelError
+
+_NEEDED = ("jax", "jax_cuda12_plugin")
+# Finds no GPU, and times no kernels on one.
+_FLAGS = "--xla_gpu_autotune_level=0 --xla_dump_hlo_as_text"
+
+
+def check_installed() -> None:
+    """Raise `TfgcError` if the compiler is not there."""
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise TfgcError(f'compiling for a GPU needs {name}: pip install "tfgc[compile]" (about 5.5 GB, no GPU)')
+
+
+def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict[str, Any]:
+    """Compile a step in StableHLO; return what `worker.compile_step` found.
+
+    Args:
+        step: The module.
+        target: The device to compile for.
+        timeout: Seconds to wait.
+        dump: A folder for XLA's own texts: modules before and after optimization, and its assignment of buffers.
+
+    Raises:
+        UnsupportedModelError: If the compiler refuses the step.
+        TfgcError: If the compiler is not installed, or ran out of time or memory.
+    """
+    check_installed()
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS} --xla_dump_to={dump}"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [pathlib.Path(folder, name) for name in ("step", "target", "reply")]
+        paths[0].write_bytes(step)
+        paths[1].write_text(target.description())
+        command = [sys.executable, "-P", worker.__file__, *map(str, paths)]
+        try:
+            ended = subprocess.run(
+                command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                errors="replace", timeout=timeout, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TfgcError(
+                f"the compiler took more than {timeout:g} seconds: give it more by timeout=, or compile a smaller model"
+            ) from error
+        if paths[2].exists():
+            return json.loads(paths[2].read_text())
+    raise _failure(ended.returncode, ended.stderr)
+
+
+def _failure(code: int, stderr: str) -> TfgcError:
+    """Why the compiler found nothing."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if "Error" in line or "error:" in line), (lines or [""])[-1])
+    if code == -9 or "MemoryError" in stderr or "bad_alloc" in stderr:
+        return TfgcError("the compiler ran out of this machine's memory: compile a smaller model or batch")
+    if code < 0:
+        return TfgcError(f"the compiler died of signal {-code}: {last}")
+    if "ImportError" in last or "AttributeError" in last:
+        return TfgcError(f"this version of jax cannot compile for a described GPU: {last}")
+    return UnsupportedModelError(f"XLA's GPU compiler refuses the step: {last}")

@@ -1,0 +1,79 @@
+"""What a training step needs on a GPU, as XLA's compiler lays it out: `tfgc.compiled_memory`."""
+
+import pathlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from tfgc._compiled import buffers, compiler, step, targets
+from tfgc._core.plan import Plan
+from tfgc._errors import UnsupportedModelError
+from tfgc._records.compiled_memory import CompiledMemory
+
+
+def compiled_memory(
+    model: keras.Model,
+    batch_size: int | None = None,
+    plan: Plan | None = None,
+    *,
+    target: str = "h100",
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    example: Any = None,
+    loss: Any = None,
+    optimizer: keras.Optimizer | str | None = None,
+    timeout: float = 1800,
+    dump: str | None = None,
+) -> CompiledMemory:
+    """Compile a training step for a GPU that is not there, and return the memory it would need.
+
+    TensorFlow exports the step that `fit` compiles on a GPU as StableHLO, and XLA's GPU compiler, which the CUDA plugin
+    of jax holds, compiles it in a child process. The figure is XLA's own assignment of buffers by that version of the
+    plugin. It is not a run: kernels are not timed, so the workspaces that autotuning may choose are not in it, and
+    TensorFlow's own version of XLA may differ. It takes 10 seconds to several minutes.
+
+    Args:
+        model: A built `keras.Model`; it is as before afterwards.
+        batch_size: Samples in a batch. Default: those of `example`.
+        plan: A `Plan` for the model. Default: the step as plain Keras trains it.
+        target: A GPU: "h100", "a100", "a100_40gb", "l4", "t4" or "v100".
+        input_shapes: For each input its shape without the batch, where the model leaves sizes open.
+        example: A batch `(x, y)` as `fit` gets it, for a model without known inputs, or whose loss is to be
+            compiled too. Only its shapes and dtypes count. Default: the squared error of all outputs.
+        loss: What `model.compile` takes. Default: what the model is compiled with, if there is an example.
+        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is compiled with, or Adam.
+        timeout: Seconds after which to stop the compiler.
+        dump: A folder for XLA's own texts, for those who read them.
+
+    Returns:
+        A `CompiledMemory`; print it.
+
+    Raises:
+        OptionError: For an unknown target, an open size, or a batch size that is not given.
+        UnsupportedModelError: If XLA cannot compile the step; it names the operation.
+        TfgcError: If the compiler is not installed (`pip install "tfgc[compile]"`), or out of time or memory.
+
+    Example:
+        >>> import keras, tfgc
+        >>> convolutions = [keras.layers.Conv2D(8, 3, padding="same", activation="relu") for _ in range(8)]
+        >>> model = keras.Sequential([keras.Input((64, 64, 3)), *convolutions])
+        >>> plain = tfgc.compiled_memory(model, 32, target="t4")  # doctest: +SKIP
+        >>> planned = tfgc.compiled_memory(model, 32, tfgc.plan(model, 32), target="t4")  # doctest: +SKIP
+        >>> planned.temp_bytes < plain.temp_bytes, planned.fits  # doctest: +SKIP
+        (True, True)
+    """
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    device = targets.find(target)
+    batch = step.batch(model, batch_size, input_shapes, example, loss)
+    compiler.check_installed()
+    with tempfile.TemporaryDirectory() as folder:
+        texts = pathlib.Path(dump or folder)
+        found = compiler.run(step.stable_hlo(model, plan, batch, optimizer), device, timeout, texts)
+        biggest = buffers.largest(texts, model)
+    kept = found["argument_bytes"] + found["output_bytes"] - found["alias_bytes"]
+    return CompiledMemory(
+        target, device.device, device.memory_bytes, kept + found["temp_bytes"], found["argument_bytes"],
+        found["temp_bytes"], biggest, found["seconds"], found["compiler"],
+    )  # fmt: skip
