@@ -443,9 +443,9 @@ def test_explain_says_what_is_stored_and_why():
     assert " ".join(" ".join(table).split()) == (
         "0 recompute 0 B 800 B 200 flop a ... b (2) "
         "0.0 recompute 0 B 400 B 100 flop a (1) "
-        "0.1 keep 800 B b (1): its backward pass comes at once <- the peak is here "
+        "0.1 keep 800 B b (1): its backward pass follows immediately <- the peak is here "
         "1 recompute 400 B 40 B 0 flop c (1): no help, its inputs (400 B) are no smaller than its inside "
-        "2 keep 80 B d (1): its backward pass comes at once"
+        "2 keep 80 B d (1): its backward pass follows immediately"
     )
     assert [line[:3] for line in table if not line.startswith("    ")] == ["0  ", "  0", "  0", "1  ", "2  "]
 

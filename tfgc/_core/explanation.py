@@ -36,9 +36,8 @@ def explain(plan: Segmentation) -> str:
     lines += [*_outlook(plan, plan.outlook), ""]
     rows = _rows(plan, plan.outlook)
     lines.append(
-        "'stores' is what a segment adds to memory from its forward to its backward pass, beyond what earlier segments "
-        "store: its inputs where it is recomputed, in place of everything that its backward pass reads. 0 B: all of it "
-        "is stored already."
+        "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier segment "
+        "holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
@@ -63,8 +62,8 @@ def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
         f"less than {outlook.least_overhead:.1%}."
     )
     yield (
-        f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} alone needs; no plan at this "
-        f"granularity goes below. This one is {outlook.gap:.1%} above."
+        f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} alone needs, so no plan that cuts "
+        f"between nodes can go lower. This plan's peak is {1 + outlook.gap:.3g} times the floor."
     )
 
 
@@ -127,7 +126,7 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
         return "nothing to free"
     inputs = f"its inputs ({format_bytes(segment.input_bytes)}) are no smaller than its inside"
     if segment.mode == "keep" and last:
-        return "its backward pass comes at once"
+        return "its backward pass follows immediately"
     if segment.input_bytes >= segment.inside_bytes:
         return inputs if segment.mode == "keep" else f"no help, {inputs}"
     if segment.mode == "recompute":

@@ -19,4 +19,5 @@ def stable_hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
     Raises:
         ValueError: As TensorFlow says it, if XLA has no kernel for an operation.
     """
-    return compiler_ir.from_concrete_function(function, list(specs))(stage="stablehlo_serialized")
+    flat: Any = list(specs)
+    return compiler_ir.from_concrete_function(function, flat)(stage="stablehlo_serialized")

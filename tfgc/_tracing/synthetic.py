@@ -31,7 +31,7 @@ def batch(
     words, length = _words(model)
 
     def tensor(spec: tf.TensorSpec) -> tf.Tensor:
-        shape = tuple(spec.shape)
+        shape: Any = tuple(spec.shape)
         if spec.dtype == "string":
             return tf.strings.reduce_join(random.choice(words, (*shape, length)), axis=-1, separator=" ")
         if spec.dtype.is_integer:
