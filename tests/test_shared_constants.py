@@ -64,3 +64,46 @@ def test_large_constants_do_not_wait_and_their_readers_do(made):
     assert fence not in tripled.op.control_inputs
     assert fence in scaled.op.control_inputs
     assert fence not in both.op.control_inputs  # waits through its argument
+
+
+def test_what_the_gradient_of_an_added_loss_is_folded_into_does_not_wait():
+    """The gradient of a mean is its upstream gradient, a constant where the mean is a loss, for each element."""
+    with tf.Graph().as_default():
+        weight, upstream = (tf.compat.v1.placeholder(tf.float32, (32, 32)) for _ in range(2))
+        of_loss = tf.constant(1.0) * tf.constant(1e-4)
+        with (
+            shared_constants.shared([upstream, of_loss]),
+            tf.control_dependencies([upstream, of_loss]),
+        ):
+            each = tf.fill([32, 32], of_loss / 1024)
+            scaled = weight * each
+        assert not {upstream.op, of_loss.op} & set(each.op.control_inputs)
+        assert upstream.op in scaled.op.control_inputs
+
+
+class Penalized(keras.layers.Dense):
+    """A layer that adds the mean of its outputs to the loss."""
+
+    def call(self, x):
+        y = super().call(x)
+        self.add_loss(1e-4 * tf.reduce_mean(y**2))
+        return y
+
+
+def held_by_added_losses(planned):
+    model = keras.Sequential([keras.Input((512,)), *(Penalized(512) for _ in range(8))])
+    model.compile("sgd", "mse")
+    if planned:
+        tfgc.enable(model, layers=Penalized, verbose=0)
+    data = tf.ones((512, 512))
+    step = tf.function(lambda: model.train_step((data, data)), autograph=False)
+    before = memory.info("current")
+    step()
+    return memory.info("current") - before
+
+
+def test_gradients_of_added_losses_are_held_once():
+    """One for each element of an output is 1 MB; seven layers run again."""
+    plain, ours = memory.alone(held_by_added_losses, False), memory.alone(held_by_added_losses, True)
+    assert plain >= 2**20
+    assert ours <= plain + 2**20

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfgc._framework.versions import attribute
 
 # TensorFlow computes larger ones in each step (`ConstantFoldingOptions`); in a replay these should wait.
-_MOST = 10 * 2**20
+MOST = 10 * 2**20
 _LEAST = 2**10
 
 
@@ -42,15 +42,33 @@ def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
 
 def worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
     """Constants that are folded into large ones, and all that they are made of."""
-    constant: set[tf.Operation] = set()
+    known: dict[tf.Operation, bool] = {}
     free: set[tf.Operation] = set()
     for op in operations:
-        if op.type == "Const" or (op.inputs and not op.op_def.is_stateful and all(t.op in constant for t in op.inputs)):
-            constant.add(op)
+        parts = all(_is_folded(t.op, known) for t in op.inputs)
+        known[op] = op.type == "Const" or (bool(op.inputs) and not op.op_def.is_stateful and parts)
     for op in reversed(operations):
-        if op in constant and (op in free or any(_LEAST <= _bytes(t) <= _MOST for t in op.outputs)):
-            free.update([op, *(t.op for t in op.inputs)])
-    return free
+        if known[op] and (op in free or any(_LEAST <= _bytes(t) <= MOST for t in op.outputs)):
+            free.update([op, *(t.op for t in op.inputs if t.op in known)])
+    return free.intersection(operations)
+
+
+def _is_folded(op: tf.Operation, known: dict[tf.Operation, bool]) -> bool:
+    """Whether an operation made before, such as the gradient of an added loss, is a small constant; notes it."""
+    stack = [op]
+    while stack:
+        op = stack[-1]
+        reads = [t.op for t in op.inputs]
+        unknown = next((read for read in reads if read not in known), None)
+        if op in known:
+            stack.pop()
+        elif op.op_def.is_stateful or op.control_inputs or any(_bytes(t) >= _LEAST for t in op.outputs):
+            known[op] = False
+        elif not reads or unknown is None:
+            known[op] = op.type == "Const" if not reads else all(known[read] for read in reads)
+        else:
+            stack.append(unknown)
+    return known[op]
 
 
 def _bytes(tensor: tf.Tensor) -> int:
