@@ -311,8 +311,7 @@ def test_functional_parts_run_by_segments_of_their_own():
     def record(plan_it):
         model = fresh(Pair)
         if plan_it:
-            plan = tfgc.plan(model, example=X)
-            assert "first" in plan.parts
+            plan = next(plan for plan in tfgc.pareto(model, example=X) if "first" in plan.parts)
             assert "'first' by segments of its own" in plan.explain()
             assert "by segments of its own, below" in plan.explain()
             assert tfgc.Plan.from_json(plan.to_json()) == plan
@@ -374,6 +373,53 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     assert by_calls.outlook.peak_bytes < 0.6 * by_nodes.outlook.peak_bytes
     assert tfgc.estimate(model, 8, by_calls).activation_bytes < tfgc.estimate(model, 8, by_nodes).activation_bytes
     assert tfgc.enable(model, by_calls)(noise(8, 12, 16), training=True).shape == (8, 2)
+
+
+class Adversaries(keras.Model):
+    """As GANs are: the second net's step needs the first net's updated weights, and its own forward pass does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.judge, self.maker = net(name="judge"), net(name="maker")
+
+    def call(self, x, training=None):
+        return self.judge(self.maker(x, training=training), training=training)
+
+    def train_step(self, x):
+        for part in (self.judge, self.maker):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(x, training=True) ** 2)
+            weights = part.trainable_weights
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {}
+
+
+def test_a_forward_pass_that_waits_for_nothing_runs_at_once():
+    """The executor starts the maker's second call while the judge is trained, so that what it keeps is there then."""
+    model = fresh(Adversaries)
+    model.compile(keras.optimizers.SGD())
+    model.optimizer.build(model.trainable_variables)
+    step = reading.read(tracing.trace(model, tf.ones((64, 8))))
+    last = {call.layer.name: step.spans[call] for call in step.root.within() if isinstance(call.layer, keras.Model)}
+    maker, judge = ([i for i in last[n] if step.kept & {*step.operations[i].makes}] for n in ("maker", "judge"))
+    assert max(maker) < step.late[0] < min(judge)
+
+
+class Penalized(L.Dense):
+    def call(self, x):
+        y = super().call(x)
+        self.add_loss(1e-4 * tf.reduce_mean(y**2))
+        return y
+
+
+def test_constants_that_tensorflow_keeps_are_part_of_the_prediction():
+    """The gradient of the loss, and of each added one, is the same number for each output: two of 64 x 32 floats."""
+    model = keras.Sequential([keras.Input((32,)), *(Penalized(32) for _ in range(3))])
+    model.compile("sgd", "mse")
+    data = tf.ones((64, 32)), tf.ones((64, 32))
+    plans = CallPlans(model, data)
+    assert plans.estimate(None, 100).fixed_bytes == 100 + 2 * 64 * 32 * 4
+    assert plans.plain_bytes(100) - plans.plain_bytes(0) == 100
 
 
 def peaks_of_a_planned_model():

@@ -39,7 +39,8 @@ class CallPlans:
         self._layers = layers
         self._options = options.whole_layers(self._step, layers)
         self._lines = names.describe(model)
-        self._weights = [v.value.dtype.size * (v.value.shape.num_elements() or 0) for v in model.variables]
+        weights = (v.value.dtype.size * (v.value.shape.num_elements() or 0) for v in model.variables)
+        self._there = [*weights, *self._step.constants]
         self._allocations: dict[tuple[Piece, ...], int] = {}
 
     @functools.cached_property
@@ -63,23 +64,30 @@ class CallPlans:
         return [self._plan(judged) for judged in self._front]
 
     def fitting(self, total: int, fixed: int) -> Plan:
-        """The plan of least work whose whole step, of which `fixed` bytes are there all the time, fits in `total`.
+        """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, fits in `total`.
 
         Raises:
             InfeasibleBudgetError: If there is none; it names the least budget that works, and the call that sets it.
         """
         for judged in reversed(self._front):
-            if self._needed(judged) + fixed <= total:
+            if self._needed(judged) + self._constant(fixed) <= total:
                 return self._plan(judged)
         least = min(self._front, key=self._needed)
-        raise InfeasibleBudgetError(total, self._needed(least) + fixed, self._names[least.outcome.owner])
+        raise InfeasibleBudgetError(
+            total, self._needed(least) + self._constant(fixed), self._names[least.outcome.owner]
+        )
 
     def plain_bytes(self, fixed: int) -> int:
         """What the plain step needs."""
-        return self._needed(self._search.plain) + fixed
+        return self._needed(self._search.plain) + self._constant(fixed)
+
+    def _constant(self, fixed: int) -> int:
+        """Bytes that are there all the time: weights and slots, and what TensorFlow folds into constants."""
+        return fixed + sum(self._step.constants)
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
+        fixed = self._constant(fixed)
         pieces = options.pieces_of([] if plan is None else self._chosen(plan))
         outcome = self._simulator.outcome(pieces)
         again = {piece[0] for piece in pieces}
@@ -111,7 +119,7 @@ class CallPlans:
     def _allocated(self, pieces: list[Piece]) -> int:
         key = tuple(pieces)
         if key not in self._allocations:
-            self._allocations[key] = self._simulator.allocated_bytes(pieces, self._weights)
+            self._allocations[key] = self._simulator.allocated_bytes(pieces, self._there)
         return self._allocations[key]
 
     def _plan(self, judged: Judged) -> Plan:

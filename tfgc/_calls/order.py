@@ -1,7 +1,7 @@
 """The order in which a step with recomputed pieces runs.
 
-The forward pass runs as it was traced. In the backward pass a recomputed piece runs again as soon as all its upstream
-gradients are there, and all gradients of the piece that ran again before it: replays do not overlap.
+The forward pass runs in the order of the step. In the backward pass a recomputed piece runs again as soon as all its
+upstream gradients are there, and all gradients of the piece that ran again before it: replays do not overlap.
 
 Buffers of a replay have numbers of their own: those of the first run, plus the number of all buffers times one more
 than the number of the piece.

@@ -1,7 +1,7 @@
 """A traced training step as plain numbers: operations, the buffers that they read and make, and whose they are.
 
-Operations are numbered in the order in which they were traced, those apart that a step does not run: constants,
-weights, and what nothing needs. Buffers are those of `tfgc._costs.tensor_buffers`.
+Operations are numbered in the order in which they start, those apart that a step does not run: constants, weights, and
+what nothing needs. Buffers are those of `tfgc._costs.tensor_buffers`.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,7 @@ from tfgc._calls.tree import Call
 from tfgc._costs import flop_counts, tensor_buffers
 from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
+from tfgc._framework import shared_constants
 from tfgc._pure import obstacles
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
@@ -28,7 +29,10 @@ def read(trace: Trace) -> Step:
     operations = trace.graph.get_operations()
     late = _late(operations, trace.gradients)
     buffers = Buffers(trace.graph, [], [])
-    runs = [op for op in _running(trace, operations, late) if _is_large(op, buffers)]
+    turns = _turns(operations, late, trace.updates)
+    constant = _constant(operations, buffers)
+    runs = [op for op in _running(trace, operations, constant) if _is_large(op, buffers)]
+    runs.sort(key=turns.__getitem__)
     numbers = {op: i for i, op in enumerate(runs)}
     numbering = _Numbering(buffers, numbers)
     waits = _waits(operations, late, numbers)
@@ -59,12 +63,35 @@ def read(trace: Trace) -> Step:
         weight_gradients=weight_gradients,
         spans=spans,
         obstacles=_obstacles(trace, operations),
+        constants=_constant_sizes(runs, constant, buffers),
     )
 
 
 def _is_large(op: tf.Operation, buffers: Buffers) -> bool:
     """Whether an operation reads or makes more than shapes and single numbers: half of all do not."""
-    return any(buffers.bytes(buffers.root(t)) >= _SMALL for t in (*op.inputs, *op.outputs))
+    large = any(buffers.bytes(buffers.root(t)) >= _SMALL for t in (*op.inputs, *op.outputs))
+    return large and op.type not in SHAPE_ONLY
+
+
+def _turns(
+    operations: list[tf.Operation], late: set[tf.Operation], updates: list[tuple[int, int, tf.Tensor]]
+) -> dict[tf.Operation, int]:
+    """When each operation runs: even turns are of forward passes, odd ones of backward passes.
+
+    The executor starts what waits for nothing: of two forward passes in one step, the second one begins with the first,
+    unless it reads weights that were updated in between.
+    """
+    turns: dict[tf.Operation, int] = {}
+    updated: dict[int, list[tf.Operation]] = {}
+    left = updates[::-1]
+    for i, op in enumerate(operations):
+        while left and left[-1][0] <= i:
+            _, variable, gradient = left.pop()
+            updated.setdefault(variable, []).append(gradient.op)
+        before = [*_before(op), *(other for t in op.inputs for other in updated.get(id(t), ()))]
+        own = int(op in late)
+        turns[op] = max((turn + (turn % 2 != own) for turn in (turns.get(other, 0) for other in before)), default=own)
+    return turns
 
 
 def _waits(
@@ -97,13 +124,36 @@ def _late(operations: list[tf.Operation], gradients: list[tuple[int, int]]) -> s
     return late
 
 
-def _running(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Operation]:
-    """The operations that a step runs: what gradients, results and writes need, without constants and weights."""
+def _constant(operations: list[tf.Operation], buffers: Buffers) -> set[tf.Operation]:
+    """What TensorFlow computes once and keeps, as it depends on constants alone and is not too large."""
     constant: set[tf.Operation] = set()
     for op in operations:
-        stateful = op.op_def.is_stateful or op.type == "Placeholder" or op in late
-        if not stateful and all(t.op in constant for t in op.inputs):
+        stateful = op.op_def.is_stateful or op.type == "Placeholder"
+        small = all(buffers.bytes(t) <= shared_constants.MOST for t in op.outputs)
+        if small and not stateful and all(t.op in constant for t in op.inputs):
             constant.add(op)
+    return constant
+
+
+def _constant_sizes(runs: list[tf.Operation], constant: set[tf.Operation], buffers: Buffers) -> tuple[int, ...]:
+    """Bytes of the constants that operations read, equal ones once."""
+    read = {t.ref(): t for op in runs if op.type not in SHAPE_ONLY for t in op.inputs if t.op in constant}
+    large = [t for t in read.values() if buffers.bytes(t) >= _SMALL]
+    known: dict[tf.Operation, Any] = {}
+    return tuple({_formula(t, known): buffers.bytes(t) for t in large}.values())
+
+
+def _formula(tensor: tf.Tensor, known: dict[tf.Operation, Any]) -> Any:
+    """What a constant is made of, the same for equal ones. Numbers out of one tensor, as gradients of losses, are equal."""
+    op = tensor.op
+    if op not in known:
+        attributes = sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items())
+        known[op] = hash((op.type, *attributes, *(_formula(t, known) for t in op.inputs)))
+    return known[op], tensor.value_index if tensor.shape.rank else None
+
+
+def _running(trace: Trace, operations: list[tf.Operation], constant: set[tf.Operation]) -> list[tf.Operation]:
+    """The operations that a step runs: what gradients, results and writes need, without constants and weights."""
     captured = {inner.op for _, inner in trace.graph.captures}
     effects = [op for op in operations if obstacles.writes(op)]
     needed: set[tf.Operation] = set()

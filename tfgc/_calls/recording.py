@@ -24,6 +24,7 @@ class Trace:
         results: What else it returns.
         batch: What stands for the batch.
         owned: Stand-ins of the Keras variables, by id: a replay handles what is written to these.
+        updates: By whom variables are updated: how many operations there were, the stand-in by id, the gradient.
     """
 
     graph: Any
@@ -33,16 +34,18 @@ class Trace:
     results: list[tf.Tensor]
     batch: list[tf.Tensor]
     owned: frozenset[int]
+    updates: list[tuple[int, int, tf.Tensor]]
 
 
 def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
     graph = graph_building.scratch_graph("step")
     recorder = _Recorder(graph)
-    seen = isolated_traces.watched(graph, recorder.call, recorder.gradient)
+    seen = isolated_traces.watched(graph, recorder.call, recorder.gradient, recorder.update)
     with graph.as_default(), inner_functions.inlined(), seen:
         made, batch = step()
     recorder.root.last = len(graph.get_operations())
     handles = {id(handle) for variable in _variables(model) for handle in _handles(variable)}
+    stand_ins = {id(outer): id(inner) for outer, inner in graph.captures}
     return Trace(
         graph=graph,
         root=recorder.root,
@@ -50,7 +53,8 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
         wanted=recorder.wanted,
         results=[t for t in _tensors(made) if t.graph is graph],
         batch=[t for t in batch if t is not None],
-        owned=frozenset(id(inner) for outer, inner in graph.captures if id(outer) in handles),
+        owned=frozenset(inner for outer, inner in stand_ins.items() if outer in handles),
+        updates=[(i, stand_ins[h], g) for i, h, g in recorder.updates if h in stand_ins],
     )
 
 
@@ -63,6 +67,7 @@ class _Recorder:
         self._stack = [self.root]
         self.gradients: list[tuple[int, int]] = []
         self.wanted: list[tf.Tensor] = []
+        self.updates: list[tuple[int, int, tf.Tensor]] = []
 
     def _count(self) -> int:
         return len(self._graph.get_operations())
@@ -88,6 +93,12 @@ class _Recorder:
         self.gradients.append((first, self._count()))
         self.wanted += _tensors(found)
         return found
+
+    def update(self, optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None, **_: Any) -> None:
+        """Note what an update of variables needs, instead of making it."""
+        for gradient, variable in zip(grads, trainable_variables or private_api.trained_by(optimizer)):
+            handles = _handles(variable) if isinstance(variable, keras.Variable) else []
+            self.updates += [(self._count(), id(handle), g) for handle in handles for g in _tensors(gradient)]
 
 
 def _shapes(args: tuple) -> tuple[tuple[int | None, ...], ...]:

@@ -85,16 +85,16 @@ class Simulator:
             yield run, total
             total -= sum([sizes[b % count] for b in freed])
 
-    def allocated_bytes(self, pieces: Sequence[Piece], weights: Iterable[int]) -> int:
+    def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int]) -> int:
         """The peak that TensorFlow's allocator should report: the median over some steps.
 
         Args:
             pieces: What is recomputed.
-            weights: Bytes of each variable, which is there before.
+            there: Bytes of each variable and constant, which are there before.
         """
         lives = list(self._lives(pieces))
         allocator = Allocator()
-        for size in weights:
+        for size in there:
             allocator.allocate(size)
         return int(statistics.median([self._allocated(lives, allocator) for _ in range(_ROUNDS)][1:]))
 

@@ -1,6 +1,6 @@
 """A training step as plain numbers: its operations, the buffers that they read and make, and whose they are.
 
-Operations are numbered in the order in which they were traced, buffers as they are met.
+Operations are numbered in the order in which they start, buffers as they are met.
 """
 
 import dataclasses
@@ -46,6 +46,7 @@ class Step:
         weight_gradients: Buffers of the gradients of weights, which stay until the step ends.
         spans: For each call its operations of the forward pass.
         obstacles: Why a call must not be run twice, for those that must not.
+        constants: Bytes of each constant, which TensorFlow keeps from one step to the next.
     """
 
     root: Call
@@ -56,6 +57,7 @@ class Step:
     weight_gradients: frozenset[int]
     spans: dict[Call, list[int]]
     obstacles: dict[Call, str]
+    constants: tuple[int, ...]
 
     @functools.cached_property
     def readers(self) -> list[list[int]]:

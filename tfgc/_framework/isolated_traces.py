@@ -86,13 +86,14 @@ def _state() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def watched(graph: Any, on_call: Callable, on_gradient: Callable) -> Iterator[None]:
-    """See the calls of Keras operations and the gradients that this thread makes in `graph`; no optimizer updates.
+def watched(graph: Any, on_call: Callable, on_gradient: Callable, on_update: Callable) -> Iterator[None]:
+    """See the calls of Keras operations, the gradients and the updates that this thread makes in `graph`.
 
     Args:
         graph: Calls made in another graph, such as the body of a loop, are not seen.
         on_call: Called as `on_call(operation, run, args, kwargs)` in place of what a replaced `call` covers.
         on_gradient: Called as `on_gradient(run)` in place of `tape.gradient(...)`.
+        on_update: Called as `on_update(optimizer, ...)`, with its arguments, in place of an optimizer's `apply`.
     """
     thread = threading.get_ident()
 
@@ -107,8 +108,9 @@ def watched(graph: Any, on_call: Callable, on_gradient: Callable) -> Iterator[No
         run = functools.partial(original, *args, **kwargs)
         return on_gradient(run) if seen() else run()
 
-    def apply(original: Callable, *args: Any, **kwargs: Any) -> Any:
-        return None if threading.get_ident() == thread else original(*args, **kwargs)
+    def apply(original: Callable, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        run = on_update if threading.get_ident() == thread else original
+        return run(optimizer, *args, **kwargs)
 
     hooks = [(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient)]
     hooks += [(kind, "apply", apply) for kind in _with_subclasses(BaseOptimizer) if "apply" in vars(kind)]

@@ -128,6 +128,11 @@ def storage(variable: keras.Variable) -> Any:
     return attribute(variable, "_value")
 
 
+def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:
+    """The variables that an optimizer was built for."""
+    return attribute(optimizer, "_trainable_variables")
+
+
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
     """Read Keras variables as they are stored, whatever the autocast scope."""
     with AutocastScope(None):

@@ -21,7 +21,8 @@ class Prediction:
             gradients, optimizer slots and activations.
         activation_bytes: The part of it that a plan can change: the peak without weights, their gradients and optimizer
             slots.
-        fixed_bytes: Bytes of weights and optimizer slots, which are there all the time.
+        fixed_bytes: Bytes of weights and optimizer slots, and for a plan by calls of large constants, which are there
+            all the time.
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
             are larger than requested. From `tfgc.estimate` alone, else None.
         node: The node that runs at the peak.
