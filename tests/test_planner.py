@@ -226,6 +226,20 @@ def test_fixed_bytes_are_weights_and_slots(optimizer, slots):
     assert told.fixed_bytes == trained + others + slots * trained
 
 
+def test_a_budget_is_planned_for_while_a_function_is_traced():
+    """An optimizer of whose class a copy is made then makes variables, which a `tf.function` may not."""
+    model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8, "gelu") for _ in range(4))])
+    found = []
+
+    @tf.function(autograph=False)
+    def step(x):
+        found.append(tfgc.plan(model, 64, budget="90%"))
+        return x
+
+    step(tf.ones(()))
+    assert found == [tfgc.plan(model, 64, budget="90%")]
+
+
 def test_the_optimizer_of_a_compiled_model_counts_and_is_left_alone():
     model = wide()
     weights = 4 * 5 * (100 * 100 + 100)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, did_you_mean
+from tfgc._framework import isolated_traces
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._units import parse_bytes
@@ -35,6 +37,12 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
     weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
     if optimizer is None:
         optimizer = getattr(model, "optimizer", None) or "adam"
+    # A `tf.function` that is traced meanwhile may make no variables.
+    return weights + isolated_traces.in_own_thread(functools.partial(_slot_bytes, optimizer, trained))
+
+
+def _slot_bytes(optimizer: keras.Optimizer | str, trained: int) -> int:
+    """What an optimizer makes for weights of so many bytes."""
     try:
         chosen: Any = keras.optimizers.get(optimizer)
     except (ValueError, TypeError) as error:
@@ -43,13 +51,13 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
             f"there is no optimizer {optimizer!r}{did_you_mean(str(optimizer).capitalize(), known)}"
         ) from error
     if chosen.built:
-        return weights + _bytes(chosen.variables)
+        return _bytes(chosen.variables)
     # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.
     copy = type(chosen).from_config(chosen.get_config())
     scalars = len(copy.variables)
     variable = keras.Variable(np.zeros((4, 4), "float32"))
     copy.build([variable])
-    return weights + round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
+    return round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
 
 
 def _bytes(variables: Iterable[keras.Variable]) -> int:
