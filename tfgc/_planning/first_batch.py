@@ -105,14 +105,14 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     def by_nodes() -> Plan:
         return planner.choose(graph, strategy or "optimal", limit, request.options)
 
-    step, unchanged = None, None
+    step = None
     if request.strategy is None and not request.options and by_calls.has_fat_layer(model, graph):
         plan, step = by_calls.better(model, graph, by_nodes, limit)
     else:
         plan = by_nodes()
     step = step or simulator.estimate(graph, plan, fixed, judged)
-    if strategy is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
-        unchanged = _why_little(plan, plain)
+    unchanged = _why_little(plan, step, plain) if strategy is None else None
+    if unchanged is not None:
         plan, step = nothing, plain
     return PlannedStep(
         plan,
@@ -144,9 +144,8 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     plain = plans.estimate(None, fixed)
     budget = request.budget
     plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
-    step, unchanged = plans.estimate(plan, fixed), None
-    if request.budget is None and step.needed_bytes > (1 - _LEAST_GAIN) * plain.needed_bytes:
-        unchanged = _why_little(plan, plain)
+    step = plans.estimate(plan, fixed)
+    unchanged = _why_little(plan, step, plain) if budget is None else None
     return PlannedStep(
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
@@ -172,8 +171,10 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
     )
 
 
-def _why_little(plan: Plan, plain: Prediction) -> str:
-    """Why no plan needs much less than the plain step, and what would."""
+def _why_little(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
+    """Why the best plan does not need much less than the plain step, and what would; None if it does."""
+    if step.needed_bytes <= (1 - _LEAST_GAIN) * plain.needed_bytes:
+        return None
     whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes
     if constant > whole / 2:
         return (
