@@ -445,6 +445,22 @@ def test_the_allocator_reports_what_was_predicted():
     assert predicted == pytest.approx(planned, rel=0.15)
 
 
+class ReadsItsLoss(Subclassed):
+    """Its training step needs the value of the loss, so that it runs eagerly alone."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {**logs, "large": float(logs["loss"]) > 1}
+
+
+def test_it_is_said_when_a_call_is_planned_in_place_of_the_step():
+    model = fresh(built(ReadsItsLoss, X))
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="train_step of .* cannot be traced symbolically, so one call .* is planned"):
+        plan = tfgc.plan(model, example=(X, X))
+    assert plan == tfgc.plan(fresh(built(Subclassed, X)), example=(X,))
+
+
 class Branching(keras.Model):
     def __init__(self):
         super().__init__()

@@ -144,7 +144,7 @@ def _constant_sizes(runs: list[tf.Operation], constant: set[tf.Operation], buffe
 
 
 def _formula(tensor: tf.Tensor, known: dict[tf.Operation, Any]) -> Any:
-    """What a constant is made of, the same for equal ones. Numbers out of one tensor, as gradients of losses, are equal."""
+    """What a constant is made of, the same for equal ones. Numbers from one tensor, as gradients of losses, are."""
     op = tensor.op
     if op not in known:
         attributes = sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items())

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._calls import recording
-from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._errors import OptionError, UnsupportedModelError, one_line, warn
 from tfgc._framework import isolated_traces, keras_models
 from tfgc._pure import python_random
 from tfgc._tracing import keras_graph
@@ -38,6 +38,9 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
         example: `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s;
             or `Arguments`, for one call.
 
+    Warns:
+        UserWarning: If the step cannot be traced, and one call is traced instead.
+
     Raises:
         OptionError: If a size is open.
         UnsupportedModelError: If the model cannot be traced symbolically.
@@ -56,9 +59,17 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
     errors: list[Exception] = []
     for way in ways:
         try:
-            return isolated_traces.in_own_thread(functools.partial(_traced, model, way))
+            traced = isolated_traces.in_own_thread(functools.partial(_traced, model, way))
         except Exception as error:  # the model is the user's code
             errors.append(error)
+            continue
+        if errors:
+            warn(
+                f"the train_step of {model.name!r} cannot be traced symbolically, so one call of the model is planned "
+                f"in its place: {one_line(errors[0])}. What else the step does is no part of the prediction.",
+                UserWarning,
+            )
+        return traced
     raise UnsupportedModelError(
         f"{model.name!r} cannot be traced symbolically, so it cannot be planned by its calls: {one_line(errors[0])}. "
         "Use TensorFlow operations for what depends on the values of tensors, or name the layers to recompute: "

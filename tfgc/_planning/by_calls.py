@@ -138,7 +138,8 @@ def _plans(model: keras.Model, batch_size: int | None, example: Any) -> CallPlan
     return CallPlans(model, example)
 
 
-def _example(model: keras.Model, graph: Graph) -> tuple[Any]:
-    """The inputs of a functional model, as specs."""
+def _example(model: keras.Model, graph: Graph) -> tracing.Arguments:
+    """One call of a functional model, as specs of its inputs."""
     function = keras_graph.functional_of(model)
-    return (function.structured_inputs([tf.TensorSpec(graph.inputs[t.name].shape, t.dtype) for t in function.inputs]),)
+    inputs = [tf.TensorSpec(graph.inputs[t.name].shape, t.dtype) for t in function.inputs]
+    return tracing.Arguments((function.structured_inputs(inputs),), {})
