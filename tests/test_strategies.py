@@ -213,6 +213,21 @@ def test_a_coarsened_front_still_honours_every_budget():
             assert "coarsened=5" in plan.explain()
 
 
+def test_a_graph_of_many_states_is_cut_at_some_places(monkeypatch):
+    graph = unequal_chain(40)
+    simple = min(strategies.apply("sqrt", graph, segments=n).outlook.peak_bytes for n in range(2, 12))
+    full = strategies.apply("optimal", graph)
+    assert "coarsened" not in full.options
+    module = sys.modules["tfgc.strategies.optimal"]
+    monkeypatch.setattr(module, "_PLACES", 8)
+    assert strategies.apply("optimal", graph) == full
+    monkeypatch.setattr(module, "_MOST_STATES", 10)
+    plan = strategies.apply("optimal", graph)
+    assert 8 <= plan.options["coarsened"] < 40
+    assert full.outlook.peak_bytes <= plan.outlook.peak_bytes <= simple
+    assert f"coarsened={plan.options['coarsened']}" in plan.explain()
+
+
 def test_nesting_goes_below_the_least_peak_of_one_replay():
     graph = unequal_chain(40)
     least = strategies.apply("optimal", graph).outlook.peak_bytes

@@ -5,6 +5,7 @@ is the number of bytes held. A step is a segment that is recomputed or a node th
 same state everything stays possible that is possible with more, so one label per state decides what fits under a peak.
 """
 
+from collections.abc import Collection
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -51,19 +52,22 @@ class FlatPlans:
     Args:
         graph: The `Graph`.
         limit: Bytes that no plan of interest exceeds.
+        places: Positions where segments that are recomputed may start; by default all but those before a node that
+            overwrites its input.
 
     Attributes:
         steps: The `Steps` from each state.
         ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
-    def __init__(self, graph: Graph, limit: int) -> None:
+    def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None) -> None:
         self.graph = graph
         self._buffers = b = Buffers.of(graph)
         self._costs = SegmentCosts(b, [forward for forward, _ in node_work(graph)[0]])
         self._limit = limit
         n = len(graph)
-        self._may_cut = [*(not in_place for in_place in b.in_place), True]
+        chosen = range(n) if places is None else frozenset(places)
+        self._may_cut = [*(not b.in_place[i] and i in chosen for i in range(n)), True]
         self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
         self._states: list[State] = []
         self._ids: dict[State, int] = {}
@@ -112,30 +116,33 @@ class FlatPlans:
         after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
         return self._id(State(position + 1, after)), need, added, 0, False
 
-    def _fit(self, peak: int) -> Path | None:
-        """The path to the end that holds least under `peak`; None if there is none."""
+    def _fit(self, peak: float) -> tuple[Path | None, float]:
+        """The path to the end that holds least under `peak`, None if there is none; and the next peak that may do."""
+        following = np.inf
         held = np.full(len(self), np.inf)
         came_from = np.full((len(self), 2), -1)
         held[0] = 0
         for state, steps in self.steps.items():
             if held[state] < np.inf:
-                new = held[state] + steps.added
+                new, needs = held[state] + steps.added, held[state] + steps.need
+                following = min(following, needs.min(where=needs > peak, initial=np.inf))
                 # Two rows can lead to the same state, the last of them being one node run again.
                 for rows in (slice(0, 1), slice(1, None)):
                     target = steps.target[rows]
-                    better = (held[state] + steps.need[rows] <= peak) & (new[rows] < held[target])
+                    better = (needs[rows] <= peak) & (new[rows] < held[target])
                     held[target[better]] = new[rows][better]
                     came_from[target[better], 0] = state
                     came_from[target[better], 1] = np.arange(len(new))[rows][better]
         ends = [end for end, need in self.ends.items() if held[end] + need <= peak]
         if not ends:
-            return None
+            above = (held[end] + need for end, need in self.ends.items())
+            return None, min(following, *above)
         path: Path = []
         state = min(ends, key=held.__getitem__)
         while state:
             state, row = map(int, came_from[state])
             path.append((state, row))
-        return path[::-1]
+        return path[::-1], following
 
     def peak(self, path: Path) -> int:
         """The peak of a path's plan in bytes, as the graph counts them."""
@@ -151,12 +158,11 @@ class FlatPlans:
 
     def least_peak(self) -> Path | None:
         """The path of least peak; None if none is under the limit."""
-        low, best = 0, self._fit(self._limit)
+        low, (best, _) = 0, self._fit(self._limit)
         while best is not None and low < self.peak(best):
-            trial = (low + self.peak(best) - 1) // 2 if self.peak(best) - low > 1 else low
-            found = self._fit(trial)
+            found, following = self._fit((low + self.peak(best) - 1) // 2)
             if found is None:
-                low = trial + 1
+                low = following
             else:
                 best = found
         return best

@@ -9,21 +9,20 @@ than `least_overhead`. O(p^3) for p positions.
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
 from tfgc import strategies
-from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import check_bool, check_int
 from tfgc._simulate import simulator
+from tfgc.strategies import _cut_places
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
 
 _CANDIDATES = 128
-# Up to so many nodes `optimal` takes seconds; its plan, cut anywhere, is then part of the front.
+# Up to so many nodes the plan of `optimal` is part of the front.
 _SMALL = 1000
 
 
@@ -45,8 +44,8 @@ def frontier(graph: Graph, *, positions: int = 100, nested: bool = True) -> Fron
     """The plans from the least peak to the plain step."""
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
     plain = Plan.from_cuts(graph, [], strategy="budget")
-    places = [p for p, in_place in enumerate(Buffers.of(graph).in_place) if not in_place]
-    chosen = _merged(graph, places, positions)
+    places = _cut_places.places(graph)
+    chosen = _cut_places.merged(graph, places, positions)
     options: dict[str, int] = {} if nested else {"nested": False}
     if len(chosen) < len(places):
         options["coarsened"] = len(chosen)
@@ -59,22 +58,6 @@ def frontier(graph: Graph, *, positions: int = 100, nested: bool = True) -> Fron
         optimal = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(optimal, strategy="budget", options=options))
     return Frontier.of(graph, plans)
-
-
-def _merged(graph: Graph, places: Sequence[int], limit: int) -> list[int]:
-    """At most `limit` of the places where a segment may start, among them 0.
-
-    One after the other that place is dropped whose two neighbours save least for the size of the cut between them, so
-    that places with a small cut stay, and none of the remaining segments is much larger than the others.
-    """
-    b = Buffers.of(graph)
-    saved = [1 + sum(b.size[x] for x in numbers) for numbers in b.saved]
-    before = np.concatenate([[0], np.cumsum(np.add(saved, b.internal_bytes))]).astype(float)
-    ends = np.array([*places, len(graph)])
-    while len(ends) - 1 > limit:
-        joined = (before[ends[2:]] - before[ends[:-2]]) / (1 + np.take(graph.cut_bytes, ends[1:-1]))
-        ends = np.delete(ends, 1 + int(joined.argmin()))
-    return [int(place) for place in ends[:-1]]
 
 
 def _spread(slots: list[int]) -> list[int]:

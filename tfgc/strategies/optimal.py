@@ -10,18 +10,25 @@ Guarantee: no plan of kept and recomputed segments without nesting, and without 
 overwrites its output, has a lower predicted peak. Among equal peaks the cheapest of those examined is taken, and its
 last segments are kept as long as the peak stays. O(n w) sweeps of segments up to w nodes long, w being what fits under
 the peak of `sqrt`.
+
+Where many branches run side by side, as in MIRNet, the sets of buffers held are too many to look at all of them. Then
+segments start at 100 places alone, chosen as by `budget`, and the plan's options say `coarsened`.
 """
 
 import dataclasses
 import itertools
 
 from tfgc import strategies
-from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate import simulator
+from tfgc.strategies import _cut_places
 from tfgc.strategies._cheapest_path import cheapest
 from tfgc.strategies._flat_plans import FlatPlans
+
+_PLACES = 100
+# Graphs with more states than this at so many places keep to these: all places would take minutes or more.
+_MOST_STATES = 5000
 
 
 def plan(graph: Graph) -> Plan:
@@ -35,18 +42,24 @@ def plan(graph: Graph) -> Plan:
         >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
         True
     """
-    in_place, sqrt = Buffers.of(graph).in_place, strategies.get("sqrt")
-    simple = []
+    places, sqrt = _cut_places.places(graph), strategies.get("sqrt")
+    allowed, simple = set(places), []
     for n in _counts(len(graph)):
         ends = itertools.accumulate(len(segment.nodes) for segment in sqrt(graph, segments=n).segments[:-1])
-        simple.append(Plan.from_cuts(graph, [end for end in ends if not in_place[end]], strategy="optimal"))
-    plans = FlatPlans(graph, min(simulator.predict(graph, plan).peak_bytes for plan in simple))
+        cuts = [end for end in ends if end in allowed]
+        simple.append((simulator.predict(graph, Plan.from_cuts(graph, cuts, strategy="optimal")).peak_bytes, cuts))
+    limit, cuts = min(simple)
+    # The simple plan of least peak stays among the plans.
+    chosen = sorted({*_cut_places.merged(graph, places, _PLACES), *cuts})
+    plans, options = FlatPlans(graph, limit, chosen), {"coarsened": len(chosen)}
+    if len(plans) <= _MOST_STATES:
+        plans, options = plans if len(chosen) == len(places) else FlatPlans(graph, limit), {}
     best = plans.least_peak()
-    assert best is not None  # At the least the simple plan of least peak is under the limit.
+    assert best is not None  # At the least the simple plan is under the limit.
     cheaper = cheapest(plans, plans.peak(best))
     if cheaper is not None and plans.work(cheaper) < plans.work(best):
         best = cheaper
-    return _kept_at_the_end(graph, plans.plan(best, strategy="optimal"))
+    return _kept_at_the_end(graph, plans.plan(best, strategy="optimal", options=options))
 
 
 def _kept_at_the_end(graph: Graph, plan: Plan) -> Plan:

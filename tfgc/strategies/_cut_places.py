@@ -1,0 +1,29 @@
+"""Where segments may start: everywhere, or in large graphs at some places."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
+
+
+def places(graph: Graph) -> list[int]:
+    """All positions where a segment may start: not between a node and one that overwrites its output."""
+    return [position for position, in_place in enumerate(Buffers.of(graph).in_place) if not in_place]
+
+
+def merged(graph: Graph, places: Sequence[int], limit: int) -> list[int]:
+    """At most `limit` of the places where a segment may start, among them 0.
+
+    One after the other that place is dropped whose two neighbours save least for the size of the cut between them, so
+    that places with a small cut stay, and none of the remaining segments is much larger than the others.
+    """
+    b = Buffers.of(graph)
+    saved = [1 + sum(b.size[x] for x in numbers) for numbers in b.saved]
+    before = np.concatenate([[0], np.cumsum(np.add(saved, b.internal_bytes))]).astype(float)
+    ends = np.array([*places, len(graph)])
+    while len(ends) - 1 > limit:
+        joined = (before[ends[2:]] - before[ends[:-2]]) / (1 + np.take(graph.cut_bytes, ends[1:-1]))
+        ends = np.delete(ends, 1 + int(joined.argmin()))
+    return [int(place) for place in ends[:-1]]
