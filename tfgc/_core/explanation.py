@@ -36,8 +36,8 @@ def explain(plan: Segmentation) -> str:
     lines += [*_outlook(plan, plan.outlook), ""]
     rows = _rows(plan, plan.outlook)
     lines.append(
-        "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier segment "
-        "holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
+        "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
+        "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
