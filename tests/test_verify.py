@@ -12,7 +12,7 @@ from models import Subclassed, built, everything
 import tfgc
 from tfgc._pure import tensor_packing
 from tfgc._training.segment_runner import Runner
-from tfgc._verify import verdicts, verify
+from tfgc._verify import loss_step, verdicts, verify
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 4, seed=2)
@@ -243,7 +243,7 @@ def test_twice_the_largest_spread_among_plain_steps_is_allowed():
 
 def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_off():
     model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
-    step = verify._Step(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
+    step = loss_step.LossStep(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")
     before = step.read()
     moved = step.perturbed(before)
     for v in model.trainable_variables:

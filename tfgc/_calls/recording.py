@@ -44,7 +44,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
     with graph.as_default(), inner_functions.inlined(), seen:
         made, batch = step()
     recorder.root.last = len(graph.get_operations())
-    handles = {id(handle) for variable in _variables(model) for handle in _handles(variable)}
+    handles = {id(handle) for variable in variables(model) for handle in _handles(variable)}
     stand_ins = {id(outer): id(inner) for outer, inner in graph.captures}
     return Trace(
         graph=graph,
@@ -109,7 +109,7 @@ def _tensors(structure: Any) -> list[tf.Tensor]:
     return [t for t in tf.nest.flatten(structure, expand_composites=True) if tf.is_symbolic_tensor(t)]
 
 
-def _variables(model: keras.Model) -> Iterator[Any]:
+def variables(model: keras.Model) -> Iterator[Any]:
     """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
     yield from model.variables
     seed = private_api.global_seed()

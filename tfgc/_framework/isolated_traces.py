@@ -8,7 +8,7 @@ neither. What else Keras keeps for each thread (names, policies, the global seed
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import keras
@@ -112,8 +112,34 @@ def watched(graph: Any, on_call: Callable, on_gradient: Callable, on_update: Cal
         run = on_update if threading.get_ident() == thread else original
         return run(optimizer, *args, **kwargs)
 
-    hooks = [(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient)]
-    hooks += [(kind, "apply", apply) for kind in _with_subclasses(BaseOptimizer) if "apply" in vars(kind)]
+    with _replaced([(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient), *_applying(apply)]):
+        yield
+
+
+@contextlib.contextmanager
+def updates_by(update: Callable) -> Iterator[None]:
+    """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
+    thread = threading.get_ident()
+
+    def apply(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        return update(*args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
+
+    with _replaced(_applying(apply)):
+        yield
+
+
+def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:
+    """The variables that an optimizer was built for."""
+    return attribute(optimizer, "_trainable_variables")
+
+
+def _applying(hook: Callable) -> list[tuple[type, str, Callable]]:
+    return [(kind, "apply", hook) for kind in _with_subclasses(BaseOptimizer) if "apply" in vars(kind)]
+
+
+@contextlib.contextmanager
+def _replaced(hooks: Iterable[tuple[type, str, Callable]]) -> Iterator[None]:
+    """Let `hook(original, this, ...)` run in place of methods."""
     with _hooked, contextlib.ExitStack() as stack:
         for kind, name, hook in hooks:
             original = vars(kind)[name]

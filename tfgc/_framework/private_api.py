@@ -24,7 +24,7 @@ try:
     from keras.src.layers import layer
     from keras.src.layers.layer import CallContext
     from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
-    from tensorflow.python.eager import forwardprop_util, record
+    from tensorflow.python.eager import context, forwardprop_util, record
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.ops import control_flow_util
 except ImportError as error:
@@ -121,6 +121,11 @@ def global_seed() -> Any:
 def set_global_seed(generator: Any) -> None:
     """Make Keras draw from this generator, a new one if None."""
     global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
+
+
+def tensorflow_seed() -> int | None:
+    """What `tf.random.set_seed` was last given."""
+    return context.global_seed()
 
 
 def storage(variable: keras.Variable) -> Any:

@@ -20,7 +20,7 @@ class Difference:
     Attributes:
         mode: "eager", "compiled", "graph" or "xla".
         step: Which step, from 0.
-        kind: "loss", "added loss", "gradient", "state", "seed" or "metric".
+        kind: "loss", "added loss", "gradient", "weight", "state", "seed" or "metric".
         name: Of the variable or the loss.
         layer: The layer that it belongs to, or "".
         relative: Norm of the difference over the norm of the plain result.
@@ -66,6 +66,7 @@ class Verdict:
         tolerated: Those beyond the tolerance where plain TensorFlow differs as much between two runs.
         unrepeatable: Layers whose two runs from the same state differed.
         kept: Layers that cannot be run twice and are kept, each with the reason.
+        note: What could not be compared, or "".
     """
 
     equal: bool
@@ -78,6 +79,7 @@ class Verdict:
     tolerated: tuple[Difference, ...] = ()
     unrepeatable: tuple[str, ...] = ()
     kept: dict[str, str] = dataclasses.field(default_factory=dict)
+    note: str = ""
 
     def __bool__(self) -> bool:
         return self.equal
@@ -96,7 +98,7 @@ class Verdict:
         lines += [f"  tolerated: {difference}" for difference in self.tolerated[:3]]
         lines += [f"  not deterministic: {name!r} differs between runs from one state" for name in self.unrepeatable]
         lines += [f"  kept: {name!r} cannot be run twice: {reason}" for name, reason in self.kept.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"  note: {self.note}"] if self.note else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data, for JSON; infinite differences become strings."""
@@ -113,9 +115,11 @@ class StepComparison:
     Args:
         dtype: The coarsest dtype that the model computes in.
         uses: The most uses of one tensor or weight: its gradient is the sum of this many terms.
+        updates: Whether the steps update weights, so that rounding in gradients reaches all results.
     """
 
-    def __init__(self, dtype: str, uses: int) -> None:
+    def __init__(self, dtype: str, uses: int, updates: bool = False) -> None:
+        self._updates = updates
         self._tolerance = _TOLERANCE[dtype]
         self._rounding = min(4 * uses * EPSILON[dtype], self._tolerance)
         self._all: list[Difference] = []
@@ -156,16 +160,12 @@ class StepComparison:
     def _differences(self, mode: str, baseline: Steps, planned: Steps) -> list[Difference]:
         found = []
         for number, (expected, given) in enumerate(zip(baseline, planned, strict=True)):
-            gradients = [
-                _norm(value) for (kind, _), value in expected.items() if kind == "gradient" and value is not None
-            ]
-            least = 1e-3 * max(gradients, default=0.0)
+            least = {"gradient": _least(expected, "gradient")}
+            least["weight"] = least["state"] = _least(expected, "weight")
             self._compared = dict(collections.Counter(kind for kind, _ in {**expected, **given}))
             for (kind, name), value in expected.items():
                 allowed = self._allowed(mode, kind, value)
-                relative, note = relative_difference(
-                    value, given.get((kind, name)), least if kind == "gradient" else 0.0
-                )
+                relative, note = relative_difference(value, given.get((kind, name)), least.get(kind, 0.0))
                 found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, note))
             for kind, name in given.keys() - expected.keys():
                 note = "only the planned step has it"
@@ -176,11 +176,17 @@ class StepComparison:
         if kind == "seed" or (isinstance(value, np.ndarray) and value.dtype.kind in "iub"):
             return 0.0
         if mode == "eager":
-            return self._rounding if kind == "gradient" else 0.0
+            return self._rounding if kind == "gradient" or self._updates else 0.0
         return self._tolerance
 
     def verdict(
-        self, modes: tuple[str, ...], steps: int, loss: str, unrepeatable: tuple[str, ...], kept: dict[str, str]
+        self,
+        modes: tuple[str, ...],
+        steps: int,
+        loss: str,
+        unrepeatable: tuple[str, ...],
+        kept: dict[str, str],
+        note: str = "",
     ) -> Verdict:
         """The verdict on all that was compared so far."""
         failed = sorted((d for d in self._all if not d.passes), key=lambda d: -d.relative)
@@ -197,6 +203,7 @@ class StepComparison:
             tuple(self._tolerated),
             unrepeatable,
             kept,
+            note,
         )
 
 
@@ -223,6 +230,11 @@ def relative_difference(expected: Any, given: Any, least: float) -> tuple[float,
     return (float(error / scale) if scale else math.inf if error else 0.0), ""
 
 
+def _least(results: Mapping[tuple[str, str], Any], kind: str) -> float:
+    """What differences of results that are next to nothing are compared with."""
+    return 1e-3 * max((_norm(value) for (k, _), value in results.items() if k == kind and value is not None), default=0)
+
+
 def _norm(value: Any) -> float:
     value = value[1] if isinstance(value, tuple) else value
     value = np.asarray(value, "complex128" if np.asarray(value).dtype.kind == "c" else "float64")
@@ -230,7 +242,7 @@ def _norm(value: Any) -> float:
 
 
 def _layer(kind: str, name: str) -> str:
-    return name.rpartition("/")[0] if kind in ("gradient", "state", "seed") else ""
+    return name.rpartition("/")[0] if kind in ("gradient", "weight", "state", "seed") else ""
 
 
 def _finite(value: Any) -> Any:

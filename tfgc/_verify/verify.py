@@ -8,7 +8,7 @@ to step. Between the steps the weights move by a per cent.
 import collections
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -19,20 +19,20 @@ from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, check_int, did_you_mean
-from tfgc._framework import keras_models, tensor_attributes
+from tfgc._framework import keras_models, private_api
 from tfgc._planning import by_calls, first_batch, planner
 from tfgc._planning.first_batch import Request
-from tfgc._pure import side_effects, tensor_packing
 from tfgc._tracing import keras_graph
-from tfgc._training import enable, layer_calls, train_step
+from tfgc._training import enable, layer_calls
 from tfgc._training.layer_selectors import Selector
 from tfgc._verify import determinism
-from tfgc._verify.verdicts import EPSILON, StepComparison, Steps, Verdict
+from tfgc._verify.loss_step import LossStep
+from tfgc._verify.own_step import OwnStep, has_own_step
+from tfgc._verify.steps import Step
+from tfgc._verify.verdicts import StepComparison, Steps, Verdict
 
-_SQUARES = "the mean square of the outputs and of the logits behind them"
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
-# What an operation may be off by, as in the rule for eager steps.
-_ROUNDINGS = 4
+_DRAWS = "the step draws by tf.random, from state that only op-by-op steps can repeat (keras.random draws alike in all)"
 _OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
 
 
@@ -61,11 +61,13 @@ def verify(
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
         loss: What `model.compile` takes. Default: what the model was compiled with; without
             that, or without `y`, the mean square of the outputs, and of the logits that
-            Keras's crossentropies find behind them.
+            Keras's crossentropies find behind them. A compiled model that defines its own `train_step` runs
+            that, unless a loss is given: its optimizers' gradients are compared, and all that it returns and
+            writes. In place of the optimizers' updates weights move along their gradients.
         modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments, as in custom
             loops and `fit(run_eagerly=True)`), "graph" (the step in `tf.function`, as in `fit`) and
             "xla" (as `fit` on GPUs). Default: the first three, and "xla" if the model was compiled
-            to use it.
+            to use it; "eager" alone for a step that draws by `tf.random`.
         steps: How many steps in a row; one alone would not show a random number that never changes.
 
     Returns:
@@ -76,7 +78,8 @@ def verify(
         allowed and listed as tolerated.
 
     Raises:
-        OptionError: For an unknown mode.
+        OptionError: For an unknown mode, or one in which the step cannot be repeated.
+        UnsupportedModelError: If the model's own `train_step` cannot be traced on this batch.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -86,6 +89,7 @@ def verify(
         >>> bool(verdict)
         True
     """
+    asked = modes is not None
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
         modes = MODES if jitted else MODES[:3]
@@ -101,13 +105,19 @@ def verify(
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
     with contextlib.ExitStack() as stack:
         stack.enter_context(layer_calls.restored_afterwards(model))
-        step = _Step(model, data, loss)
+        step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
         stack.callback(step.write, step.read())
+        if step.draws:
+            stack.callback(tf.random.set_seed, private_api.tensorflow_seed())
+        if step.draws and modes != ("eager",):
+            if asked:
+                raise OptionError(f"modes={modes!r}: {_DRAWS}; give modes='eager'")
+            modes = ("eager",)
         chosen = None if layers is None else layer_calls.choose(model, layers)
         if plan is None and layers is None:
             plan = _least(model, data)
         changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
-        comparison = StepComparison(*_tolerances(model, changed))
+        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates)
         for mode in modes:
             befores, baseline = step.run(_BASELINE[mode], steps)
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
@@ -115,121 +125,23 @@ def verify(
             layer_calls.restore_calls(model)
             comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
-            model(data[0], training=True)
-    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept)
+            step.once(*data)
+    note = f"{_DRAWS}, so other modes were left out" if step.draws else ""
+    return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
 
 
 def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
     """The plan of least peak for this batch."""
     if by_calls.applies_to(model):
-        return planner.plan(model, example=tuple(part for part in data if part is not None))
+        return planner.plan(model, example=keras.utils.pack_x_y_sample_weight(*data))
     return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
 
-def _others(step: "_Step", mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
+def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
     """Plain steps that differ by rounding alone: in another mode, and from weights that are a few roundings off."""
     if mode in _OTHER:
         yield step.run(_OTHER[mode], len(befores), befores)[1]
         yield step.run(_BASELINE[mode], len(befores), [step.perturbed(before) for before in befores])[1]
-
-
-class _Step:
-    """One training step of a model, enabled or not, and every variable that the step may change."""
-
-    def __init__(self, model: keras.Model, data: tuple[Any, Any, Any], loss: Any) -> None:
-        self._model, self._data = model, data
-        self._grader = _grader(model, loss, data[1] is not None)
-        self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
-        packing = tensor_packing.Packing(((data[0],), {"training": True}))
-        packing.take_tensors()
-        effects = side_effects.discover(model, packing)
-        self._states = _named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
-        if self._grader is not None:
-            # Metrics are built by their first use.
-            before, metrics = self.read(), _named(self._grader.metrics_variables)
-            values = {name: v.numpy() for name, v in metrics.items()}
-            self._graded(*data, model(data[0], training=True))
-            self._grader.reset_metrics()
-            self.write(before)
-            for name, value in values.items():
-                metrics[name].assign(value)
-            self._states = _named([*self._states.values(), *self._grader.metrics_variables])
-        self._watched = {
-            name: v if isinstance(v, tf.Variable) else v.value for name, v in self._states.items() if v.trainable
-        }
-
-    def run(
-        self, mode: str, steps: int, befores: list[dict[str, Any]] | None = None
-    ) -> tuple[list[dict[str, Any]], Steps]:
-        """Run some steps from the states in `befores`, or one after the other; return the states and all results."""
-        function: Callable = self._once
-        if mode in ("graph", "xla"):
-            function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
-        given, outcomes = befores or [self.read()], []
-        for number in range(steps):
-            if number == len(given):
-                given.append(self.perturbed(self.read(), 0.01))
-            self.write(given[number])
-            loss, added, gradients, metrics = function(*self._data)
-            found = {("loss", "loss"): loss}
-            found |= {("added loss", str(i)): value for i, value in enumerate(added)}
-            found |= {("metric", name): value for name, value in metrics.items()}
-            found |= {("gradient", name): gradient for name, gradient in zip(self._watched, gradients)}
-            found |= {
-                (_kind(v), name): v.value if isinstance(v, keras.Variable) else v for name, v in self._states.items()
-            }
-            outcomes.append({key: _plain_value(value) for key, value in found.items()})
-        if befores is not None:
-            self.write(befores[0])
-        return given, outcomes
-
-    def _once(self, x: Any, y: Any, weight: Any) -> tuple[tf.Tensor, list, list, dict[str, Any]]:
-        with tf.GradientTape() as tape:
-            outputs = self._model(x, training=True)
-            added = list(self._model.losses)
-            loss, metrics = self._graded(x, y, weight, outputs)
-        return loss, added, tape.gradient(loss, list(self._watched.values())), metrics
-
-    def _graded(self, x: Any, y: Any, weight: Any, outputs: Any) -> tuple[tf.Tensor, dict[str, Any]]:
-        """The loss and the metrics of a batch."""
-        if self._grader is not None:
-            loss = self._grader.compute_loss(x, y, outputs, weight)
-            return loss, self._grader.compute_metrics(x, y, outputs, weight)
-        flat = tf.nest.flatten(outputs)
-        attached = [pair for tensor in flat for pair in tensor_attributes.attributes(tensor)]
-        behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
-        flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
-        return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self._model.losses]), {}
-
-    def read(self) -> dict[str, Any]:
-        """The value of every variable."""
-        return {name: v.numpy() for name, v in self._states.items()}
-
-    def write(self, values: dict[str, Any]) -> None:
-        """Give variables their values."""
-        for name, value in values.items():
-            self._states[name].assign(value)
-
-    def perturbed(self, values: dict[str, Any], share: float | None = None) -> dict[str, Any]:
-        """The states, with every weight changed by up to this share of it, as by an update; by a few eps if None."""
-        values = dict(values)
-        for name in self._watched:
-            value = values[name]
-            wave = np.cos(np.arange(value.size)).reshape(value.shape)
-            moved = wave * (_ROUNDINGS * EPSILON.get(value.dtype.name, EPSILON["float32"]) if share is None else share)
-            values[name] = (value * (1 + moved)).astype(value.dtype)
-        return values
-
-
-def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
-    """The model that computes the loss and metrics, as Keras does; None for the mean squares."""
-    if loss is not None and not has_targets:
-        raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
-    if loss is not None:
-        trainer = train_step.Trainer(model, model)
-        trainer.compile(loss=loss)
-        return trainer
-    return model if has_targets and model.compiled else None
 
 
 def _changed_by(model: keras.Model, plan: Plan) -> list[keras.Layer]:
@@ -263,32 +175,9 @@ def _tolerances(model: keras.Model, chosen: list[keras.Layer] | None) -> tuple[s
     return coarsest, 1 + max([2, *uses.values(), *calls.values()])
 
 
-def _named(variables: Iterable[Any]) -> dict[str, Any]:
-    """Variables by name, each once; a name that occurs again gets a number."""
-    found = {}
-    for variable in {id(v): v for v in variables}.values():
-        name, count = getattr(variable, "path", variable.name), 0
-        unique = name
-        while unique in found:
-            count += 1
-            unique = f"{name}:{count}"
-        found[unique] = variable
-    return found
-
-
-def _kind(variable: Any) -> str:
-    return "seed" if "seed_generator_state" in variable.name else "state"
-
-
 def _tensor(value: Any) -> Any:
     """A tensor, as Keras's data adapters make them."""
     if value is None or tf.is_tensor(value):
         return value
     value = np.asarray(value)
     return tf.convert_to_tensor(value, keras.config.floatx() if value.dtype.kind == "f" else None)
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, tf.IndexedSlices):
-        return value.indices.numpy(), value.values.numpy()
-    return None if value is None else np.asarray(value)

@@ -1,0 +1,186 @@
+"""`tfgc.verify` of models with a `train_step` of their own: what their optimizers get, and all that it leaves."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, in_turn, noise, states
+from models import Subclassed
+
+import tfgc
+from tfgc._framework import private_api
+from tfgc._training import layer_calls
+
+L = keras.layers
+X = noise(16, 8)
+
+
+def part(name):
+    layers = [L.Dense(64, activation="gelu"), L.Dropout(0.3), L.Dense(64), L.BatchNormalization(momentum=0.5)]
+    return keras.Sequential([keras.Input((8,)), *layers, L.Dense(8)], name=name)
+
+
+class Pair(keras.Model):
+    """As GANs are: no `call`, two updates in a step, of which the second reads what the first has changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = part("first"), part("second")
+        self.seen = keras.metrics.Mean()
+
+    def compile(self, **kwargs):
+        super().compile(**kwargs)
+        self.optimizers = [keras.optimizers.Adam(0.1), keras.optimizers.Adam(0.1)]
+
+    def train_step(self, x):
+        losses = []
+        for trained, optimizer in zip((self.second, self.first), self.optimizers):
+            with tf.GradientTape() as tape:
+                made = self.second(self.first(x + keras.random.normal(x.shape), training=True), training=True)
+                losses.append(tf.reduce_mean((made - 1) ** 2))
+            gradients = tape.gradient(losses[-1], trained.trainable_weights)
+            optimizer.apply_gradients(zip(gradients, trained.trainable_weights))
+        self.seen.update_state(losses[0])
+        return {"losses": losses, "seen": self.seen.result()}
+
+
+class Halves(Subclassed):
+    """Updates in a branch, and by hand."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2) + tf.add_n(self.losses)
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, [w.value for w in weights])
+        half = len(weights) // 2
+
+        def update():
+            self.optimizer.apply([g * 1.0 for g in gradients[:half]], weights[:half])
+            return True
+
+        self.optimizer.build(weights[:half])
+        tf.cond(loss > 0, update, lambda: False)
+        for weight, gradient in zip(weights[half:], gradients[half:]):
+            weight.assign_sub(0.01 * gradient)
+        return {"loss": loss}
+
+
+def compiled(kind):
+    model = fresh(kind)
+    model.compile()
+    return model
+
+
+@pytest.mark.parametrize(
+    "mode", ["graph", *(pytest.param(mode, marks=pytest.mark.gate) for mode in ("eager", "compiled", "xla"))]
+)
+def test_a_step_with_two_updates_is_equal_and_leaves_the_model_as_it_was(mode):
+    model = compiled(Pair)
+    model.train_step(tf.constant(X))
+    held = [*states(model), *(v for o in model.optimizers for v in o.variables), *model.seen.variables]
+    before = [np.array(v.numpy()) for v in held]
+    plan = tfgc.plan(model, example=X)
+    assert plan.parts or plan.recomputed_layers
+    verdict = tfgc.verify(model, plan, X, modes=mode, steps=2)
+    assert verdict, verdict
+    assert verdict.loss == "that of the model's own train_step"
+    assert verdict.compared == {"gradient": 16, "metric": 3, "weight": 16, "state": 8, "seed": 3}
+    for variable, value in zip(held, before):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@tf.custom_gradient
+def thousandth_more(x):
+    return tf.identity(x), lambda upstream: upstream * 1.001
+
+
+WRONG = {
+    "outputs": (lambda call, x: call(x) * 1.001, {"metric", "gradient", "weight"}),
+    "gradients only": (lambda call, x: thousandth_more(call(x)), {"gradient", "weight"}),
+    "state moves twice": (lambda call, x: (call(x), call(x))[1], {"state", "seed"}),
+}
+
+
+def wrong(monkeypatch, change):
+    """Let layers that are recomputed run `change(call, x)`, where `call` is their original code."""
+
+    def call(self, x, **kwargs):
+        return change(lambda x: self._original(x, **kwargs), x)
+
+    monkeypatch.setattr(layer_calls.LayerCall, "__call__", call)
+
+
+@pytest.mark.parametrize(("name", "mode"), in_turn(WRONG, ("eager", "graph")))
+def test_a_wrong_step_is_found(name, mode, monkeypatch):
+    change, kinds = WRONG[name]
+    wrong(monkeypatch, change)
+    verdict = tfgc.verify(compiled(Pair), None, X, layers=["first", "second"], modes=mode, steps=1)
+    assert not verdict
+    assert kinds <= {difference.kind for difference in verdict.differences}
+
+
+def batch():
+    return X, noise(16, 4, seed=2)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_gradients_that_no_optimizer_gets_show_in_the_weights(mode):
+    model = fresh(Halves)
+    model.compile("sgd")
+    verdict = tfgc.verify(model, None, batch(), layers=["block_0", "block_1"], modes=mode, steps=2)
+    assert verdict, verdict
+    assert verdict.compared.get("gradient", 0) == (len(model.trainable_variables) // 2 if mode == "eager" else 0)
+
+
+def test_a_wrong_gradient_that_no_optimizer_gets_is_found(monkeypatch):
+    wrong(monkeypatch, lambda call, x: thousandth_more(call(x)))
+    model = fresh(Halves)
+    model.compile("sgd")
+    verdict = tfgc.verify(model, None, batch(), layers=["block_2"], modes="graph", steps=1)
+    assert not verdict
+    assert {difference.kind for difference in verdict.differences} == {"weight"}
+
+
+def test_a_loss_asks_for_calls_of_the_model_in_place_of_its_step():
+    model = fresh(Halves)
+    model.compile("sgd")
+    verdict = tfgc.verify(model, None, batch(), layers=["block_0"], modes="graph", steps=1, loss="mse")
+    assert verdict.loss == "'mse'"
+    assert "weight" not in verdict.compared
+
+
+def test_a_batch_that_the_step_does_not_take_is_an_error_that_says_so():
+    model = fresh(Halves)
+    model.compile("sgd")
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"train_step of 'halves' cannot be traced .* or give loss="):
+        tfgc.verify(model, None, X)
+
+
+class Raw(L.Layer):
+    def call(self, x):
+        return x + 0.1 * tf.random.normal((16, 1))
+
+
+class Drawing(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block = keras.Sequential([L.Dense(64, activation="gelu"), Raw(), L.Dense(8)], name="block")
+        self.head = L.Dense(4)
+
+    def call(self, x):
+        return self.head(self.block(x))
+
+
+def test_a_step_that_draws_by_tf_random_is_repeated_op_by_op():
+    model = fresh(Drawing)
+    model.compile("sgd", "mse")
+    tf.random.set_seed(5)
+    model(X)
+    verdict = tfgc.verify(model, None, batch(), layers=["block"], steps=2)
+    assert verdict, verdict
+    assert verdict.modes == ("eager",)
+    assert "tf.random" in str(verdict)
+    assert private_api.tensorflow_seed() == 5
+    with pytest.raises(tfgc.OptionError, match="modes='eager'"):
+        tfgc.verify(model, None, batch(), layers=["block"], modes="graph")

@@ -1,0 +1,78 @@
+"""One call of a model, its loss and the gradients; weights are not updated."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._errors import OptionError
+from tfgc._framework import tensor_attributes
+from tfgc._pure import side_effects, tensor_packing
+from tfgc._training import train_step
+from tfgc._verify.steps import Data, Step, named
+
+_SQUARES = "the mean square of the outputs and of the logits behind them"
+
+
+class LossStep(Step):
+    """A call of a model and its gradients.
+
+    Args:
+        model: The model.
+        data: The batch.
+        loss: What `model.compile` takes; None for the compiled one, or else mean squares.
+    """
+
+    def __init__(self, model: keras.Model, data: Data, loss: Any) -> None:
+        super().__init__(model, data)
+        self._grader = _grader(model, loss, data[1] is not None)
+        self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
+        packing = tensor_packing.Packing(((data[0],), {"training": True}))
+        packing.take_tensors()
+        effects = side_effects.discover(model, packing)
+        self.draws = effects.draws
+        self.states = named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
+        if self._grader is not None:
+            # Metrics are built by their first use.
+            before, metrics = self.read(), named(self._grader.metrics_variables)
+            values = {name: v.numpy() for name, v in metrics.items()}
+            self._graded(*data, model(data[0], training=True))
+            self._grader.reset_metrics()
+            self.write(before)
+            for name, value in values.items():
+                metrics[name].assign(value)
+            self.states = named([*self.states.values(), *self._grader.metrics_variables])
+
+    def once(self, x: Any, y: Any, weight: Any) -> dict[tuple[str, str], Any]:
+        """Call the model; return the loss, the losses that were added, the gradients and the metrics."""
+        with tf.GradientTape() as tape:
+            outputs = self.model(x, training=True)
+            added = list(self.model.losses)
+            loss, metrics = self._graded(x, y, weight, outputs)
+        found: dict[tuple[str, str], Any] = {("loss", "loss"): loss}
+        found |= {("added loss", str(i)): value for i, value in enumerate(added)}
+        found |= {("metric", name): value for name, value in metrics.items()}
+        gradients = tape.gradient(loss, list(self.watched.values()))
+        return found | {("gradient", name): gradient for name, gradient in zip(self.watched, gradients)}
+
+    def _graded(self, x: Any, y: Any, weight: Any, outputs: Any) -> tuple[tf.Tensor, dict[str, Any]]:
+        """The loss and the metrics of a batch."""
+        if self._grader is not None:
+            loss = self._grader.compute_loss(x, y, outputs, weight)
+            return loss, self._grader.compute_metrics(x, y, outputs, weight)
+        flat = tf.nest.flatten(outputs)
+        attached = [pair for tensor in flat for pair in tensor_attributes.attributes(tensor)]
+        behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
+        flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
+        return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self.model.losses]), {}
+
+
+def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
+    """The model that computes the loss and metrics, as Keras does; None for the mean squares."""
+    if loss is not None and not has_targets:
+        raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
+    if loss is not None:
+        trainer = train_step.Trainer(model, model)
+        trainer.compile(loss=loss)
+        return trainer
+    return model if has_targets and model.compiled else None

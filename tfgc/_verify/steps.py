@@ -1,0 +1,113 @@
+"""A training step of a model, enabled or not, that is run again and again from given states."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._verify.verdicts import EPSILON, Steps
+
+# What an operation may be off by, as in the rule for eager steps.
+_ROUNDINGS = 4
+# What a step is given: inputs, targets and weights of samples, each may be None.
+Data = tuple[Any, Any, Any]
+
+
+class Step:
+    """One training step of a model, and every variable that the step may change.
+
+    Args:
+        model: The model.
+        data: The batch.
+
+    Attributes:
+        model, data: As above.
+        loss: What is minimized, in words.
+        updates: Whether the step updates weights, so that rounding in gradients reaches all that it returns.
+        draws: Whether the step draws from TensorFlow's hidden random state, which only eager steps can repeat.
+        states: The variables by name.
+    """
+
+    loss: str
+    updates = draws = False
+
+    def __init__(self, model: keras.Model, data: Data) -> None:
+        self.model, self.data = model, data
+        self.states: dict[str, Any] = {}
+
+    def once(self, x: Any, y: Any, weight: Any) -> dict[tuple[str, str], Any]:
+        """Run the step; return its results by kind and name, states left out."""
+        raise NotImplementedError
+
+    def kind(self, variable: Any) -> str:
+        """What a variable is called in the verdict."""
+        return "seed" if "seed_generator_state" in variable.name else "state"
+
+    @functools.cached_property
+    def watched(self) -> dict[str, tf.Variable]:
+        """The trainable variables by name."""
+        return {name: v if isinstance(v, tf.Variable) else v.value for name, v in self.states.items() if v.trainable}
+
+    def run(
+        self, mode: str, steps: int, befores: list[dict[str, Any]] | None = None
+    ) -> tuple[list[dict[str, Any]], Steps]:
+        """Run some steps from the states in `befores`, or one after the other; return the states and all results."""
+        function: Callable = self.once
+        if mode in ("graph", "xla"):
+            function = tf.function(functools.partial(function), autograph=False, jit_compile=mode == "xla")
+        given, outcomes = befores or [self.read()], []
+        for number in range(steps):
+            if number == len(given):
+                given.append(self.perturbed(self.read(), 0.01))
+            self.write(given[number])
+            if self.draws:
+                tf.random.set_seed(number)
+            found = function(*self.data)
+            found |= {
+                (self.kind(v), name): v.value if isinstance(v, keras.Variable) else v for name, v in self.states.items()
+            }
+            outcomes.append({key: _plain_value(value) for key, value in found.items()})
+        if befores is not None:
+            self.write(befores[0])
+        return given, outcomes
+
+    def read(self) -> dict[str, Any]:
+        """The value of every variable."""
+        return {name: v.numpy() for name, v in self.states.items()}
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Give variables their values."""
+        for name, value in values.items():
+            self.states[name].assign(value)
+
+    def perturbed(self, values: dict[str, Any], share: float | None = None) -> dict[str, Any]:
+        """The states, with every weight changed by up to this share of it, as by an update; by a few eps if None."""
+        values = dict(values)
+        for name in self.watched:
+            value = values[name]
+            wave = np.cos(np.arange(value.size)).reshape(value.shape)
+            moved = wave * (_ROUNDINGS * EPSILON.get(value.dtype.name, EPSILON["float32"]) if share is None else share)
+            values[name] = (value * (1 + moved)).astype(value.dtype)
+        return values
+
+
+def named(variables: Iterable[Any]) -> dict[str, Any]:
+    """Variables by name, each once; a name that occurs again gets a number."""
+    found = {}
+    for variable in {id(v): v for v in variables}.values():
+        name, count = getattr(variable, "path", variable.name), 0
+        unique = name
+        while unique in found:
+            count += 1
+            unique = f"{name}:{count}"
+        found[unique] = variable
+    return found
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        return value.indices.numpy(), value.values.numpy()
+    return None if value is None else np.asarray(value)
