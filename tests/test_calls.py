@@ -179,6 +179,33 @@ def test_verify_proves_a_plan_of_calls():
     assert verdict, verdict
 
 
+class MadeLate(L.Layer):
+    """Makes a layer with a seed when Keras runs it symbolically to build the model."""
+
+    def build(self, shape):
+        self.drop, self.dense = L.Dropout(0.1), L.Dense(shape[-1])
+
+    def call(self, x, training=None):
+        return self.drop(self.dense(x), training=training)
+
+
+class OfLateLayers(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [MadeLate() for _ in range(2)]
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return x
+
+
+def test_a_trace_that_builds_leaves_no_variables_for_others_to_initialize():
+    for _ in range(3):
+        tfgc.plan(OfLateLayers(), example=X)
+    assert OfLateLayers()(X, training=True).shape == X.shape
+
+
 def simulated(build, example):
     model = fresh(build)
     step = reading.read(tracing.trace(model, example))
