@@ -83,12 +83,15 @@ class Step:
         for name, value in values.items():
             self.states[name].assign(value)
 
-    def perturbed(self, values: dict[str, Any], share: float | None = None) -> dict[str, Any]:
-        """The states, with every weight changed by up to this share of it, as by an update; by a few eps if None."""
+    def perturbed(self, values: dict[str, Any], share: float | None = None, phase: int = 0) -> dict[str, Any]:
+        """The states, with every weight changed by up to this share of it, as by an update; by a few eps if None.
+
+        Other phases change them otherwise.
+        """
         values = dict(values)
         for name in self.watched:
             value = values[name]
-            wave = np.cos(np.arange(value.size)).reshape(value.shape)
+            wave = np.cos(np.arange(value.size) + phase).reshape(value.shape)
             moved = wave * (_ROUNDINGS * EPSILON.get(value.dtype.name, EPSILON["float32"]) if share is None else share)
             values[name] = (value * (1 + moved)).astype(value.dtype)
         return values
