@@ -1,5 +1,6 @@
 """Plans by calls for one model and one batch: what the search found, as `Plan`s."""
 
+import dataclasses
 import functools
 from collections.abc import Collection
 from typing import Any
@@ -106,8 +107,26 @@ class CallPlans:
             allocated_bytes=self._allocated(pieces) + fixed,
         )
 
-    def _chosen(self, plan: Plan) -> list[Option]:
+    @functools.cached_property
+    def floor(self) -> tuple[int, str]:
+        """The bytes that no plan gets below, and the call that sets them."""
+        count, call = descriptions.floor(self._step)
+        return count, self._names[call]
+
+    def check(self, plan: Plan) -> None:
+        """Raise `PlanMismatchError` unless this is a plan for the model."""
         plan.check_model(self._lines)
+
+    def with_figures(self, plan: Plan) -> Plan:
+        """A plan of this model with its figures for this batch."""
+        chosen = self._chosen(plan)
+        outcome = self._simulator.outcome(options.pieces_of(chosen))
+        return dataclasses.replace(
+            self._plan(Judged(tuple(chosen), outcome)), strategy=plan.strategy, options=plan.options
+        )
+
+    def _chosen(self, plan: Plan) -> list[Option]:
+        self.check(plan)
         wanted = plan.recomputed_layers
         whole = [option for option in self._options if option.name in wanted]
         return whole + [parts.planned_part(self._step, name, self._layers[name], p) for name, p in plan.parts.items()]
@@ -128,7 +147,7 @@ class CallPlans:
             strategy=STRATEGY,
             model=self._lines,
             batch_size=self._batch_size,
-            outlook=descriptions.outlook(self._step, judged.outcome, self._search.plain.outcome, self._names),
+            outlook=descriptions.outlook(self._step, judged.outcome, self._simulator.outcome(()), self._names),
             calls=True,
             parts={option.name: option.plan for option in judged.choice if option.plan is not None},
         )

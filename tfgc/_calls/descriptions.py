@@ -105,19 +105,24 @@ class _Segments:
 
 def outlook(step: Step, outcome: Outcome, plain: Outcome, names: Mapping[Call, str]) -> Outlook:
     """What a choice promises."""
-    floor, at = max(((_alone(step, i), i) for i in range(len(step.operations))), default=(0, 0))
+    floor_bytes, floor_call = floor(step)
     return Outlook(
         peak_bytes=outcome.peak_bytes,
         node=names[outcome.owner],
         phase=outcome.phase,
         plain_bytes=plain.peak_bytes,
-        floor_bytes=floor,
-        floor_node=names[step.operations[at].owner],
+        floor_bytes=floor_bytes,
+        floor_node=names[floor_call],
         overhead=outcome.work / max(step.work, 1),
         least_overhead=_least_work(step, outcome.peak_bytes) / max(step.work, 1),
         unit="flop",
         whole_step=True,
     )
+
+
+def floor(step: Step) -> tuple[int, Call]:
+    """What no choice gets below: the bytes of one operation alone, and its call."""
+    return max(((_alone(step, i), operation.owner) for i, operation in enumerate(step.operations)), key=lambda p: p[0])
 
 
 def _alone(step: Step, i: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfgc._cli import values
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, one_line
 
 if TYPE_CHECKING:
     import keras
@@ -28,16 +28,28 @@ class NetworkChoice:
     batch_size: int
     image_size: int | None
     inputs: values.Shapes
+    example: str | None
 
-    def open(self) -> tuple[keras.Model, dict[str, tuple[int, ...]] | None]:
-        """Build the model; return it with its input shapes."""
+    def open(self) -> tuple[keras.Model, dict[str, Any]]:
+        """Build the model; return it with what says its sizes: `input_shapes` or `example`, as for `tfgc.plan`."""
         sizes = dict(self.inputs)
         import_quietly()
         from tfgc import _user_modules, zoo
+        from tfgc._measure import any_model, examples
+        from tfgc._planning import by_calls
         from tfgc._tracing import keras_graph
 
         _user_modules.install([os.getcwd()])
         model = zoo.build(self.name, self.image_size)
+        if self.example is not None:
+            example = examples.portable(example_batch(self.example))
+            any_model.check(model)
+            return model, {"example": examples.batch(example, self.batch_size), "input_shapes": sizes or None}
+        if by_calls.applies_to(model):
+            raise OptionError(
+                f"{self.name!r} is a subclassed model: name a function that returns a batch for it, x or (x, y), as in "
+                "--example my_module:batch"
+            )
         for tensor in keras_graph.functional_of(model).inputs:
             if None in tensor.shape[1:] and tensor.name not in sizes:
                 example = ",".join(str(128 if size is None else size) for size in tensor.shape[1:])
@@ -45,7 +57,26 @@ class NetworkChoice:
                     f"input {tensor.name!r} of {self.name!r} has the shape {tuple(tensor.shape)}, with unknown sizes "
                     f"besides the batch: give its size without the batch, as in --input {tensor.name}={example}"
                 )
-        return model, sizes or None
+        return model, {"input_shapes": sizes or None}
+
+
+def example_batch(name: str | None) -> Any:
+    """What the function returns that `--example` names as `module:function`; None for None."""
+    if name is None:
+        return None
+    import_quietly()
+    from tfgc import _user_modules
+
+    _user_modules.install([os.getcwd()])
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(_user_modules.module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(f"--example {name!r} cannot be imported: {error}; it is written module:function") from error
+    try:
+        return made()
+    except Exception as error:  # the user's code
+        raise OptionError(f"--example {name!r} cannot be called: {one_line(error)}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,6 +63,11 @@ input_shapes = click.option(
     "--input", "inputs", multiple=True, type=values.InputShape(), metavar="NAME=128,64",
     help="Shape, without the batch, of an input whose size the model leaves open; repeatable.",
 )  # fmt: skip
+example = click.option(
+    "--example", metavar="MODULE:FUNCTION",
+    help="Function without arguments that returns a batch, x or (x, y), for a subclassed model; its samples are "
+    "repeated or left out to make a batch.",
+)  # fmt: skip
 strategy_options = click.option(
     "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
     help="Strategy option: a number, true, false, or comma-separated names; repeatable.",
@@ -71,7 +76,7 @@ optimizer = click.option("--optimizer", help="Optimizer whose state is counted. 
 # A command gets these as `network: NetworkChoice` and `planning: PlanChoice`.
 network_options = _chosen("network", choices.NetworkChoice, (
     name_argument, click.option("--batch-size", type=int, required=True, help="Samples per batch."),
-    image_size, input_shapes,
+    image_size, input_shapes, example,
 ))  # fmt: skip
 plan_options = _chosen("planning", choices.PlanChoice, (
     click.option("--budget", help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."),

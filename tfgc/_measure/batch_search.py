@@ -11,14 +11,14 @@ from tfgc._records.reply import LargestBatch
 
 FIRST = 16
 # So many batches in a row must be predicted not to fit above the one that does.
-_ABOVE = 16
+ABOVE = 16
 # Runs to confirm one way of training, at most; two or three are enough where predictions are good.
 RUNS = 8
 # A batch that fits is confirmed by one that does not at most this part above, or one sample.
 _CLOSE = 0.02
 
 
-def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: int = MOST, above: int = _ABOVE) -> int:
+def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: int = MOST, above: int = ABOVE) -> int:
     """The largest batch that fits, 0 if a single sample does not.
 
     Args:

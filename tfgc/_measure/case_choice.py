@@ -11,6 +11,7 @@ from tfgc._core.modes import check_mode
 from tfgc._core.plan import Plan
 from tfgc._core.plan import read as read_plan
 from tfgc._errors import OptionError, check_int
+from tfgc._measure import examples
 from tfgc._records.job import Case
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ PlanLike = str | os.PathLike[str] | Plan
 StrategyLike = str | Callable[..., Plan]
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 _MEASURED = ("eager", "compiled", "graph")
+# How a plan by calls is named where functional models have a strategy.
+_CALLS = "calls"
 
 
 def plan_cases(
@@ -34,24 +37,32 @@ def plan_cases(
     plans: PlanLike | Iterable[PlanLike] = (),
     budget: int | str | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+    example: Any = None,
 ) -> list[Case]:
     """The cases that `compare` measures; raises before anything is run."""
     batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
     given = _read(plans)
-    if wanted is None:
+    network = name_of(build)
+    if example is not None:
+        refuse_with_example(strategies=wanted, input_shapes=input_shapes)
+        wanted, example = (), examples.portable(example)
+    elif wanted is None:
         wanted = () if given and budget is None else ("budget" if budget is not None else "sqrt",)
     wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
-    if not wanted and not given:
+    if not wanted and not given and example is None:
         raise OptionError(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
         check_mode(mode, _MEASURED, "it is not measured yet")
-    network = name_of(build)
     chosen = [_chosen(item, budget) for item in wanted]
+    if example is not None and (budget is not None or not given):
+        options = {} if budget is None else {"budget": budget}
+        label = _CALLS if budget is None else f"{_CALLS}({budget})"
+        chosen = [{"case": label, "strategy": _CALLS, "options": options}]
     if budget is not None and not any("budget" in choice["options"] for choice in chosen):
         able = ", ".join(filter(known_strategies.honours_budget, known_strategies.available()))
         raise OptionError(f"budget={budget!r}: none of the strategies honours a budget; these do: {able}")
@@ -60,10 +71,21 @@ def plan_cases(
         "steps": steps,
         "memory_limit": memory_limit,
         "input_shapes": input_shapes,
+        "example": example,
     }
     ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in BASELINES]
     ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
     return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
+
+
+def refuse_with_example(**given: Any) -> None:
+    """Raise `OptionError` for what applies to functional models, not to those that are measured with an example."""
+    name = next((name for name, value in given.items() if value is not None), None)
+    if name is not None:
+        raise OptionError(
+            f"{name}={given[name]!r} and example= exclude each other: a model that takes an example is planned by the "
+            "calls of its layers"
+        )
 
 
 def name_of(build: object) -> str:

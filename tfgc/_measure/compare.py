@@ -12,7 +12,7 @@ import dataclasses
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfgc._errors import TfgcError
 from tfgc._measure import case_choice, process
@@ -36,6 +36,7 @@ def compare(
     budget: int | str | None = None,
     image_size: int | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+    example: Any = None,
     steps: int = 5,
     modes: str | Sequence[str] = ("compiled", "graph"),
     memory_limit: int | None = None,
@@ -46,18 +47,22 @@ def compare(
 
     The plain baselines `plain-eager` and `plain-graph` are always among the cases. Every case
     starts from the same weights and data, in a separate process, and runs a
-    warm-up step and `steps` counted ones of SGD on a squared error.
+    warm-up step and `steps` counted ones of SGD on a squared error; a subclassed model that is
+    compiled runs its own `train_step`.
 
     Args:
         build: Name of a network (see `tfgc.zoo`) or a function that builds a model.
         batch_size: Samples in a batch.
         strategies: Names of strategies, `name:n` for n segments, or functions. Default: none where
-            plans are given, else `budget` where a budget is, else `sqrt`.
+            plans are given, else `budget` where a budget is, else `sqrt`. Subclassed models take none: they are planned
+            by the calls of their layers, for the budget or the least peak.
         plans: Plans to measure, too: each a `tfgc.Plan` or the path of a saved one.
         budget: Bytes that the whole step may use, for the strategies that honour a budget.
         image_size: Height and width of images, for networks that take it.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension open.
+        example: A batch for a subclassed model, as for `tfgc.plan`. Samples of arrays are repeated or left out to make
+            `batch_size` of them; specs stand for noise.
         steps: Counted steps, at least 1; five or more where peaks vary.
         modes: Which of `eager` (op by op), `compiled` (a loop in Python that calls compiled segments) and `graph`
             (the whole step in `tf.function`) to run each strategy in. Memory is not predicted for `eager`.
@@ -77,7 +82,7 @@ def compare(
     """
     cases = case_choice.plan_cases(
         build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
-        input_shapes=input_shapes,
+        input_shapes=input_shapes, example=example,
     )  # fmt: skip
     return list(study(cases, on_start=on_start, on_result=on_result).records)
 

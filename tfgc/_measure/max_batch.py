@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfgc import strategies as known_strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
-from tfgc._measure import batch_search, case_choice, compare, process
+from tfgc._measure import batch_search, case_choice, compare, examples, process
 from tfgc._measure.case_choice import StrategyLike
 from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, MaxBatchJob
@@ -31,6 +31,7 @@ def max_batch(
     strategy: StrategyLike | None = None,
     image_size: int | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+    example: Any = None,
     optimizer: keras.Optimizer | str | None = None,
     confirm: bool = True,
     steps: int = 3,
@@ -58,6 +59,7 @@ def max_batch(
             as far as recomputation goes.
         image_size: Height and width of images, for networks that take it.
         input_shapes: Mapping from input names to shapes without the batch, where the model leaves a dimension open.
+        example: A batch for a subclassed model, as for `tfgc.compare`; its samples are repeated or left out.
         optimizer: A `keras.Optimizer` or its name. Default: the one that the model is compiled with, else Adam.
         confirm: Whether to measure; otherwise the prediction alone is the answer.
         steps: Counted steps of each run, after one that warms up; the largest of their peaks counts.
@@ -89,9 +91,12 @@ def max_batch(
     if image_size is not None:
         image_size = check_int("image_size", image_size)
     checked = _checked(budget)
+    if example is not None:
+        case_choice.refuse_with_example(strategy=strategy, input_shapes=input_shapes, **options)
+        example = examples.portable(example)
     label, chosen, options = _chosen(strategy, options, budget)
     shapes = None if input_shapes is None else dict(input_shapes)
-    job = MaxBatchJob(network, (build, image_size), checked, chosen, options, shapes, _serialized(optimizer))
+    job = MaxBatchJob(network, (build, image_size), checked, chosen, options, shapes, _serialized(optimizer), example)
     if on_start is not None:
         on_start(FIRST)
     found = process.ask(job)
@@ -105,7 +110,7 @@ def max_batch(
             return Reach(name, way.batch_size, way.needed_bytes, way.batch_size)
         case = Case(
             network, job.build, name, "graph", 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
-            memory_limit=memory_limit, optimizer=found.optimizer,
+            memory_limit=memory_limit, optimizer=found.optimizer, example=example,
         )  # fmt: skip
         return _confirmed(way, case, found.budget_bytes, on_start, on_result)
 

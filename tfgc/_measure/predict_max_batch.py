@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -17,10 +17,10 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._measure import batch_search
+from tfgc._measure.batch_ways import Step, Way
 from tfgc._planning import annotated, budgets, planner
-from tfgc._records.batch_limit import MOST
 from tfgc._records.job import MaxBatchJob
-from tfgc._records.reply import LargestBatch, MaxBatchPrediction
+from tfgc._records.reply import MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import keras_graph
 
@@ -45,7 +45,7 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
     budget = budgets.budget_bytes(job.budget, None)
     graphs = _Graphs(lambda batch: annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss=loss))
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
-    recomputed: _Way | None = None
+    recomputed: Way | None = None
     if job.strategy in (None, "budget"):
         recomputed = _LeastMemory(graphs, fixed, job.options)
     elif job.strategy != "keep_all":
@@ -58,15 +58,6 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
         plain=dataclasses.replace(plain.largest(budget), plan=None),
         recomputed=None if recomputed is None else recomputed.largest(budget),
     )
-
-
-class _Step(NamedTuple):
-    """What a step needs, what it asks for without the allocator's chunks, its plan, and the node at its peak."""
-
-    needed_bytes: int
-    asked_bytes: int
-    plan: Plan | None
-    node: str
 
 
 class _Graphs(dict[int, Graph]):
@@ -85,8 +76,8 @@ class _Graphs(dict[int, Graph]):
         return sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
 
 
-class _Way:
-    """A way of training, with the steps that it may take at each batch.
+class _GraphWay(Way):
+    """A way of training a functional model.
 
     Args:
         graphs: The annotated graphs of the model.
@@ -96,50 +87,20 @@ class _Way:
     def __init__(self, graphs: _Graphs, fixed: int) -> None:
         self._graphs, self._fixed = graphs, fixed
 
-    def steps(self, batch: int) -> Sequence[_Step]:
-        """The steps to choose from at this batch, at least one."""
-        raise NotImplementedError
-
-    def add_plans_for(self, batch: int) -> bool:
-        """Look for more plans at this batch; return whether there was anything to look for."""
-        return False
-
-    def largest(self, budget: int) -> LargestBatch:
-        """The largest batch that is predicted to fit in a budget."""
-        batch = batch_search.largest_fitting(self._need, budget)
-        while batch < MOST and self.add_plans_for(batch + 1) and self._need(batch + 1)[0] <= budget:
-            batch = batch_search.largest_fitting(self._need, budget)
-        at = max(batch, 1)
-        step, plan = self._best(at), None
-        other = max(1, at // 2) if at > 1 else 2
-        if step.plan is not None:
-            plan = outlooks.with_outlook(self._graphs[at], dataclasses.replace(step.plan, batch_size=at)).to_json()
-        return LargestBatch(
-            batch_size=batch,
-            needed_bytes=step.needed_bytes,
-            sample_bytes=(self._best(other).needed_bytes - step.needed_bytes) / (other - at),
-            node=step.node,
-            plan=plan,
-        )
-
-    def _need(self, batch: int) -> tuple[int, int]:
-        """What a step of this batch needs, and what it asks for without the allocator's chunks, each at least."""
-        steps = self.steps(batch)
-        return min(step.needed_bytes for step in steps), min(step.asked_bytes for step in steps)
-
-    def _best(self, batch: int) -> _Step:
-        return min(self.steps(batch), key=lambda step: step.needed_bytes)
+    def finished(self, plan: Plan, batch: int) -> Plan:
+        """The plan with its figures for this batch."""
+        return outlooks.with_outlook(self._graphs[batch], dataclasses.replace(plan, batch_size=batch))
 
     def _held(self, batch: int) -> int:
         """Bytes that are there all the time."""
         return self._fixed + self._graphs.data_bytes(batch)
 
-    def _estimated(self, batch: int, plan: Plan) -> _Step:
+    def _estimated(self, batch: int, plan: Plan) -> Step:
         step = simulator.estimate(self._graphs[batch], plan, self._held(batch))
-        return _Step(step.needed_bytes, step.peak_bytes, plan, step.node)
+        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
 
-class _ByStrategy(_Way):
+class _ByStrategy(_GraphWay):
     """Training by one strategy, which plans for each batch."""
 
     def __init__(
@@ -148,15 +109,15 @@ class _ByStrategy(_Way):
         super().__init__(graphs, fixed)
         self._strategy, self._options = strategy, options
         self._limit = budget if strategies.honours_budget(strategy) else None
-        self._steps: dict[int, _Step] = {}
+        self._steps: dict[int, Step] = {}
 
-    def steps(self, batch: int) -> Sequence[_Step]:
+    def steps(self, batch: int) -> Sequence[Step]:
         """The step by the plan that the strategy makes for this batch."""
         if batch not in self._steps:
             self._steps[batch] = self._planned(batch)
         return [self._steps[batch]]
 
-    def _planned(self, batch: int) -> _Step:
+    def _planned(self, batch: int) -> Step:
         graph, held = self._graphs[batch], self._held(batch)
         try:
             if self._limit is None:
@@ -164,11 +125,11 @@ class _ByStrategy(_Way):
             else:
                 plan = planner.fitting(graph, self._strategy, budgets.StepBudget(self._limit, held), self._options)
         except InfeasibleBudgetError as error:
-            return _Step(error.least, outlooks.floor(graph)[0] + held, None, error.node)
+            return Step(error.least, outlooks.floor(graph)[0] + held, None, error.node)
         return self._estimated(batch, plan)
 
 
-class _LeastMemory(_Way):
+class _LeastMemory(_GraphWay):
     """Training by whichever plan needs least, nested replays among them."""
 
     def __init__(self, graphs: _Graphs, fixed: int, options: dict[str, Any]) -> None:
@@ -176,9 +137,9 @@ class _LeastMemory(_Way):
         self._options = options
         self._plans: list[Plan] = []
         self._looked: set[int] = set()
-        self._steps: dict[int, list[_Step]] = {}
+        self._steps: dict[int, list[Step]] = {}
 
-    def steps(self, batch: int) -> Sequence[_Step]:
+    def steps(self, batch: int) -> Sequence[Step]:
         """The steps by all plans that are known by now."""
         if not self._plans:
             self.add_plans_for(batch_search.FIRST)

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfgc import zoo
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
-from tfgc._measure import peers
+from tfgc._measure import any_model, examples, peers
 from tfgc._records.job import Case
 from tfgc._tracing import synthetic
 from tfgc._training import enable
@@ -31,8 +31,7 @@ _POINTS = 120
 
 def measure(case: Case) -> dict[str, Any]:
     """Run the case here and now; return the measured fields of a `Measurement`."""
-    model, call, detail = _made(case)
-    x, y = synthetic.batch(model, case.batch_size, case.input_shapes)
+    model, batch, call, detail = _made(case)
     step = _step(model, call, case)
     before = _snapshot(model) if case.compare_first_update else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
@@ -43,15 +42,15 @@ def measure(case: Case) -> dict[str, Any]:
         tf.config.experimental.reset_memory_stats(device)
         resident = memory()["current"]
         begin = time.perf_counter()
-        losses.append(float(step(x, y)))
+        losses.append(float(step(*batch)))
         seconds.append(time.perf_counter() - begin)
         peaks.append(memory()["peak"] - resident)
         if case.compare_first_update and len(losses) == 1:
             update = {path: value - before[path] for path, value in _snapshot(model).items()}
-    timeline = _timeline(lambda: float(step(x, y)), lambda: memory()["current"])
+    timeline = _timeline(lambda: float(step(*batch)), lambda: memory()["current"])
     resident, ended = memory()["current"], time.time()
     return {
-        "wrong": _wrong(case, update, x, y) if case.compare_first_update else (),
+        "wrong": _wrong(case, update, batch) if case.compare_first_update else (),
         "detail": detail,
         "started": started,
         "ended": ended,
@@ -90,22 +89,30 @@ def _build(build: Callable[..., keras.Model] | str, image_size: int | None) -> k
     return build() if image_size is None else build(image_size=image_size)
 
 
-def _made(case: Case) -> tuple[keras.Model, Callable[..., Any], str]:
-    """The model of a case, what its step calls, and how many segments its plan has."""
+def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], Callable[..., Any], str]:
+    """The model of a case, what its step takes and what it calls, and how many segments its plan has."""
     keras.utils.set_random_seed(_SEED)
     with peers.build_scope(case.peer, lambda: _build(*case.build)):
         model = _build(*case.build)
+    batch: tuple[Any, ...]
+    if case.example is None:
+        batch = synthetic.batch(model, case.batch_size, case.input_shapes)
+    else:
+        example = any_model.completed(model, case.example, case.batch_size, case.optimizer)
+        batch = (examples.batch(example, case.batch_size),)
     if case.plan is None:
-        return model, peers.wrap_call(case.peer, model), ""
+        return model, batch, peers.wrap_call(case.peer, model), ""
     plan = Plan.from_json(case.plan)
     enable.enable(model, plan, compile_segments=case.mode != "eager")
-    return model, model, f"{len(plan.segments)} segments"
+    return model, batch, model, f"{len(plan.segments)} segments"
 
 
 def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[..., Any]:
     """One step of training, as a user without tfgc writes it; `call` runs the model."""
     if not model.trainable_variables:
         raise TfgcError(f"{model.name!r} has no trainable weights")
+    if case.example is not None:
+        return any_model.step(model, in_graph=case.mode == "graph")
     optimizer: Any = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
@@ -126,7 +133,7 @@ def _snapshot(model: keras.Model) -> dict[str, Any]:
     return {v.path: v.numpy().astype("float64") for v in model.variables}
 
 
-def _wrong(case: Case, update: dict[str, Any], x: Any, y: Any) -> tuple[str, ...]:
+def _wrong(case: Case, update: dict[str, Any], batch: tuple[Any, ...]) -> tuple[str, ...]:
     """Which parts of the first update differ from plain steps: in both modes, and with weights one rounding off.
 
     The plain steps run here, after everything that is measured.
@@ -135,13 +142,13 @@ def _wrong(case: Case, update: dict[str, Any], x: Any, y: Any) -> tuple[str, ...
     for mode, nudge in (("graph", 0.0), ("eager", 0.0), ("graph", 2.0**-23)):
         keras.utils.clear_session()
         plain = dataclasses.replace(case, mode=mode, peer=None, plan=None)
-        model, call, _ = _made(plain)
+        model, _, call, _ = _made(plain)
         for variable in model.trainable_variables:
             value = variable.numpy()
             wave = np.cos(np.arange(value.size)).reshape(value.shape)
             variable.assign(value * (1 + nudge * wave))
         before = _snapshot(model)
-        _step(model, call, plain)(x, y)
+        _step(model, call, plain)(*batch)
         references.append({path: value - before[path] for path, value in _snapshot(model).items()})
     return peers.differing_parts(update, references, [v.path for v in model.trainable_variables])
 

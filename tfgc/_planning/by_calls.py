@@ -54,7 +54,7 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
 
 def plan(model: keras.Model, batch_size: int | None, example: Any, budget: Budget | None, optimizer: Any) -> Plan:
     """The plan of least peak, or the one that a budget buys."""
-    plans = _plans(model, batch_size, example)
+    plans = plans_for(model, batch_size, example)
     if budget is None:
         return plans.least()
     return fitting(plans, model, budget, budgets.fixed_bytes(model, optimizer))
@@ -112,7 +112,7 @@ def better(
 
 def pareto(model: keras.Model, batch_size: int | None, example: Any) -> list[Plan]:
     """The Pareto front."""
-    return _plans(model, batch_size, example).front()
+    return plans_for(model, batch_size, example).front()
 
 
 def estimate(
@@ -121,16 +121,22 @@ def estimate(
     """What a step needs."""
     if mode != "graph":
         raise OptionError(f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph'")
-    return _plans(model, batch_size, example).estimate(plan, budgets.fixed_bytes(model, optimizer))
+    return plans_for(model, batch_size, example).estimate(plan, budgets.fixed_bytes(model, optimizer))
 
 
-def _plans(model: keras.Model, batch_size: int | None, example: Any) -> CallPlans:
+def check_has_graph(model: keras.Model) -> None:
+    """Raise `UnsupportedModelError` for a model without a graph of nodes, and say what it can be planned by."""
+    try:
+        keras_graph.functional_of(model)
+    except UnsupportedModelError as error:
+        advice = "Or plan it by the calls of its layers: give a batch, or its specs, as example=(x, y)"
+        raise UnsupportedModelError(f"{error}. {advice}") from None
+
+
+def plans_for(model: keras.Model, batch_size: int | None, example: Any) -> CallPlans:
+    """The plans by calls for a batch."""
     if example is None:
-        try:
-            keras_graph.functional_of(model)
-        except UnsupportedModelError as error:
-            advice = "Or plan it by the calls of its layers: give a batch, or its specs, as example=(x, y)"
-            raise UnsupportedModelError(f"{error}. {advice}") from None
+        check_has_graph(model)
         example = _example(model, keras_graph.read(model, batch_size))
     given = tracing.batch_size(example)
     if batch_size not in (None, given):

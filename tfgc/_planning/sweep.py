@@ -1,15 +1,17 @@
 """The front of plans of one model, as records to render."""
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import keras
 
 from tfgc import strategies
+from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
-from tfgc._planning import annotated
+from tfgc._planning import annotated, by_calls
 from tfgc._planning.budgets import budget_bytes, fixed_bytes, plain_bytes
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._simulate import outlooks, simulator
@@ -27,27 +29,37 @@ def sweep(
     budgets: Sequence[int | str] = (),
     plans: Sequence[tuple[str, Plan]] = (),
     input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    example: Any = None,
     measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,
 ) -> FrontRecord:
     """Return the `FrontRecord` of a model.
 
     Args:
-        model, batch_size, input_shapes, measure, optimizer: As for `tfgc.plan`.
+        model, batch_size, input_shapes, example, measure, optimizer: As for `tfgc.plan`.
         network: Its name.
         points: How many plans of the front to include, besides those that budgets choose.
         budgets: Budgets to choose a plan for, as people write them.
         plans: Pairs of a name and a `Plan`, to list beside the front.
     """
     points = check_int("points", points, least=2)
+    if by_calls.applies_to(model):
+        by_calls.refuse(None, input_shapes, measure, None, {})
+        call_plans = by_calls.plans_for(model, batch_size, example)
+        _check(plans, call_plans.check)
+        return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans)
     declared = keras_graph.read(model)
-    for name, plan in plans:
-        try:
-            plan.check(declared)
-        except PlanMismatchError as error:
-            raise PlanMismatchError(f"{name}: {error}") from None
+    _check(plans, lambda plan: plan.check(declared))
     graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=True)
     return front_of(graph, fixed_bytes(model, optimizer), network, points, budgets, plans)
+
+
+def _check(plans: Sequence[tuple[str, Plan]], check: Callable[[Plan], None]) -> None:
+    for name, plan in plans:
+        try:
+            check(plan)
+        except PlanMismatchError as error:
+            raise PlanMismatchError(f"{name}: {error}") from None
 
 
 def front_of(
@@ -65,31 +77,84 @@ def front_of(
     """
     limits = [budget_bytes(budget, lambda: plain_bytes(graph, fixed)) for budget in budgets]
     frontier = strategies.frontier(graph) if frontier is None else frontier
-    last = len(frontier.plans) - 1
-    fits = [_bought(frontier, limit, fixed) for limit in limits]
-    bought = [next((i for i, plan in enumerate(frontier.plans) if plan is found), None) for found, _ in fits]
-    shown = {round(i * last / (points - 1)) for i in range(points)}.union(i for i in bought if i is not None)
-    baseline = simulator.estimate(graph, frontier.plans[last], fixed)
+    optimal = strategies.apply("optimal", graph.counting(whole_step=False))
+    return _record(
+        network,
+        cast(int, graph.batch_size),  # known, since the graph is that of a whole step
+        frontier.plans,
+        lambda plan: simulator.estimate(graph, plan, fixed),
+        [(str(budget), limit, *_bought(frontier, limit, fixed)) for budget, limit in zip(budgets, limits)],
+        points,
+        [("optimal", optimal), *plans],
+        outlooks.floor(graph),
+    )
+
+
+def front_by_calls(
+    call_plans: CallPlans,
+    fixed: int,
+    network: str,
+    points: int = 12,
+    budgets: Sequence[int | str] = (),
+    plans: Sequence[tuple[str, Plan]] = (),
+) -> FrontRecord:
+    """The `FrontRecord` of a model without a graph of nodes."""
+    front, bought = call_plans.front(), list[tuple[str, int, Plan | None, int | None]]()
+    for budget in budgets:
+        limit = budget_bytes(budget, lambda: call_plans.plain_bytes(fixed))
+        try:
+            found = call_plans.fitting(limit, fixed)
+            bought.append((str(budget), limit, next(plan for plan in front if plan == found), None))
+        except InfeasibleBudgetError as error:
+            bought.append((str(budget), limit, None, error.least))
+    size = cast(int, front[0].batch_size)  # of the example
+    step = functools.partial(call_plans.estimate, fixed=fixed)
+    return _record(network, size, front, step, bought, points, plans, call_plans.floor)
+
+
+def _record(
+    network: str,
+    batch_size: int,
+    front: Sequence[Plan],
+    estimate: Callable[[Plan], Prediction],
+    bought: Sequence[tuple[str, int, Plan | None, int | None]],
+    points: int,
+    others: Sequence[tuple[str, Plan]],
+    floor: tuple[int, str],
+) -> FrontRecord:
+    """The `FrontRecord` of a front.
+
+    Args:
+        network, batch_size: What is trained.
+        front: Its plans.
+        estimate: Function that predicts the step of a plan.
+        bought: For each budget how it was written, its bytes, the plan on the front that it buys or None, and in that
+            case the least budget that buys one.
+        points: How many plans to include, besides those that budgets choose.
+        others: Pairs of a name and a plan.
+        floor: The bytes that no plan gets below, and the node that sets them.
+    """
+    last = len(front) - 1
+    positions = [next((i for i, plan in enumerate(front) if plan is found), None) for _, _, found, _ in bought]
+    shown = {round(i * last / (points - 1)) for i in range(points)}.union(i for i in positions if i is not None)
+    baseline = estimate(front[last])
 
     def point(name: str, plan: Plan) -> FrontPoint:
-        return _point(name, plan, simulator.estimate(graph, plan, fixed), baseline)
+        return _point(name, plan, estimate(plan), baseline)
 
     names = {0: "least", last: "plain"}
-    points_at = {i: point(names.get(i, ""), frontier.plans[i]) for i in sorted(shown)}
+    points_at = {i: point(names.get(i, ""), front[i]) for i in sorted(shown)}
     choices = tuple(
-        BudgetChoice(str(budget), limit, None if i is None else points_at[i], least)
-        for budget, limit, i, (_, least) in zip(budgets, limits, bought, fits)
+        BudgetChoice(budget, limit, None if i is None else points_at[i], least)
+        for (budget, limit, _, least), i in zip(bought, positions)
     )
-    optimal = strategies.apply("optimal", graph.counting(whole_step=False))
-    others = [("optimal", optimal), *plans]
-    floor_bytes, floor_node = outlooks.floor(graph)
     return FrontRecord(
         network=network,
-        batch_size=cast(int, graph.batch_size),  # known, since the graph is that of a whole step
+        batch_size=batch_size,
         unit=baseline.unit,
-        fixed_bytes=fixed,
-        floor_bytes=floor_bytes + fixed,
-        floor_node=floor_node,
+        fixed_bytes=baseline.fixed_bytes,
+        floor_bytes=floor[0] + baseline.fixed_bytes,
+        floor_node=floor[1],
         points=tuple(points_at.values()),
         others=tuple(point(name, plan) for name, plan in others),
         choices=choices,

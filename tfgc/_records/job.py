@@ -27,6 +27,7 @@ class Case:
         peer: Instead of a plan: another way to recompute, named as in `_measure.peers` and `_measure.torch_peer`.
         compare_first_update: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
         optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` returns it; None: SGD.
+        example: A batch as `_measure.examples.portable` returns it, for a model without a graph; else None.
     """
 
     network: str
@@ -44,6 +45,7 @@ class Case:
     peer: str | None = None
     compare_first_update: bool = False
     optimizer: dict[str, Any] | None = None
+    example: Any = None
 
     @property
     def name(self) -> str:
@@ -91,7 +93,7 @@ class MaxBatchJob:
     """Predict the largest batches of one network whose step fits in a budget.
 
     Attributes:
-        network, build, strategy, options, input_shapes: As in `Case`; without a strategy any plan will do.
+        network, build, strategy, options, input_shapes, example: As in `Case`; without a strategy any plan will do.
         budget: Bytes that the allocator may report for the whole step, or `auto`.
         optimizer: As for `tfgc.plan`, serialized if it is a `keras.Optimizer`.
     """
@@ -103,3 +105,4 @@ class MaxBatchJob:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     input_shapes: dict[str, tuple[int | None, ...]] | None = None
     optimizer: Any = None
+    example: Any = None

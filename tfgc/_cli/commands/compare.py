@@ -42,6 +42,7 @@ def command(
     cases = case_choice.plan_cases(
         network.name, network.batch_size, strategy, network.image_size, steps,
         plans=plan_paths, budget=budget, input_shapes=dict(network.inputs) or None,
+        example=choices.example_batch(network.example),
     )  # fmt: skip
     if plot_path:
         svg.require("a plot", "plot")

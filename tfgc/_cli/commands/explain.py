@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,8 +36,8 @@ def command(
     """
     read = planning.read(plan_path)
     with choices.warnings_in_a_line():
-        model, sizes = network.open()
-        common = {"input_shapes": sizes, "measure": measure}
+        model, given = network.open()
+        common = {**given, "measure": measure}
         if read is None:
             made = planning.make(model, network.batch_size, optimizer=optimizer, **common)
         else:
@@ -47,13 +47,22 @@ def command(
 
 
 def _with_figures(
-    model: keras.Model, batch_size: int, plan: Plan, *, input_shapes: dict[str, tuple[int, ...]] | None, measure: bool
+    model: keras.Model,
+    batch_size: int,
+    plan: Plan,
+    *,
+    input_shapes: dict[str, tuple[int, ...]] | None,
+    measure: bool,
+    example: Any = None,
 ) -> Plan:
     """A saved plan with its figures for this batch."""
-    from tfgc._planning import annotated
+    from tfgc._planning import annotated, by_calls
     from tfgc._simulate import outlooks
     from tfgc._tracing import keras_graph
 
+    if plan.calls:
+        by_calls.refuse(None, input_shapes, measure, None, {})
+        return by_calls.plans_for(model, batch_size, example).with_figures(plan)
     plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step
     graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step)

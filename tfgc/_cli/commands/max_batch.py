@@ -3,7 +3,7 @@
 import click
 
 from tfgc import _files
-from tfgc._cli import options, progress, values
+from tfgc._cli import choices, options, progress, values
 from tfgc._errors import OptionError
 
 
@@ -12,6 +12,7 @@ from tfgc._errors import OptionError
 @click.option("--budget", required=True, help="Memory for the whole step: 8GB, or auto (free memory).")
 @options.image_size
 @options.input_shapes
+@options.example
 @click.option("--strategy", help="Planning strategy.  [default: the plan with the lowest peak for each batch]")
 @options.strategy_options
 @options.optimizer
@@ -26,6 +27,7 @@ def command(
     budget: str,
     image_size: int | None,
     inputs: values.Shapes,
+    example: str | None,
     strategy: str | None,
     strategy_options: values.Settings,
     optimizer: str | None,
@@ -59,6 +61,7 @@ def command(
             strategy=strategy,
             image_size=image_size,
             input_shapes=dict(inputs) or None,
+            example=choices.example_batch(example),
             optimizer=optimizer,
             confirm=confirm,
             steps=steps,

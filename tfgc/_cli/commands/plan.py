@@ -28,10 +28,10 @@ def command(
     from tfgc._report import fronts
 
     with choices.warnings_in_a_line():
-        model, sizes = network.open()
+        model, given = network.open()
         from tfgc._planning import planner
 
-        common = {"input_shapes": sizes, "measure": measure, "optimizer": optimizer}
+        common = {**given, "measure": measure, "optimizer": optimizer}
         made = planning.make(model, network.batch_size, **common)
         step, plain = (planner.estimate(model, network.batch_size, which, **common) for which in (made, None))
     facts = fronts.facts(network.name, made, step, plain)

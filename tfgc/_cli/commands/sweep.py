@@ -41,7 +41,7 @@ def command(
     if plot_path:
         svg.require("a plot", "plot")
     with choices.warnings_in_a_line():
-        model, sizes = network.open()
+        model, given = network.open()
         from tfgc._planning import sweep
 
         front = sweep.sweep(
@@ -51,7 +51,7 @@ def command(
             points=points,
             budgets=list(dict.fromkeys([*(budgets or ()), *([budget] if budget else [])])),
             plans=plans,
-            input_shapes=sizes,
+            **given,
             measure=measure,
             optimizer=optimizer,
         )

@@ -34,23 +34,25 @@ def command(
 
     Compares the loss and every gradient, state and seed of plain and planned steps on seeded noise. The loss is the
     mean square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything
-    differs.
+    differs. A subclassed model that is compiled runs its own training step on the example.
     """
     read = planning.read(plan_path)
     if layers is not None and (read is not None or planning.is_given):
         raise OptionError("give --layers, or a plan or options to make one, not both")
     with choices.warnings_in_a_line():
-        model, sizes = network.open()
+        model, given = network.open()
         from tfgc._tracing import synthetic
         from tfgc._verify import verify
 
         if read is None and layers is None:
-            read = planning.make(model, network.batch_size, input_shapes=sizes)
-        x, _ = synthetic.batch(model, network.batch_size, sizes)
+            read = planning.make(model, network.batch_size, **given)
+        batch = given.get("example")
+        if batch is None:
+            batch = synthetic.batch(model, network.batch_size, given["input_shapes"])[:1]
         verdict = verify.verify(
             model,
             read,
-            (x,),
+            batch,
             layers=layers,
             modes=modes,
             steps=steps,

@@ -1,0 +1,257 @@
+"""`compare`, `max_batch`, fronts and shell commands for models that are planned by the calls of their layers."""
+
+import dataclasses
+import json
+import pickle
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+from equality import noise
+
+import tfgc
+from tfgc._cli.group import cli
+from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._measure import case_choice, examples, max_batch, process, worker
+from tfgc._planning import sweep
+from tfgc._records.job import MaxBatchJob, PredictionJob
+from tfgc._records.measurement import Results, Study
+from tfgc._records.results_json import from_json, to_json
+from tfgc._report import html_page
+
+L = keras.layers
+X, Y = noise(16, 128, 8), noise(16, 128, 8, seed=2)
+NAME = ["test_measured_calls:towers", "--example", "test_measured_calls:batch", "--batch-size", "8"]
+
+
+class Block(L.Layer):
+    """Made in `build`, so that a plan for it needs a model that has been built."""
+
+    def build(self, shape):
+        self.up, self.drop, self.down = L.Dense(128, activation="gelu"), L.Dropout(0.2), L.Dense(shape[-1])
+
+    def call(self, x, training=None):
+        return x + self.down(self.drop(self.up(x), training=training))
+
+
+class Tower(keras.Model):
+    def __init__(self):
+        super().__init__(name="tower")
+        self.blocks = [Block(name=f"block_{i}") for i in range(4)]
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return x
+
+
+class Own(Tower):
+    """Trains by a step of its own, without targets."""
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x, training=True) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"error": loss}
+
+
+def tower():
+    return Tower()
+
+
+def towers():
+    model = Tower()
+    model.compile("adam", "mse")
+    return model
+
+
+def own():
+    model = Own()
+    model.compile("adam")
+    return model
+
+
+def functional():
+    return keras.Sequential([keras.Input((8,)), L.Dense(2)])
+
+
+def batch():
+    return X, Y
+
+
+def predicted(build, *, front=False, **arguments):
+    cases = case_choice.plan_cases(build, 8, steps=1, modes="graph", **arguments)
+    found = worker._reply(pickle.loads(pickle.dumps(PredictionJob(tuple(cases), front=front))))
+    if found.error is not None:
+        raise found.error
+    assert not found.failure, found.failure
+    return cases, found.found
+
+
+def measured(case, prediction):
+    return worker.measure(dataclasses.replace(case, strategy=None, plan=prediction.plan))
+
+
+@pytest.mark.parametrize(
+    ("build", "example"),
+    [
+        pytest.param(tower, tf.TensorSpec((None, 128, 8)), marks=pytest.mark.gate, id="not compiled"),
+        pytest.param(towers, (X, Y), id="compiled"),
+        pytest.param(own, X, marks=pytest.mark.gate, id="own step"),
+    ],
+)
+def test_plain_and_planned_cases_train_alike_and_the_planned_one_in_less(build, example):
+    cases, found = predicted(build, example=example)
+    assert [case.name for case in cases] == ["plain-eager", "plain-graph", "calls-graph"]
+    plain, ours = (measured(case, found.of(case)) for case in cases[1:])
+    assert ours["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert len(set(plain["losses"])) == 2
+    assert ours["peak_bytes"] < 0.75 * plain["peak_bytes"]
+    figures = [found.of(case).predicted for case in cases]
+    assert figures[0] is None
+    assert figures[2].peak_bytes < 0.75 * figures[1].peak_bytes
+    assert figures[2].peak_bytes == pytest.approx(ours["peak_bytes"], rel=0.3)
+    assert figures[2].fixed_bytes == figures[1].fixed_bytes > 0
+    assert figures[2].overhead > figures[1].overhead == 0
+    assert found.of(cases[2]).parts
+
+
+def test_budgets_and_given_plans_are_cases_and_all_are_reported():
+    model = towers()
+    plan = tfgc.plan(model, example=(X[:8], Y[:8]))
+    cases, found = predicted(towers, example=(X, Y), plans=plan, budget="80%", front=True)
+    assert [case.case for case in cases[2:]] == ["calls(80%)", "plan calls"]
+    assert found.of(cases[3]).plan == plan.to_json()
+    assert cases[2].planned_as == "strategy=calls, budget=80%"
+    front = found.front
+    assert front.points[0].name == "least"
+    assert front.points[-1].overhead == 0
+    assert {point.name for point in front.others} == {"calls(80%)", "plan calls"}
+    records = tuple(tfgc._measure.compare.unmeasured(case, found.of(case)) for case in cases)
+    results = Results((Study("towers", 8, records, front),))
+    assert from_json(to_json(results)) == results
+    assert "towers" in html_page.render([results], ".html")
+
+
+def test_a_plan_of_another_model_is_refused():
+    plan = tfgc.plan(tower(), example=X[:8])
+    wrong = dataclasses.replace(plan, model=(*plan.model[:-1], "another layer"))
+    with pytest.raises(tfgc.PlanMismatchError, match=r"plan calls: .* another layer"):
+        predicted(tower, example=X, plans=wrong)
+
+
+def test_a_sweep_shows_the_front_and_what_budgets_buy():
+    front = sweep.sweep(towers(), "towers", 8, example=(X[:8], Y[:8]), points=3, budgets=["90%", "1KB"])
+    assert [point.name for point in front.points][:: len(front.points) - 1] == ["least", "plain"]
+    assert front.points[0].allocated_bytes < front.points[-1].allocated_bytes
+    bought, none = front.choices
+    assert bought.point in front.points
+    assert bought.point.allocated_bytes <= bought.budget_bytes
+    assert none.point is None
+    assert none.least_bytes > none.budget_bytes
+
+
+def search(build, budget, example, **arguments):
+    job = MaxBatchJob(build.__name__, (build, None), budget, example=examples.portable(example), **arguments)
+    reply = worker._reply(pickle.loads(pickle.dumps(job)))
+    assert reply.error is None
+    return reply.found
+
+
+@pytest.mark.gate
+def test_the_largest_batch_is_predicted_with_what_the_step_needs_there():
+    found = search(towers, 16_000_000, (X, Y))
+    assert found.recomputed.batch_size > 1.5 * found.plain.batch_size > 0
+    assert found.optimizer is None
+    for way in (found.plain, found.recomputed):
+        assert 10_000_000 < way.needed_bytes <= 16_000_000
+    plan = tfgc.Plan.from_json(found.recomputed.plan)
+    assert plan.batch_size == found.recomputed.batch_size
+    at = examples.batch(examples.portable((X, Y)), plan.batch_size)
+    data = sum(array.nbytes for array in (at[0].numpy(), at[1].numpy()))
+    assert tfgc.estimate(towers(), plan=plan, example=at).needed_bytes + data == found.recomputed.needed_bytes
+
+
+@pytest.mark.gate
+def test_a_model_that_is_not_compiled_gets_the_optimizer_that_is_asked_for():
+    sgd, adam = (search(tower, 16_000_000, X, optimizer=name) for name in ("sgd", None))
+    assert sgd.fixed_bytes < adam.fixed_bytes
+    assert sgd.optimizer["class_name"] == "SGD"
+
+
+@pytest.mark.gate
+def test_child_processes_measure_them(tmp_path):
+    found = max_batch.max_batch(towers, "16MB", example=(X, Y), steps=1)
+    assert found.confirmed
+    assert found.batch_size > found.plain_batch_size > 0
+    path = tmp_path / "results.json"
+    run("compare", *NAME, "--steps", "1", "--json", str(path))
+    page = tmp_path / "report.html"
+    run("report", str(path), "-o", str(page))
+    assert "calls" in page.read_text()
+
+
+def test_samples_are_repeated_and_left_out_and_what_has_none_stays():
+    data = examples.portable(({"a": np.arange(6).reshape(3, 2), "rate": 0.5}, tf.TensorSpec((3,), "int32"), None))
+    for size in (2, 7):
+        (inputs, targets, none) = examples.batch(data, size)
+        np.testing.assert_array_equal(inputs["a"][:, 0] // 2, np.arange(size) % 3)
+        assert float(inputs["rate"]) == 0.5
+        assert targets.shape == (size,)
+        assert none is None
+
+
+WRONG = {
+    "no example": (tower, {}, UnsupportedModelError, r"example=\(x, y\)"),
+    "targets": (towers, {"example": X}, OptionError, r"takes targets: give example=\(x, y\)"),
+    "strategy": (tower, {"example": X, "wanted": "sqrt"}, OptionError, "planned by the calls"),
+    "shapes": (tower, {"example": X, "input_shapes": {"a": (3,)}}, OptionError, "exclude each other"),
+    "no batch": (tower, {"example": "x"}, OptionError, "give a batch as fit takes it"),
+    "a graph": (functional, {"example": X}, OptionError, "has a graph"),
+    "structure": (tower, {"example": {"a": X, "b": X}}, UnsupportedModelError, "cannot be called on this example"),
+    "open": (tower, {"example": tf.TensorSpec((4, None, 8))}, OptionError, "is open"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_bad_input(name):
+    build, arguments, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        predicted(build, **arguments)
+
+
+def test_max_batch_refuses_what_applies_to_graphs_before_it_starts(monkeypatch):
+    monkeypatch.setattr(process, "ask", None)
+    for options in ({"strategy": "sqrt"}, {"segments": 4}):
+        with pytest.raises(OptionError, match="exclude each other"):
+            tfgc.max_batch(tower, "1GB", example=X, **options)
+
+
+def run(*words):
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.gate
+def test_the_shell_plans_explains_and_verifies_them(tmp_path):
+    path = str(tmp_path / "plan.json")
+    printed = run("plan", *NAME, "-o", path)
+    assert "calls" in printed
+    assert "block_2" in run("explain", *NAME, "--plan", path)
+    assert json.loads(run("sweep", *NAME, "--points", "2", "--json"))["studies"]
+    assert run("verify", *NAME, "--plan", path, "--mode", "graph", "--steps", "1").startswith("EQUAL")
+    for example, message in (
+        ("test_measured_calls:bach", "cannot be imported"),
+        ("batch", "written module:function"),
+        ("test_measured_calls:search", "cannot be called"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            run("plan", NAME[0], "--batch-size", "8", "--example", example)
+    with pytest.raises(OptionError, match="--example my_module:batch"):
+        run("plan", NAME[0], "--batch-size", "8")
+    with pytest.raises(OptionError, match="has a graph"):
+        run("plan", "sample_cnn", "--image-size", "16", *NAME[1:])

@@ -1,0 +1,82 @@
+"""The training step that is measured of a model without a graph: its own, or that of Keras.
+
+A model that is not compiled gets SGD and a squared error, which functional models are measured with.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._calls import tracing
+from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._framework import keras_models
+from tfgc._measure import examples
+from tfgc._planning import by_calls
+
+_LEARNING_RATE = 0.01
+
+
+def check(model: keras.Model) -> None:
+    """Raise `OptionError` for a model with a graph."""
+    if not by_calls.applies_to(model):
+        raise OptionError(
+            f"an example is for models that are planned by the calls of their layers, and {model.name!r} has a graph: "
+            "leave it out, and give open sizes as input shapes"
+        )
+
+
+def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any = None) -> Any:
+    """Build a model, compile it if it is not, and return the example, with targets if the step needs them.
+
+    Args:
+        model: The model.
+        example: What `examples.portable` returns.
+        batch_size: Samples in a batch.
+        optimizer: What a model that is not compiled is trained with. Default: SGD.
+
+    Raises:
+        OptionError: If the model has a graph, or the example holds too little.
+    """
+    check(model)
+    own_step = type(model).train_step is not keras.Model.train_step
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
+    if model.compiled:
+        if y is None and not own_step:
+            raise OptionError(f"{model.name!r} is compiled, so its step takes targets: give example=(x, y)")
+        if optimizer is not None:
+            raise OptionError(f"optimizer={optimizer!r}: {model.name!r} is compiled with one; compile it with this one")
+    elif own_step:
+        raise OptionError(f"{model.name!r} has a train_step of its own: compile it in the function that builds it")
+    else:
+        outputs, samples = _outputs(model, examples.batch(x, batch_size)), examples.samples(x)
+        if y is None:
+            y = tf.nest.map_structure(lambda t: examples.Spec((samples, *t.shape[1:]), t.dtype.name), outputs)
+        losses = tf.nest.map_structure(lambda _: "mse", outputs)
+        model.compile(keras.optimizers.SGD(_LEARNING_RATE) if optimizer is None else optimizer, losses)
+        example = keras.utils.pack_x_y_sample_weight(x, y, weight)
+    if not all(layer.built for layer in keras_models.layers_inside(model)):
+        tracing.trace(model, examples.batch(example, batch_size))
+    return example
+
+
+def step(model: keras.Model, in_graph: bool) -> Callable[[Any], Any]:
+    """One step of training; it returns its loss, or what stands for it."""
+
+    def run(data: Any) -> Any:
+        logs: Any = model.train_step(data)
+        if isinstance(logs, dict) and "loss" in logs:
+            return logs["loss"]
+        return tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in tf.nest.flatten(logs)])
+
+    return tf.function(run, autograph=False) if in_graph else run
+
+
+def _outputs(model: keras.Model, x: Any) -> Any:
+    """The outputs of a model, symbolically; builds it."""
+    call = tf.function(lambda x: model(x, training=True), autograph=False)
+    try:
+        return call.get_concrete_function(x).structured_outputs
+    except Exception as error:  # the model is the user's code
+        raise UnsupportedModelError(f"{model.name!r} cannot be called on this example: {one_line(error)}") from error

@@ -1,0 +1,94 @@
+"""Batches for models without a graph, which do not say what they take: made from an example that the user gives.
+
+In the parent the example becomes data that a child process can read before TensorFlow is imported. There its samples
+are repeated until the batch is as large as asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tfgc._errors import OptionError
+
+_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Stands for a tensor of noise."""
+
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+def portable(example: Any) -> Any:
+    """An example with arrays in place of tensors, and a `Spec` for each `tf.TensorSpec` or `keras.KerasTensor`.
+
+    Raises:
+        OptionError: If nothing in it has samples.
+    """
+    import tensorflow as tf
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "numpy"):
+            return value.numpy()
+        if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
+            return Spec(tuple(value.shape), tf.as_dtype(value.dtype).name)
+        return value if value is None else np.asarray(value)
+
+    made = tf.nest.map_structure(plain, example)
+    if not any(len(value.shape) for value in _leaves(made)):
+        raise OptionError(
+            f"example={example!r}: give a batch as fit takes it, x or (x, y), of arrays or tf.TensorSpecs"
+        )
+    return made
+
+
+def _leaves(example: Any) -> list[Any]:
+    """The arrays and specs of a portable example."""
+    if isinstance(example, Spec | np.ndarray):
+        return [example]
+    parts = example.values() if isinstance(example, dict) else example if isinstance(example, list | tuple) else ()
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def samples(example: Any) -> int | None:
+    """How many samples a portable example has; None where a spec leaves it open."""
+    return next(leaf.shape[0] for leaf in _leaves(example) if len(leaf.shape))
+
+
+def batch(example: Any, batch_size: int) -> Any:
+    """The batch of a portable example, as tensors, with so many samples; for specs noise, or 0 and 1.
+
+    Raises:
+        OptionError: If a size besides the batch is open.
+    """
+    import keras
+    import tensorflow as tf
+
+    random = np.random.default_rng(_SEED)
+    count = samples(example)
+
+    def tensor(value: Any) -> Any:
+        if isinstance(value, Spec):
+            if None in value.shape[1:]:
+                raise OptionError(f"example: a size of {value.shape} is open; memory depends on it")
+            shape = (batch_size, *value.shape[1:]) if value.shape and value.shape[0] == count else value.shape
+            if tf.as_dtype(value.dtype).is_integer or value.dtype == "bool":
+                return tf.cast(random.integers(0, 2, shape), value.dtype)
+            return tf.cast(random.standard_normal(shape, dtype="float32"), value.dtype)
+        if isinstance(value, dict):
+            return {name: tensor(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            parts = [tensor(part) for part in value]
+            return type(value)(parts)
+        if value is None:
+            return None
+        if value.shape and value.shape[0] == count:
+            value = value[np.arange(batch_size) % count]
+        return tf.convert_to_tensor(value, keras.config.floatx() if value.dtype.kind == "f" else None)
+
+    return tensor(example)
