@@ -122,7 +122,7 @@ class CallPlans:
         chosen = self._chosen(plan)
         outcome = self._simulator.outcome(options.pieces_of(chosen))
         return dataclasses.replace(
-            self._plan(Judged(tuple(chosen), outcome)), strategy=plan.strategy, options=plan.options
+            self._plan(Judged(options.reduced(chosen), outcome)), strategy=plan.strategy, options=plan.options
         )
 
     def _chosen(self, plan: Plan) -> list[Option]:

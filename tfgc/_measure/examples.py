@@ -76,7 +76,7 @@ def batch(example: Any, batch_size: int) -> Any:
         if isinstance(value, Spec):
             if None in value.shape[1:]:
                 raise OptionError(f"example: a size of {value.shape} is open; memory depends on it")
-            shape = (batch_size, *value.shape[1:]) if value.shape and value.shape[0] == count else value.shape
+            shape: Any = (batch_size, *value.shape[1:]) if value.shape and value.shape[0] == count else value.shape
             if tf.as_dtype(value.dtype).is_integer or value.dtype == "bool":
                 return tf.cast(random.integers(0, 2, shape), value.dtype)
             return tf.cast(random.standard_normal(shape, dtype="float32"), value.dtype)
@@ -88,7 +88,7 @@ def batch(example: Any, batch_size: int) -> Any:
         if value is None:
             return None
         if value.shape and value.shape[0] == count:
-            value = value[np.arange(batch_size) % count]
+            value = value[np.arange(batch_size) % len(value)]
         return tf.convert_to_tensor(value, keras.config.floatx() if value.dtype.kind == "f" else None)
 
     return tensor(example)

@@ -78,8 +78,8 @@ class OwnStep(Step):
 
     def _name(self, variable: Any, found: dict[tuple[str, str], Any]) -> str:
         """The name of a weight, numbered if it has been updated before."""
-        name, count = self._names.get(id(variable), variable.name), 1
-        unique = name
+        count = 1
+        unique = name = self._names.get(id(variable), str(variable.name))
         while ("gradient", unique) in found:
             count += 1
             unique = f"{name}, update {count}"

@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -109,7 +109,7 @@ def verify(
         step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
         stack.callback(step.write, step.read())
         if step.draws:
-            stack.callback(tf.random.set_seed, private_api.tensorflow_seed())
+            stack.callback(tf.random.set_seed, cast(Any, private_api.tensorflow_seed()))  # None undoes it
         if step.draws and modes != ("eager",):
             if asked:
                 raise OptionError(f"modes={modes!r}: {_DRAWS}; give modes='eager'")
