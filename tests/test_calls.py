@@ -17,6 +17,7 @@ from tfgc._calls import names, options, reading, tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Search
 from tfgc._calls.simulation import Simulator
+from tfgc._costs import node_costs
 
 L = keras.layers
 X, TOKENS = noise(16, 8), tf.constant(np.random.default_rng(3).integers(0, 9, (8, 6)), "int32")
@@ -447,6 +448,21 @@ def test_constants_that_tensorflow_keeps_are_part_of_the_prediction():
     plans = CallPlans(model, data)
     assert plans.estimate(None, 100).fixed_bytes == 100 + 2 * 64 * 32 * 4
     assert plans.plain_bytes(100) - plans.plain_bytes(0) == 100
+
+
+def test_a_layer_full_of_blocks_is_read_once_for_a_plan(monkeypatch):
+    inputs = keras.Input((12, 16))
+    backbone = keras.Model(inputs, Encoder(name="encoder")(inputs))
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(backbone(inputs))))
+    read, original = [], node_costs._read
+
+    def counted(program, node, *rest):
+        read.append(node.name)
+        return original(program, node, *rest)
+
+    monkeypatch.setattr(node_costs, "_read", counted)
+    assert tfgc.plan(model, 8).calls
+    assert sum(name.endswith("encoder") for name in read) == 1
 
 
 def peaks_of_a_planned_model():

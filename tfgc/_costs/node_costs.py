@@ -5,10 +5,12 @@ gradient) is traced once with its gradients, on symbolic tensors of the full bat
 is allocated or run.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import json
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -20,7 +22,11 @@ from tfgc._framework import graph_building, keras_models
 from tfgc._pure import obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
 
-_READ: dict[Hashable, tuple[gradient_graphs.Footprint, dict[str, Any]]] = {}
+_Reading: TypeAlias = tuple[gradient_graphs.Footprint, dict[str, Any]]
+
+_READ: dict[Hashable, _Reading] = {}
+# Those of layers of the user's own, while one plan is made.
+_OWN: contextvars.ContextVar[dict[Hashable, _Reading] | None] = contextvars.ContextVar("own", default=None)
 # Random draws up to this share of what a node computes are stored for its replay, and not counted.
 _UNCOUNTED = 1 / 64
 _LIMIT = 4096
@@ -49,6 +55,17 @@ def annotate(program: Program) -> Graph:
             flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
         nodes.append(dataclasses.replace(node, cost=cost))
     return dataclasses.replace(graph, nodes=tuple(nodes))
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Read a call of the same layer once in here, though its class may be the user's: one plan looks at it twice."""
+    own = _OWN.get()
+    token = _OWN.set({} if own is None else own)
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
 
 
 # A node that TensorFlow's optimizer drops, since another one computes the same of the same inputs.
@@ -102,15 +119,20 @@ def _course_of(loss: Any, spec: Spec, target: tuple) -> tuple[int, ...]:
 
 def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
     specs = tuple(program.graph.specs[ref] for ref in node.inputs)
-    call = _key(program, node, specs, wanted)
-    reading = _READ.get(call)
+    call, readings = _key(program, node, specs, wanted), _READ
+    if call is None:
+        operation, arguments, training = program.call_of(node.name)
+        call = (id(operation), str(arguments), specs, wanted, training)
+        own = _OWN.get()
+        readings = {} if own is None else own
+    reading = readings.get(call)
     if reading is None:
         try:
             reading = _read(program, node, specs, wanted)
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
             return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({one_line(error)})")
-        if call is not None and len(_READ) < _LIMIT:
-            _READ[call] = reading
+        if len(readings) < _LIMIT:
+            readings[call] = reading
     return _bound(node, *reading)
 
 

@@ -9,6 +9,7 @@ import keras
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
+from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._planning import annotated, budgets, by_calls, planner
 from tfgc._planning.budgets import Budget
@@ -64,6 +65,7 @@ class PlannedStep:
     unchanged: str | None = None
 
 
+@node_costs.remembered()
 def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
     """Plan the training step in which a functional model is called.
 

@@ -9,6 +9,7 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.modes import PREDICTABLE, check_mode
 from tfgc._core.plan import Plan
+from tfgc._costs import node_costs
 from tfgc._planning import annotated, budget_fit, budgets, by_calls
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
@@ -18,6 +19,7 @@ Shapes = Mapping[str, Sequence[int | None]]
 Strategy = str | Callable[..., Plan]
 
 
+@node_costs.remembered()
 def plan(
     model: keras.Model,
     batch_size: int | None = None,
