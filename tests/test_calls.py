@@ -219,8 +219,22 @@ def test_the_choice_is_near_the_best_of_all_sets(case):
     some = all_options[:10]
     sets = itertools.chain.from_iterable(itertools.combinations(some, n) for n in range(len(some) + 1))
     best = min(simulator.outcome(options.pieces_of(options.reduced(chosen))).peak_bytes for chosen in sets)
-    found = Search(simulator, some).front()[0].outcome.peak_bytes
-    assert best <= found <= 1.03 * best
+    search = Search(simulator, some)
+    least = search.least()
+    assert best <= least.outcome.peak_bytes <= 1.1 * best
+    assert best <= search.front()[0].outcome.peak_bytes <= 1.03 * best
+    assert search.least() is least
+
+
+def test_a_plan_without_a_budget_is_found_without_looking_for_those_that_budgets_buy():
+    simulator, all_options = simulated(*CASES["made in build, with states and losses"])
+    tried = []
+    simulator.outcome = lambda pieces: tried.append(pieces) or Simulator.outcome(simulator, pieces)
+    search = Search(simulator, all_options)
+    search.least()
+    needed = len(tried)
+    search.front()
+    assert needed < len(tried)
 
 
 def test_a_plan_fits_a_model_made_again_or_loaded(tmp_path):

@@ -3,14 +3,16 @@
 The sets on a tree are too many to try. A first round makes plausible ones: the layers of one class at one depth; and
 for a series of limits the tree is gone through from left to right with the bytes held so far, where a call is
 recomputed as a whole if what it needs fits under the limit, else gone into. A second round improves the best of these
-by one change at a time: leave a layer out, put what is inside of it or around it in its place, add one. A third round
-keeps one layer more at a time. A test compares what is found with the best of all sets on small trees.
+by one change at a time: leave a layer out, put what is inside of it or around it in its place, add one. That finds the
+least peak. Only for a front the second round is done again at higher prices of work, and a third one keeps one layer
+more at a time. A test compares what is found with the best of all sets on small trees.
 
 Every set that was judged is kept: the front of those is what budgets buy from, so that a larger budget never gives
 a slower plan.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from tfgc._calls import sweep
@@ -54,9 +56,8 @@ class Search:
             self._by_layer.setdefault(id(option.layer), []).append(option)
         for choice in self._first():
             self.judge(choice)
-        for price in _PRICES:
-            self._improve(price)
-        self._thin_out()
+        self._improve(_PRICES[0])
+        self._least = min(self._judged.values(), key=lambda judged: self._cost(judged, _PRICES[0]))
 
     def judge(self, options: Iterable[Option]) -> Judged:
         """What a choice needs, worked out once."""
@@ -69,7 +70,7 @@ class Search:
 
     def least(self) -> Judged:
         """The choice of least peak, at next to no regard to work."""
-        return min(self._judged.values(), key=lambda judged: self._cost(judged, _PRICES[0]))
+        return self._least
 
     def front(self) -> list[Judged]:
         """The choices that no other one beats both in peak and in work, from the least peak to the plain step.
@@ -78,12 +79,17 @@ class Search:
         """
         gain = self._simulator.step.work / 1000
         found: list[Judged] = []
-        for judged in sorted(
-            self._judged.values(), key=lambda j: (j.outcome.peak_bytes, j.outcome.work, len(j.choice))
-        ):
+        for judged in sorted(self._for_budgets, key=lambda j: (j.outcome.peak_bytes, j.outcome.work, len(j.choice))):
             if not found or judged.outcome.work < found[-1].outcome.work - gain:
                 found.append(judged)
         return found if found[-1] is self.plain else [*found, self.plain]
+
+    @functools.cached_property
+    def _for_budgets(self) -> list[Judged]:
+        for price in _PRICES[1:]:
+            self._improve(price)
+        self._thin_out()
+        return list(self._judged.values())
 
     def _cost(self, judged: Judged, price: float) -> float:
         peak = judged.outcome.peak_bytes / max(self.plain.outcome.peak_bytes, 1)
