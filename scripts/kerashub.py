@@ -124,23 +124,23 @@ def measure(name, side):
 
 def table(saved):
     """Yield lines of Markdown: the shares of the plain step, which budgets count with what is there all the time."""
-    yield "| model | plain | enabled | ahead | budget 70 % | budget 50 % | predicted / measured | verify |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
+    yield "| model | plain | enabled | verify | predicted / measured | ahead | budget 70 % | budget 50 % |"
+    yield "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |"
     for name, sides in saved.items():
-        if "enable" in sides and "plain" in sides:
+        if "enable" in sides and "peak" in sides.get("plain", {}):
             yield f"| {name} | " + " | ".join(cells(sides)) + " |"
 
 
 def cells(sides):
     plain, enabled = sides["plain"], sides["enable"]
-    yield f"{plain['peak'] / 1e6:.0f} MB"
-    for side in ("enable", "ahead"):
-        yield cell(sides, side, lambda figures: f"{figures['peak'] / plain['peak']:.2f}")
     whole = plain["peak"] + plain["held"]
+    yield f"{plain['peak'] / 1e6:.0f} MB"
+    yield cell(sides, "enable", lambda figures: f"{figures['peak'] / plain['peak']:.2f}")
+    yield cell(sides, "verify", lambda figures: "equal" if figures["equal"] else "differs")
+    yield f"{enabled['predicted'] / (enabled['peak'] + enabled['held']):.2f}" if "predicted" in enabled else "-"
+    yield cell(sides, "ahead", lambda figures: f"{figures['peak'] / plain['peak']:.2f}")
     for side in ("70%", "50%"):
         yield cell(sides, side, lambda figures: f"{(figures['peak'] + figures['held']) / whole:.0%}")
-    yield f"{enabled['predicted'] / (enabled['peak'] + enabled['held']):.2f}"
-    yield cell(sides, "verify", lambda figures: "equal" if figures["equal"] else "differs")
 
 
 def cell(sides, side, shown):
