@@ -47,8 +47,8 @@ class NetworkChoice:
             return model, {"example": examples.batch(example, self.batch_size), "input_shapes": sizes or None}
         if by_calls.applies_to(model):
             raise OptionError(
-                f"{self.name!r} is a subclassed model ({type(model).__name__}): name a function that returns a batch for it, "
-                "x or (x, y), as in --example my_module:batch"
+                f"{self.name!r} is a subclassed model ({type(model).__name__}): name a function that returns a batch "
+                "for it, x or (x, y), as in --example my_module:batch"
             )
         for tensor in keras_graph.functional_of(model).inputs:
             if None in tensor.shape[1:] and tensor.name not in sizes:
