@@ -128,11 +128,6 @@ def updates_by(update: Callable) -> Iterator[None]:
         yield
 
 
-def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:
-    """The variables that an optimizer was built for."""
-    return attribute(optimizer, "_trainable_variables")
-
-
 def _applying(hook: Callable) -> list[tuple[type, str, Callable]]:
     return [(kind, "apply", hook) for kind in _with_subclasses(BaseOptimizer) if "apply" in vars(kind)]
 

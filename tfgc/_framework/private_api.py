@@ -9,7 +9,7 @@ the files beside this one, so that a change in a new release is a change in one 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -144,46 +144,9 @@ def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
         return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
-def wants_xla(function: Any) -> bool:
-    """Whether a `tf.function` asks for XLA."""
-    return bool(attribute(function, "_jit_compile"))
-
-
-def traces(function: Any) -> list[Any]:
-    """The concrete functions that a `tf.function` keeps."""
-    return list(attribute(function, "_function_cache").values())
-
-
-def is_differentiated(trace: Any) -> bool:
-    """Whether a concrete function was called under an eager tape."""
-    kinds = "_first_order_tape_functions", "_higher_order_tape_functions"
-    return any(attribute(trace, kind) for kind in kinds)
-
-
 def no_recording() -> contextlib.AbstractContextManager:
     """Let no tape record what runs in here, whether it is eager or not."""
     return record.stop_recording()
-
-
-def concrete(function: Any, arguments: Sequence[Any]) -> Any:
-    """The function that a `tf.function` runs for these arguments; the public method would keep it forever."""
-    return attribute(function, "_get_concrete_function_garbage_collected")(*arguments)
-
-
-def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:
-    """Call a concrete function on the tensors of its signature, in order, past its checks of them.
-
-    These cost 5 to 10 microseconds for each argument, and are not needed for what was looked up by dtypes and shapes.
-    """
-    return attribute(function, "_call_flat")(tensors, function.captured_inputs)
-
-
-def shape_of(tensor: tf.Tensor) -> tuple[int, ...]:
-    """The shape of an eager tensor as a plain tuple."""
-    try:  # not by `attribute`: this runs for each argument of a call
-        return tensor._shape_tuple()
-    except AttributeError as error:
-        raise versions.unsupported(error) from error
 
 
 def is_recorded(tensors: Iterable[Any]) -> bool:

@@ -99,12 +99,9 @@ def plan(
 
     if may_use_calls and by_calls.has_fat_layer(model, graph):
         return by_calls.better(model, graph, by_nodes, limit)[0]
-    chosen = by_nodes()
-    return (
-        chosen
-        if budget is not None or batch_is_known
-        else annotated.per_sample(chosen, graph.batch_size or annotated.NOMINAL_BATCH)
-    )
+    if budget is not None or batch_is_known:
+        return by_nodes()
+    return annotated.per_sample(by_nodes(), graph.batch_size or annotated.NOMINAL_BATCH)
 
 
 def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import concrete_functions
 
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
 _call_in_tensorflow = _TF_FUNCTION.__call__
@@ -52,7 +52,7 @@ def call_apart(body: Callable, tensors: Sequence[tf.Tensor], xla: bool) -> Any:
 def _run(function: Any, apart: Callable | None, args: tuple, kwargs: dict) -> Any:
     body = function.python_function
     of_tensorflow = str(getattr(body, "__module__", None)).startswith("tensorflow.")
-    xla = private_api.wants_xla(function) and not tf.config.functions_run_eagerly()
+    xla = concrete_functions.wants_xla(function) and not tf.config.functions_run_eagerly()
     if apart is None or not (xla or of_tensorflow):
         return body(*args, **kwargs)
     return apart(body, args, kwargs, xla)

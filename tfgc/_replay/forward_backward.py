@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
-from tfgc._framework import backward_order, graph_building, private_api, shared_constants
+from tfgc._framework import backward_order, concrete_functions, graph_building, private_api, shared_constants
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
@@ -151,7 +151,7 @@ class CompiledRecomputation(TracedReplay):
         before = private_api.call_context()
         function = self._forward.concrete([inputs])
         private_api.set_call_context(before)
-        made = private_api.call_flat(function, inputs)
+        made = concrete_functions.call_flat(function, inputs)
         layout, context_left = self._layouts[function.graph]
         private_api.set_call_context(context_left)
         n = len(layout.specs)
@@ -169,17 +169,17 @@ class _ConcreteCache:
 
     def concrete(self, lists: Sequence[list[tf.Tensor]]) -> Any:
         """The concrete function for lists of eager tensors."""
-        key = tuple(private_api.shape_of(tensor) for given in lists for tensor in given)
+        key = tuple(concrete_functions.shape_of(tensor) for given in lists for tensor in given)
         function = self._concrete.get(key)
         if function is None:
-            function = self._concrete[key] = private_api.concrete(self._function, lists)
+            function = self._concrete[key] = concrete_functions.concrete(self._function, lists)
         return function
 
     def __call__(self, *lists: list[tf.Tensor]) -> Any:
         tensors = [tensor for given in lists for tensor in given]
         if not all(map(_is_plain, tensors)):
             return self._function(*lists)
-        return private_api.call_flat(self.concrete(lists), tensors)
+        return concrete_functions.call_flat(self.concrete(lists), tensors)
 
 
 def _is_plain(tensor: Any) -> bool:

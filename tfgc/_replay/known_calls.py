@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import one_line
-from tfgc._framework import graph_copies, private_api, replicas, tensor_attributes
+from tfgc._framework import concrete_functions, graph_copies, private_api, replicas, tensor_attributes
 from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
@@ -129,7 +129,7 @@ def _plain_key(args: tuple, kwargs: dict, by_shape: bool) -> Hashable | None:
         return None
     if not all(flag is None or isinstance(flag, bool) for flag in kwargs.values()):
         return None
-    shapes = map(private_api.shape_of, args)
+    shapes = map(concrete_functions.shape_of, args)
     sizes = tuple(shapes) if by_shape else tuple(map(len, shapes))
     return tuple(x.dtype for x in args), sizes, tuple(kwargs.items())
 

@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import StaleTraceWarning, warn
-from tfgc._framework import keras_models, private_api, replicas
+from tfgc._framework import concrete_functions, keras_models, private_api, replicas
 
 _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
@@ -78,7 +78,7 @@ def _stale(model: keras.Model, functions: Iterable[Any], inside: set[int]) -> li
     """Functions that users wrote whose traces hold gradients of `model`, without those with the ids `inside`."""
     handles = {id(handle) for variable in model.variables for handle in _handles(variable)}
     concerned = [f for f in functions if id(f) not in inside and not _is_ours(f.python_function)]
-    return [f for f in concerned if any(_holds(trace, handles) for trace in private_api.traces(f))]
+    return [f for f in concerned if any(_holds(trace, handles) for trace in concrete_functions.traces(f))]
 
 
 def _functions_inside(changed: Iterable[keras.Layer]) -> Iterator[Any]:
@@ -95,7 +95,7 @@ def _holds(trace: Any, handles: set[int]) -> bool:
     """Whether a trace reads one of these variables and takes gradients, or was called under an eager tape."""
     if not any(id(tensor) in handles for tensor in trace.captured_inputs):
         return False
-    if private_api.is_differentiated(trace):
+    if concrete_functions.is_differentiated(trace):
         return True
     return any(op.name.startswith(("gradient_tape/", "gradients/")) for op in trace.graph.get_operations())
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfgc._calls import recording
 from tfgc._errors import UnsupportedModelError, one_line
-from tfgc._framework import isolated_traces, keras_models
+from tfgc._framework import isolated_traces, keras_models, private_api
 from tfgc._pure import random_draws
 from tfgc._verify.steps import Data, Step, named
 
@@ -65,7 +65,7 @@ class OwnStep(Step):
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
         def update(optimizer: keras.Optimizer, grads: Iterable[Any], trainable_variables: Any = None) -> None:
-            variables = isolated_traces.trained_by(optimizer) if trainable_variables is None else trainable_variables
+            variables = private_api.trained_by(optimizer) if trainable_variables is None else trainable_variables
             pairs = list(zip(grads, variables))
             for gradient, variable in pairs:
                 if graph is None or gradient is None or gradient.graph is graph:  # else it is made in a branch or loop
