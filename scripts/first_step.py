@@ -156,7 +156,7 @@ def vit(blocks=12, width=64, heads=4):
     return Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))))
 
 
-def mirnet(groups=3, blocks=2, channels=16):
+def mirnet(groups=1, blocks=1, channels=16):
     """Groups of equal residual blocks with three scales, attention and fusion, as in MIRNet (arXiv:2003.06792)."""
     from keras import Input, Model, layers, ops
 
