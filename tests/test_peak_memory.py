@@ -27,7 +27,7 @@ def mlp():
 
 def fitted(model, *callbacks, epochs=2, verbose=0, compiled=None, **options):
     with model.distribute_strategy.scope():
-        model.compile("adam", "mse", **(compiled or {}))
+        model.compile("sgd", "mse", **(compiled or {}))
     callback = tfgc.PeakMemory()
     options.setdefault("x", X)
     options.setdefault("y", X[:, :1])
@@ -73,7 +73,7 @@ def test_a_plain_model_has_no_prediction(capsys):
 
 def test_the_last_line_compares_with_the_plan(capsys):
     model = mlp()
-    model.compile("adam", "mse")
+    model.compile("sgd", "mse")
     plan = tfgc.plan(model, BATCH, budget="70%", loss="mse")
     callback, _ = fitted(tfgc.enable(model, plan), verbose=2)
     line = capsys.readouterr().out.strip().splitlines()[-1]
@@ -190,7 +190,7 @@ def test_every_mode_of_fit(compiled):
 
 def test_nothing_is_added_where_nothing_is_trained():
     model, callback = mlp(), tfgc.PeakMemory()
-    model.compile("adam", "mse")
+    model.compile("sgd", "mse")
     assert set(model.evaluate(X, X[:, :1], verbose=0, return_dict=True, callbacks=[callback])) == {"loss"}
     model.predict(X[:4], verbose=0, callbacks=[callback])
     assert callback.step_bytes is None
