@@ -283,7 +283,7 @@ def test_a_step_inside_of_a_function_is_refused():
 
 def fitted(compiled, *, trap=None, where=None, enable=True, on_oom="replan", batch_size=8):
     """The state after two epochs of `fit`, and its history."""
-    model = fresh(two_blocks)
+    model = fresh(two_blocks if batch_size == 8 else trapped)
     if enable:
         # Of steps in Python, no plan for this small model needs less than that by segments.
         plan = tfgc.plan(model, strategy="keep_all") if compiled.get("run_eagerly") else plan_of(model)
