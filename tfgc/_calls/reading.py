@@ -9,19 +9,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import owners
+from tfgc._calls import constants, owners
+from tfgc._calls.constants import SMALL
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
 from tfgc._costs import flop_counts, tensor_buffers
 from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
-from tfgc._framework import shared_constants
 from tfgc._pure import obstacles
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
-# Bytes of a buffer from which on it counts.
-_SMALL = 64
 
 
 def read(trace: Trace) -> Step:
@@ -30,7 +28,7 @@ def read(trace: Trace) -> Step:
     late = _late(operations, trace.gradients)
     buffers = Buffers(trace.graph, [], [])
     turns = _turns(operations, late, trace.updates)
-    constant = _constant(operations, buffers)
+    constant = constants.constant(operations, buffers)
     runs = [op for op in _running(trace, operations, constant) if _is_large(op, buffers)]
     runs.sort(key=turns.__getitem__)
     numbers = {op: i for i, op in enumerate(runs)}
@@ -63,13 +61,13 @@ def read(trace: Trace) -> Step:
         weight_gradients=weight_gradients,
         spans=spans,
         obstacles=_obstacles(trace, operations),
-        constants=_constant_sizes(runs, constant, buffers),
+        constants=constants.sizes(runs, constant, buffers),
     )
 
 
 def _is_large(op: tf.Operation, buffers: Buffers) -> bool:
     """Whether an operation reads or makes more than shapes and single numbers: half of all do not."""
-    large = any(buffers.bytes(buffers.root(t)) >= _SMALL for t in (*op.inputs, *op.outputs))
+    large = any(buffers.bytes(buffers.root(t)) >= SMALL for t in (*op.inputs, *op.outputs))
     return large and op.type not in SHAPE_ONLY
 
 
@@ -124,34 +122,6 @@ def _late(operations: list[tf.Operation], gradients: list[tuple[int, int]]) -> s
     return late
 
 
-def _constant(operations: list[tf.Operation], buffers: Buffers) -> set[tf.Operation]:
-    """What TensorFlow computes once and keeps, as it depends on constants alone and is not too large."""
-    constant: set[tf.Operation] = set()
-    for op in operations:
-        stateful = op.op_def.is_stateful or op.type == "Placeholder"
-        small = all(buffers.bytes(t) <= shared_constants.MOST for t in op.outputs)
-        if small and not stateful and all(t.op in constant for t in op.inputs):
-            constant.add(op)
-    return constant
-
-
-def _constant_sizes(runs: list[tf.Operation], constant: set[tf.Operation], buffers: Buffers) -> tuple[int, ...]:
-    """Bytes of the constants that operations read, equal ones once."""
-    read = {t.ref(): t for op in runs if op.type not in SHAPE_ONLY for t in op.inputs if t.op in constant}
-    large = [t for t in read.values() if buffers.bytes(t) >= _SMALL]
-    known: dict[tf.Operation, Any] = {}
-    return tuple({_formula(t, known): buffers.bytes(t) for t in large}.values())
-
-
-def _formula(tensor: tf.Tensor, known: dict[tf.Operation, Any]) -> Any:
-    """What a constant is made of, the same for equal ones. Numbers from one tensor, as gradients of losses, are."""
-    op = tensor.op
-    if op not in known:
-        attributes = sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items())
-        known[op] = hash((op.type, *attributes, *(_formula(t, known) for t in op.inputs)))
-    return known[op], tensor.value_index if tensor.shape.rank else None
-
-
 def _running(trace: Trace, operations: list[tf.Operation], constant: set[tf.Operation]) -> list[tf.Operation]:
     """The operations that a step runs: what gradients, results and writes need, without constants and weights."""
     captured = {inner.op for _, inner in trace.graph.captures}
@@ -191,16 +161,14 @@ class _Numbering:
     def makes(self, op: tf.Operation) -> tuple[int, ...]:
         """The buffers that an operation makes."""
         return tuple(
-            self._number(t)
-            for t in op.outputs
-            if tensor_buffers.renamed(t) is None and self._buffers.bytes(t) >= _SMALL
+            self._number(t) for t in op.outputs if tensor_buffers.renamed(t) is None and self._buffers.bytes(t) >= SMALL
         )
 
     def of(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
         """The buffers of tensors, without those of constants, weights and shapes."""
         roots = (self._buffers.root(t) for t in tensors)
         made = (t for t in roots if t.op in self._numbers and t.op.type not in SHAPE_ONLY)
-        return frozenset(self._number(t) for t in made if self._buffers.bytes(t) >= _SMALL)
+        return frozenset(self._number(t) for t in made if self._buffers.bytes(t) >= SMALL)
 
 
 def _obstacles(trace: Trace, operations: list[tf.Operation]) -> dict[Call, str]:
