@@ -200,7 +200,11 @@ def test_models_with_such_layers_are_planned_and_proven():
     plan = tfgc.plan(model, 8, strategy="uniform", segments=3)
     assert [segment.mode for segment in plan.segments] == ["recompute", "recompute", "keep"]
     x, y = noise(8, 4), noise(8, 4, seed=2)
-    assert tfgc.verify(model, plan, (x, y), loss="mse", modes=("compiled", "graph"))
+    verdict = tfgc.verify(model, plan, (x, y), loss="mse")
+    assert verdict
+    assert "other modes were left out" in str(verdict)
+    with pytest.raises(tfgc.OptionError, match="from state that only op-by-op steps can repeat"):
+        tfgc.verify(model, plan, (x, y), loss="mse", modes=("compiled", "graph"))
 
 
 @pytest.mark.parametrize("before", [0.0, 0.5])

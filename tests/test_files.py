@@ -211,7 +211,9 @@ def test_one_file_by_any_spelling(here):
 
 
 # Each command with what it cannot do without, and a value for each option that names a file
-NEEDS = {name: ["net.keras", "--batch-size", "2"] for name in ("plan", "explain", "sweep", "compare", "verify")}
+NEEDS = {
+    name: ["net.keras", "--batch-size", "2"] for name in ("plan", "explain", "sweep", "compare", "compile", "verify")
+}
 NEEDS |= {"max-batch": ["net.keras", "--budget", "1GB"], "bench": ["segments"], "report": ["r.json"]}
 ALL = commands.available()
 OUTPUTS = {

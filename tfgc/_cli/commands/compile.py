@@ -28,7 +28,7 @@ def command(
     xla_dump: str | None,
     json_path: str | None,
 ) -> None:
-    """Compile the training step of NAME for a GPU, and show the memory it needs there. No GPU is needed.
+    """Show what a training step needs on a GPU, without one.
 
     The plain step and the step by a plan are compiled by XLA's GPU compiler, which `pip install "tfgc[compile]"`
     installs. Nothing is run. Each takes 10 seconds to several minutes.
@@ -40,10 +40,10 @@ def command(
     compiler.check_installed()
     plan = planning.read(plan_path)
     with choices.warnings_in_a_line():
-        model, sizes = network.open()
+        model, given = network.open()
         from tfgc._compiled import memory
 
-        plan = plan or planning.make(model, network.batch_size, input_shapes=sizes, optimizer=optimizer)
+        plan = plan or planning.make(model, network.batch_size, optimizer=optimizer, **given)
         found = {}
         with progress.bar(network.name, 2, "steps") as steps:
             for name, chosen in ((_PLAIN, None), (plan.strategy, plan)):
@@ -53,10 +53,10 @@ def command(
                     network.batch_size,
                     chosen,
                     target=target,
-                    input_shapes=sizes,
                     optimizer=optimizer,
                     timeout=timeout,
                     dump=xla_dump and os.path.join(xla_dump, name),
+                    **given,
                 )
                 steps.done()
     if options.emit_json({name: one.to_dict() for name, one in found.items()}, json_path):
