@@ -182,11 +182,15 @@ def test_a_model_that_is_not_compiled_gets_the_optimizer_that_is_asked_for():
     assert sgd.optimizer["class_name"] == "SGD"
 
 
-@pytest.mark.gate
-def test_child_processes_measure_them(tmp_path):
+@pytest.mark.slow
+def test_child_processes_measure_the_largest_batch():
     found = max_batch.max_batch(towers, "16MB", example=(X, Y), steps=1)
     assert found.confirmed
     assert found.batch_size > found.plain_batch_size > 0
+
+
+@pytest.mark.gate
+def test_child_processes_measure_them_for_a_report(tmp_path):
     path = tmp_path / "results.json"
     run("compare", *NAME, "--steps", "1", "--json", str(path))
     page = tmp_path / "report.html"

@@ -32,7 +32,7 @@ class CompiledMemory:
         peak_bytes: What the step needs at once: arguments, results that take no argument's place, and temporaries.
         argument_bytes: Weights, optimizer slots and the batch.
         temp_bytes: Activations, gradients and workspaces: XLA's temporary allocations.
-        largest: The largest `CompiledBuffer`s among the temporaries at their peak, largest first.
+        largest: The largest buffers (`CompiledBuffer`) among the temporaries at their peak, largest first.
         seconds: How long compiling took.
         compiler: What compiled it.
     """
