@@ -658,9 +658,14 @@ MODELS = {
     "distillation": Model(distiller, distiller_settings, distiller_data, by_uniform(4, "student")),
     "contrastive": Model(two_towers, two_towers_settings, two_towers_data, by_uniform(3, "image", "text")),
     "diffusion": Model(
-        Diffusion, diffusion_settings, lambda: {"x": images(16, 2), "y": classes(3)}, by_uniform(4, "network")
+        Diffusion,
+        diffusion_settings,
+        lambda: {"x": images(16, 2), "y": classes(3)},
+        by_uniform(4, "network"),
+        fast=(),
+        gate=("fit",),
     ),
     "OCR": Model(ocr, lambda: {"optimizer": keras.optimizers.SGD(0.02, clipvalue=0.5)}, ocr_data, by_uniform(4)),
-    "ConvLSTM": Model(frames, frames_settings, frames_data, by_uniform(3)),
-    "T5": Model(t5, t5_settings, t5_data, by_uniform(3)),
+    "ConvLSTM": Model(frames, frames_settings, frames_data, by_uniform(3), fast=(), gate=("fit",)),
+    "T5": Model(t5, t5_settings, t5_data, by_uniform(3), fast=(), gate=("fit",)),
 }
