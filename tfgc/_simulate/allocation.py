@@ -15,9 +15,15 @@ from tfgc._simulate.step_events import StepEvents
 _STEPS = 5
 
 
-def peak_allocated(step: StepEvents) -> int:
-    """The allocator's peak in bytes above what is in use between steps: the median over several steps."""
-    return int(statistics.median(_AllocatorReplay(step).peaks()[1:]))
+def peaks_allocated(step: StepEvents) -> tuple[int, int]:
+    """The allocator's peak in bytes above what is in use between steps, the median over several steps; and the most.
+
+    The most is that of all these steps, in bytes above weights and batch as they were asked for: their chunks are
+    larger, and change with every update.
+    """
+    replay = _AllocatorReplay(step)
+    steps = [(replay.beyond_request(), replay.peak_of_step()) for _ in range(_STEPS)][1:]
+    return int(statistics.median(peak for _, peak in steps)), max(beyond + peak for beyond, peak in steps)
 
 
 class _AllocatorReplay:
@@ -31,13 +37,17 @@ class _AllocatorReplay:
         self._cotangents: dict[int, Address] = {}
         self._weight_gradients: dict[int, Address] = {}  # by position
         self._weights = {i: self._allocator.allocate(c.gradient_bytes) for i, c in enumerate(self._graph.costs)}
-        for spec in self._graph.inputs.values():
-            self._allocator.allocate(spec.bytes(self._graph.batch_size))
+        batch = [spec.bytes(self._graph.batch_size) for spec in self._graph.inputs.values()]
+        for size in batch:
+            self._allocator.allocate(size)
+        self._requested = sum(batch) + sum(cost.gradient_bytes for cost in self._graph.costs)
 
-    def peaks(self) -> list[int]:
-        return [self._step() for _ in range(_STEPS)]
+    def beyond_request(self) -> int:
+        """What is in use between steps, above weights and batch as they were asked for."""
+        return self._allocator.in_use - self._requested
 
-    def _step(self) -> int:
+    def peak_of_step(self) -> int:
+        """Replay one step; return its peak above what was in use before."""
         base = self._peak = self._allocator.in_use
         self._chunks, self._cotangents, self._weight_gradients = {}, {}, {}
         for event, freed in zip(self._events.events, self._events.freed):

@@ -25,6 +25,8 @@ class Prediction:
             all the time.
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
             are larger than requested. From `tfgc.estimate` alone, else None.
+        most_allocated_bytes: The most of several steps, with the chunks of the weights. They differ, since what one
+            step leaves behind decides where the next one's buffers go. None where only one step is simulated.
         node: The node that runs at the peak.
         phase: What it does there: `forward`, `replay`, `loss`, `backward`, or `return` (of a compiled segment).
         work: Cost of the step in `unit`, replays included.
@@ -45,6 +47,7 @@ class Prediction:
     timeline: tuple[tuple[float, int, str], ...]
     fixed_bytes: int = 0
     allocated_bytes: int | None = None
+    most_allocated_bytes: int | None = None
 
     @property
     def overhead(self) -> float:
@@ -53,8 +56,8 @@ class Prediction:
 
     @property
     def needed_bytes(self) -> int:
-        """What a budget is compared with: the larger of `peak_bytes` and `allocated_bytes`."""
-        return max(self.peak_bytes, self.allocated_bytes or 0)
+        """What a budget is compared with: the largest of `peak_bytes` and what the allocator should report."""
+        return max(self.peak_bytes, self.allocated_bytes or 0, self.most_allocated_bytes or 0)
 
 
 def predict(graph: Graph, plan: Plan, mode: str = "graph") -> Prediction:
@@ -78,12 +81,14 @@ def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Predi
     plan.check(graph)
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode)
     step = _summed(events)
+    allocated, most = allocation.peaks_allocated(events)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
         activation_bytes=predict(graph.counting(whole_step=False), plan, mode).peak_bytes,
         fixed_bytes=fixed,
-        allocated_bytes=allocation.peak_allocated(events) + fixed,
+        allocated_bytes=allocated + fixed,
+        most_allocated_bytes=most + fixed,
     )
 
 
