@@ -32,7 +32,7 @@ _HOME = {
     "compiled_memory": "_compiled.memory",
     "compare": "_measure.compare",
     "max_batch": "_measure.max_batch",
-    "estimate": "_planning.planner",
+    "estimate": "_planning.estimates",
     "pareto": "_planning.planner",
     "plan": "_planning.planner",
     "CompiledBuffer": "_records.compiled_memory",

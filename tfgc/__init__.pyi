@@ -20,7 +20,8 @@ from ._errors import (
 )
 from ._measure.compare import compare
 from ._measure.max_batch import max_batch
-from ._planning.planner import estimate, pareto, plan
+from ._planning.estimates import estimate
+from ._planning.planner import pareto, plan
 from ._records.batch_limit import MaxBatch, Reach
 from ._records.compiled_memory import CompiledBuffer, CompiledMemory
 from ._records.measurement import Measurement

@@ -73,6 +73,10 @@ strategy_options = click.option(
     help="Strategy option: a number, true, false, or comma-separated names; repeatable.",
 )  # fmt: skip
 optimizer = click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]")
+mode = click.option(
+    "--mode", type=click.Choice(["graph", "xla"]), default="graph", show_default=True,
+    help="How the step runs: in a TensorFlow graph, or compiled by XLA, as in fit on a GPU.",
+)  # fmt: skip
 # A command gets these as `network: NetworkChoice` and `planning: PlanChoice`.
 network_options = _chosen("network", choices.NetworkChoice, (
     name_argument, click.option("--batch-size", type=int, required=True, help="Samples per batch."),
@@ -85,7 +89,7 @@ plan_options = _chosen("planning", choices.PlanChoice, (
 ))  # fmt: skip
 cost_options = _together((
     click.option("--measure", is_flag=True, help="Time each node on this device and count seconds instead of flops."),
-    optimizer,
+    optimizer, mode,
 ))  # fmt: skip
 json_option = click.option(
     "--json", "json_path", is_flag=False, flag_value="-", metavar="[FILE]", is_eager=True,

@@ -26,6 +26,7 @@ class Buffers:
             makes.
         graph_outputs: Buffers of the graph's outputs.
         in_place: For each node whether it overwrites what the node just before made for it alone.
+        may_start: For each node whether a segment may start there: not where it overwrites what the node before made.
         forward_peak, saving_peak, backward_peak: For each node the most bytes that the byte traces of its `Cost` reach.
         internal_bytes: Bytes that each node saves in addition to `saved`.
         gradient_bytes_at: For each node, bytes of the cotangents alive when its backward pass starts, and of the
@@ -78,6 +79,7 @@ class Buffers:
             if alive is None:
                 self.saved[i], self.internal_bytes[i] = (), 0
         self.in_place = [self._is_in_place(i) for i in range(len(graph))]
+        self.may_start = [not in_place and i not in graph.joined for i, in_place in enumerate(self.in_place)]
 
     def _numbers(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.number[ref] for ref in refs))
@@ -169,8 +171,17 @@ class Buffers:
 
     @property
     def loss_bytes(self) -> int:
-        """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
-        return max(self.pending_gradient_bytes[-1], peak_of(self.graph.loss))
+        """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs.
+
+        XLA writes the gradient over an output that no backward pass reads.
+        """
+        most = max(self.pending_gradient_bytes[-1], peak_of(self.graph.loss))
+        return max(0, most - sum(self.size[number] for number in self.overwritten_outputs))
+
+    @functools.cached_property
+    def overwritten_outputs(self) -> list[int]:
+        """Outputs that the gradient of the loss is written over."""
+        return [number for number in self.graph_outputs if self.graph.xla and not self.savers[number]]
 
 
 def peak_of(byte_trace: Iterable[int]) -> int:

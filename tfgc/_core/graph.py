@@ -37,6 +37,7 @@ class Cost:
         aliases: For each output the earlier tensor that it merely renames, or None.
         overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
+        resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
         differentiable: Whether it has a backward pass at all.
         flops, backward_flops: Floating-point operations of the two passes.
         seconds, backward_seconds: Measured time of the two passes, or None.
@@ -54,6 +55,7 @@ class Cost:
     aliases: tuple[Ref | None, ...] = ()
     overwrites: Ref | None = None
     gradient_bytes: int = 0
+    resident_bytes: int = 0
     differentiable: bool = True
     flops: int = 0
     backward_flops: int = 0
@@ -101,6 +103,8 @@ class Graph:
         batch_size: Samples in a batch, where bytes are compared; None: bytes are those of one sample.
         whole_step: Whether the gradient of a node's weights counts while its backward pass runs, or only activations.
         loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
+        xla: Whether the costs are those of a step that XLA compiles.
+        joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
 
     Example:
         >>> a = Node("a", (Ref("x"),), (Spec((None, 8)),))
@@ -118,6 +122,8 @@ class Graph:
     batch_size: int | None = None
     whole_step: bool = False
     loss: tuple[int, ...] = ()
+    xla: bool = False
+    joined: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         seen = set(self.inputs)
@@ -208,6 +214,11 @@ class Graph:
             flops=elements,
             backward_flops=2 * elements,
         )
+
+    @functools.cached_property
+    def resident_bytes(self) -> int:
+        """Bytes that are there during the whole step, beside weights and slots."""
+        return sum(cost.resident_bytes for cost in self.costs)
 
     def floating(self, ref: Ref) -> bool:
         """Whether a tensor can have a gradient."""

@@ -9,7 +9,7 @@ from tfgc._errors import OptionError, did_you_mean
 Mode = Literal["eager", "compiled", "graph", "xla"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 # What the simulator models.
-PREDICTABLE: tuple[Mode, ...] = ("compiled", "graph")
+PREDICTABLE: tuple[Mode, ...] = ("compiled", "graph", "xla")
 # The mode of plain training in the same loop: `compiled` compiles segments alone, and plain training has none.
 PLAIN: dict[str, Mode] = {"eager": "eager", "compiled": "eager", "graph": "graph", "xla": "xla"}
 
@@ -24,3 +24,8 @@ def check_mode(mode: str, allowed: tuple[str, ...] = MODES, why: str = "") -> No
     if mode not in allowed:
         reason = f": {why}" if why and mode in MODES else did_you_mean(mode, allowed)
         raise OptionError(f"mode={mode!r}: must be one of {', '.join(allowed)}{reason}")
+
+
+def check_predictable(mode: str) -> None:
+    """Raise `OptionError` unless the simulator models a mode."""
+    check_mode(mode, PREDICTABLE, "what a tape keeps op by op cannot be predicted")

@@ -16,7 +16,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
-from tfgc._costs import gradient_graphs, tensor_lists
+from tfgc._costs import gradient_graphs, tensor_lists, xla_graph
+from tfgc._costs.call_operations import Call
 from tfgc._errors import one_line
 from tfgc._framework import graph_building, keras_models
 from tfgc._pure import obstacles, side_effects
@@ -32,11 +33,12 @@ _UNCOUNTED = 1 / 64
 _LIMIT = 4096
 
 
-def annotate(program: Program) -> Graph:
+def annotate(program: Program, *, xla: bool = False) -> Graph:
     """Return the graph of `program` with a `Cost` for each node.
 
     Args:
         program: A `_tracing.keras_graph.Program` with a batch size and all other sizes known.
+        xla: Whether XLA compiles the step.
 
     Raises:
         OptionError: If a size is not known.
@@ -46,15 +48,19 @@ def annotate(program: Program) -> Graph:
     flows: set[Ref] = set()
     nodes: list[Node] = []
     first_like: dict[Hashable, str] = {}
+    footprints: dict[str, gradient_graphs.Footprint] = {}
     for node in graph.nodes:
-        cost = _cost(program, node, tuple(ref in flows for ref in node.inputs))
+        cost, footprint = _cost(program, node, tuple(ref in flows for ref in node.inputs), xla)
         first = first_like.setdefault(_same(program, node) or node.name, node.name)
         if first != node.name:
-            cost = dataclasses.replace(_NOTHING, aliases=(Ref(first),))
+            cost, footprint = dataclasses.replace(_NOTHING, aliases=(Ref(first),)), None
+        if footprint is not None:
+            footprints[node.name] = footprint
         if cost.differentiable:
             flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
         nodes.append(dataclasses.replace(node, cost=cost))
-    return dataclasses.replace(graph, nodes=tuple(nodes))
+    annotated = dataclasses.replace(graph, nodes=tuple(nodes))
+    return xla_graph.fused(annotated, footprints) if xla else annotated
 
 
 @contextlib.contextmanager
@@ -81,7 +87,7 @@ def _same(program: Program, node: Node) -> Hashable:
     return None if call is None else (call, node.inputs)
 
 
-def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
+def loss_course(graph: Graph, loss: Any, *, xla: bool = False) -> tuple[int, ...]:
     """The byte trace of a loss and its gradient, for `Graph.loss`.
 
     Every output gets the loss. Targets have the shape of their output, or are one integer in place of its last
@@ -90,19 +96,20 @@ def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
     Args:
         graph: The graph of the model.
         loss: A name, a function of targets and predictions, or a `keras.Loss`.
+        xla: Whether XLA compiles the step.
     """
     loss = keras.losses.get(loss)
     course: tuple[int, ...] = ()
     for ref in graph.outputs:
         spec = graph.specs[ref]
         try:
-            course += _course_of(loss, spec, (spec.dtype, spec.shape))
+            course += _course_of(loss, spec, (spec.dtype, spec.shape), xla)
         except (ValueError, TypeError, tf.errors.InvalidArgumentError):
-            course += _course_of(loss, spec, ("int32", spec.shape[:-1]))
+            course += _course_of(loss, spec, ("int32", spec.shape[:-1]), xla)
     return course
 
 
-def _course_of(loss: Any, spec: Spec, target: tuple) -> tuple[int, ...]:
+def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ...]:
     with graph_building.scratch_graph("loss").as_default() as graph:
         predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
         given = tf.compat.v1.placeholder(*target)
@@ -111,13 +118,15 @@ def _course_of(loss: Any, spec: Spec, target: tuple) -> tuple[int, ...]:
             value = tf.reduce_mean(loss(given, predicted))
         upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
         gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
-    call = gradient_graphs.Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
-    footprint = gradient_graphs.footprint(call)
+    call = Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
+    footprint = gradient_graphs.footprint(call, xla=xla)
     # The gradient does not wait for the value, so what the value alone needs is still there.
     return tuple(count for count in footprint.forward_saving_trace if count > 0) + footprint.backward_trace
 
 
-def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
+def _cost(
+    program: Program, node: Node, wanted: tuple[bool, ...], xla: bool
+) -> tuple[Cost, gradient_graphs.Footprint | None]:
     specs = tuple(program.graph.specs[ref] for ref in node.inputs)
     call, readings = _key(program, node, specs, wanted), _READ
     if call is None:
@@ -125,15 +134,17 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...]) -> Cost:
         call = (id(operation), str(arguments), specs, wanted, training)
         own = _OWN.get()
         readings = {} if own is None else own
+    call = (call, xla)
     reading = readings.get(call)
     if reading is None:
         try:
-            reading = _read(program, node, specs, wanted)
+            reading = _read(program, node, specs, wanted, xla)
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
-            return dataclasses.replace(program.graph.cost(node), obstacle=f"it cannot be traced ({one_line(error)})")
+            obstacle = f"it cannot be traced ({one_line(error)})"
+            return dataclasses.replace(program.graph.cost(node), obstacle=obstacle), None
         if len(readings) < _LIMIT:
             readings[call] = reading
-    return _bound(node, *reading)
+    return _bound(node, *reading), reading[0]
 
 
 def key(program: Program, graph: Graph, node: Node) -> Hashable:
@@ -167,7 +178,7 @@ def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[b
 
 
 def _read(
-    program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[bool]
+    program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[bool], xla: bool
 ) -> tuple[gradient_graphs.Footprint, dict[str, Any]]:
     """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
     refs = tuple(dict.fromkeys(node.inputs))
@@ -189,7 +200,7 @@ def _read(
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
     footprint = gradient_graphs.footprint(
-        gradient_graphs.Call(graph, inputs, variables, outputs, upstream, gradients, sources)
+        Call(graph, inputs, variables, outputs, upstream, gradients, sources), xla=xla
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
@@ -226,5 +237,6 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
         flops=footprint.flops,
         backward_flops=footprint.backward_flops,
         coupled=footprint.coupled,
+        resident_bytes=footprint.resident_bytes,
         **{**rest, "differentiable_inputs": at(rest["differentiable_inputs"])},
     )

@@ -54,6 +54,10 @@ class Buffers:
             self._sizes[key] = self._loops.list_bytes(tensor) if lists else tensor_lists.tensor_bytes(tensor)
         return self._sizes[key]
 
+    def fuse(self, tensor: tf.Tensor) -> None:
+        """Count the buffer of a tensor as nothing from now on."""
+        self._sizes[tensor.ref()] = 0
+
 
 def trace(
     operations: Sequence[tf.Operation], buffers: Buffers, there: Mapping[Any, int], stays: Iterable[Any]

@@ -61,7 +61,7 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
     return example
 
 
-def step(model: keras.Model, in_graph: bool) -> Callable[[Any], Any]:
+def step(model: keras.Model, mode: str) -> Callable[[Any], Any]:
     """One step of training; it returns its loss, or what stands for it."""
 
     def run(data: Any) -> Any:
@@ -70,7 +70,15 @@ def step(model: keras.Model, in_graph: bool) -> Callable[[Any], Any]:
             return logs["loss"]
         return tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in tf.nest.flatten(logs)])
 
-    return tf.function(run, autograph=False) if in_graph else run
+    return traced(run, mode)
+
+
+def traced(step: Callable[..., Any], mode: str) -> Callable[..., Any]:
+    """A step as it runs in a mode."""
+    if mode not in ("graph", "xla"):
+        return step
+    function: Any = tf.function(step, autograph=False, jit_compile=mode == "xla")
+    return function
 
 
 def _outputs(model: keras.Model, x: Any) -> Any:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 PlanLike = str | os.PathLike[str] | Plan
 StrategyLike = str | Callable[..., Plan]
 BASELINES = (("plain", "eager"), ("plain", "graph"))
-_MEASURED = ("eager", "compiled", "graph")
 # How a plan by calls is named where functional models have a strategy.
 _CALLS = "calls"
 
@@ -57,7 +56,7 @@ def plan_cases(
         )
     modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
-        check_mode(mode, _MEASURED, "it is not measured yet")
+        check_mode(mode)
     chosen = [_chosen(item, budget) for item in wanted]
     if example is not None and (budget is not None or not given):
         options = {} if budget is None else {"budget": budget}
@@ -73,7 +72,8 @@ def plan_cases(
         "input_shapes": input_shapes,
         "example": example,
     }
-    ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in BASELINES]
+    baselines = [*BASELINES, *([("plain", "xla")] if "xla" in modes else [])]
+    ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in baselines]
     ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
     return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
 
@@ -130,3 +130,14 @@ def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
         label += f" #{seen[label]}" if seen[label] > 1 else ""
         choices.append({"case": label, "plan": plan.to_json()})
     return choices
+
+
+def serialized(optimizer: Any) -> Any:
+    """An optimizer as plain data; a name as it is."""
+    if optimizer is None or isinstance(optimizer, (str, dict)):
+        return optimizer
+    import keras
+
+    if not isinstance(optimizer, keras.Optimizer):
+        raise OptionError(f"optimizer={optimizer!r}: give a keras.Optimizer or its name")
+    return keras.optimizers.serialize(optimizer)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfgc import strategies as known_strategies
+from tfgc._core.modes import check_mode
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
 from tfgc._measure import batch_search, case_choice, compare, examples, process
@@ -36,6 +37,7 @@ def max_batch(
     confirm: bool = True,
     steps: int = 3,
     memory_limit: int | None = None,
+    mode: str = "graph",
     on_start: Callable[[str], object] | None = None,
     on_result: Callable[[Measurement], object] | None = None,
     **options: Any,
@@ -64,6 +66,8 @@ def max_batch(
         confirm: Whether to measure; otherwise the prediction alone is the answer.
         steps: Counted steps of each run, after one that warms up; the largest of their peaks counts.
         memory_limit: Bytes of data that a child process may allocate. Default: what the machine has.
+        mode: How the step runs: `graph`, or `xla`, as `fit` compiles it on a GPU. Runs that confirm are then compiled,
+            too, on what device there is: for another one leave them out.
         on_start: Called with the name of each run, such as `plain-graph at batch 64`, before it starts;
             first with `prediction`.
         on_result: Called with each `Measurement`.
@@ -86,6 +90,7 @@ def max_batch(
         >>> found.batch_size > found.plain_batch_size > 0, int(found) == found.predicted_batch_size
         (True, True)
     """
+    check_mode(mode, ("graph", "xla"), "the step runs in one tf.function")
     network = case_choice.name_of(build)
     steps = check_int("steps", steps)
     if image_size is not None:
@@ -96,7 +101,9 @@ def max_batch(
         example = examples.portable(example)
     label, chosen, options = _chosen(strategy, options, budget)
     shapes = None if input_shapes is None else dict(input_shapes)
-    job = MaxBatchJob(network, (build, image_size), checked, chosen, options, shapes, _serialized(optimizer), example)
+    job = MaxBatchJob(
+        network, (build, image_size), checked, chosen, options, shapes, case_choice.serialized(optimizer), example, mode
+    )
     if on_start is not None:
         on_start(FIRST)
     found = process.ask(job)
@@ -109,7 +116,7 @@ def max_batch(
         if not confirm:
             return Reach(name, way.batch_size, way.needed_bytes, way.batch_size)
         case = Case(
-            network, job.build, name, "graph", 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
+            network, job.build, name, mode, 0, plan=way.plan, input_shapes=job.input_shapes, steps=steps,
             memory_limit=memory_limit, optimizer=found.optimizer, example=example,
         )  # fmt: skip
         return _confirmed(way, case, found.budget_bytes, on_start, on_result)
@@ -169,17 +176,6 @@ def _chosen(
     checked = chosen or "budget"
     known_strategies.check_options(checked, options, budget if known_strategies.honours_budget(checked) else None)
     return label, chosen, options
-
-
-def _serialized(optimizer: Any) -> Any:
-    """An optimizer as plain data; a name as it is."""
-    if optimizer is None or isinstance(optimizer, (str, dict)):
-        return optimizer
-    import keras
-
-    if not isinstance(optimizer, keras.Optimizer):
-        raise OptionError(f"optimizer={optimizer!r}: give a keras.Optimizer or its name")
-    return keras.optimizers.serialize(optimizer)
 
 
 def _measured_infeasible(reach: Reach, way: LargestBatch, found: MaxBatchPrediction) -> TfgcError:

@@ -33,12 +33,17 @@ def predict_cases(model: keras.Model, job: PredictionJob, optimizer: str = "sgd"
         PlanMismatchError: If a given plan is for another model.
     """
     given, first = _given(model, job), job.cases[0]
-    graph = annotated.graph_of(
-        model, first.batch_size, first.input_shapes, None, measure=job.measure, whole_step=True, loss=loss
-    )
-    network = _Network(graph, budgets.fixed_bytes(model, optimizer), given)
-    cases = {case.name: predict_case(case, network) for case in job.cases}
-    return CasePredictions(cases, network.front_record(job) if job.front else None)
+    fixed = budgets.fixed_bytes(model, optimizer)
+
+    def network(xla: bool) -> _Network:
+        graph = annotated.graph_of(
+            model, first.batch_size, first.input_shapes, None, measure=job.measure, whole_step=True, loss=loss, xla=xla
+        )
+        return _Network(graph, fixed, given)
+
+    networks = {xla: network(xla) for xla in sorted({False, *(case.mode == "xla" for case in job.cases)})}
+    cases = {case.name: predict_case(case, networks[case.mode == "xla"]) for case in job.cases}
+    return CasePredictions(cases, networks[False].front_record(job) if job.front else None)
 
 
 def predict_case(case: Case, network: _Network) -> CasePrediction:

@@ -43,7 +43,12 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
     fixed = budgets.fixed_bytes(model, optimizer)
     budget = budgets.budget_bytes(job.budget, None)
-    graphs = _Graphs(lambda batch: annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss=loss))
+
+    def graph(batch: int) -> Graph:
+        xla = job.mode == "xla"
+        return annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss=loss, xla=xla)
+
+    graphs = _Graphs(graph)
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):

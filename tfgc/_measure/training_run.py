@@ -112,7 +112,7 @@ def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[
     if not model.trainable_variables:
         raise TfgcError(f"{model.name!r} has no trainable weights")
     if case.example is not None:
-        return any_model.step(model, in_graph=case.mode == "graph")
+        return any_model.step(model, case.mode)
     optimizer: Any = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
@@ -125,7 +125,7 @@ def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    return tf.function(step) if case.mode == "graph" else step
+    return any_model.traced(step, case.mode)
 
 
 def _snapshot(model: keras.Model) -> dict[str, Any]:

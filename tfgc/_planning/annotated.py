@@ -26,11 +26,15 @@ def graph_of(
     whole_step: bool = False,
     loss: Any = None,
     seen: bool = False,
+    xla: bool = False,
 ) -> Graph:
     """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for.
 
-    `seen` says that the example was seen in a call, so that its sizes stand above those that the model declares.
+    `seen` says that the example was seen in a call, so that its sizes stand above those that the model declares; `xla`
+    that XLA compiles the step.
     """
+    if xla and measure:
+        raise OptionError("measure=True times layers as TensorFlow runs them, not as XLA compiles them: leave it out")
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size)
     if example is not None:
@@ -50,21 +54,21 @@ def graph_of(
     program = keras_graph.Program(model, batch, input_shapes, seen)
     if not program.graph.sizes_known and not asked:
         return program.graph
-    graph = node_costs.annotate(program)
+    graph = node_costs.annotate(program, xla=xla)
     for node, cost in zip(graph.nodes, graph.costs):
         if cost.obstacle:
             message = f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}."
             warn(message, NotReplayableWarning)
     if measure:
         graph = timing.timed(program, graph)
-    return with_loss(graph, model, loss) if whole_step else graph
+    return with_loss(graph, model, loss, xla=xla) if whole_step else graph
 
 
-def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
+def with_loss(graph: Graph, model: keras.Model, loss: Any = None, *, xla: bool = False) -> Graph:
     """The graph of the whole step, with what a loss needs: the one given, or that which `model` is compiled with."""
     if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
         loss = model.loss
-    course = () if loss is None else node_costs.loss_course(graph, loss)
+    course = () if loss is None else node_costs.loss_course(graph, loss, xla=xla)
     return dataclasses.replace(graph, loss=course, whole_step=True)
 
 

@@ -34,8 +34,15 @@ def applies_to(model: Any) -> bool:
     return isinstance(model, keras.Model) and not keras_models.runs_graph(model)
 
 
-def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: Mapping[str, Any]) -> None:
+def refuse(
+    strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: Mapping[str, Any], mode: str = "graph"
+) -> None:
     """Raise `OptionError` for what applies to graphs of nodes alone, and for what does not exist."""
+    if mode == "xla":
+        raise OptionError(
+            f"mode={mode!r} is for functional models: what XLA fuses is not known of one that is planned by the calls "
+            "of its layers"
+        )
     if strategy is not None:
         strategies.get(strategy)
     for name in options:

@@ -81,7 +81,8 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     """
     start = time.perf_counter()
     strategy, budget = request.strategy, request.budget
-    graph = annotated.graph_of(model, None, None, inputs, seen=True)
+    xla = mode == "xla"
+    graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla)
     batch_size = annotated.batch_of(model, inputs)
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:
@@ -90,7 +91,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         strategy = "budget"
     elif strategy is None and not graph.sizes_known:
         annotated.warn_of_open_sizes(graph)
-    judged = _simulator_mode(mode)
+    judged = "graph" if mode == "eager" else mode
     if not counted:
         plan = planner.choose(
             graph, strategy or ("optimal" if graph.sizes_known else "keep_all"), None, request.options
@@ -98,7 +99,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
-    graph = annotated.with_loss(graph, model)
+    graph = annotated.with_loss(graph, model, xla=xla)
     limit = budgets.step_budget(model, graph, budget, mode=judged)
     fixed = budgets.fixed_bytes(model)
     nothing = Plan.from_cuts(graph, [], strategy="keep_all")
@@ -108,7 +109,8 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         return planner.choose(graph, strategy or "optimal", limit, request.options)
 
     step = None
-    if request.strategy is None and not request.options and by_calls.has_fat_layer(model, graph):
+    may_use_calls = request.strategy is None and not request.options and not xla
+    if may_use_calls and by_calls.has_fat_layer(model, graph):
         plan, step = by_calls.better(model, graph, by_nodes, limit)
     else:
         plan = by_nodes()
@@ -152,11 +154,6 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
     )  # fmt: skip
-
-
-def _simulator_mode(mode: str) -> str:
-    """The mode that the simulator judges a mode by: it knows no XLA, and nothing that runs op by op."""
-    return "compiled" if mode == "compiled" else "graph"
 
 
 def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:

@@ -1,4 +1,4 @@
-"""From a model to plans for it, and to what a step will need."""
+"""From a model to plans for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,13 +7,12 @@ import keras
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
-from tfgc._core.modes import PREDICTABLE, check_mode
+from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._planning import annotated, budget_fit, budgets, by_calls
 from tfgc._planning.budgets import Budget, StepBudget
-from tfgc._simulate import outlooks, simulator
-from tfgc._simulate.simulator import Prediction
+from tfgc._simulate import outlooks
 
 Shapes = Mapping[str, Sequence[int | None]]
 Strategy = str | Callable[..., Plan]
@@ -26,6 +25,7 @@ def plan(
     *,
     strategy: Strategy | None = None,
     budget: Budget | None = None,
+    mode: str = "graph",
     input_shapes: Shapes | None = None,
     example: Any = None,
     measure: bool = False,
@@ -48,6 +48,7 @@ def plan(
             hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
             "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now on the first GPU, or else in
             the machine or container, and what the model's variables hold already.
+        mode: How the step will run: `graph`, `compiled` (for a budget), or `xla`, as for `tfgc.estimate`.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.
         example: A batch of inputs (or a tuple of inputs and targets) that
@@ -76,23 +77,25 @@ def plan(
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
+    check_predictable(mode)
     if by_calls.applies_to(model):
-        by_calls.refuse(strategy, input_shapes, measure, loss, options)
+        by_calls.refuse(strategy, input_shapes, measure, loss, options, mode)
         return by_calls.plan(model, batch_size, example, budget, optimizer)
     batch_is_known = batch_size is not None or example is not None
-    may_use_calls = strategy is None and not options and batch_is_known
+    may_use_calls = strategy is None and not options and batch_is_known and mode != "xla"
     if strategy is None and budget is not None:
         strategy = "budget"
     if strategy is not None:
         strategies.check_options(strategy, options, budget)
     graph = annotated.graph_of(
-        model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss
-    )
+        model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss,
+        xla=mode == "xla",
+    )  # fmt: skip
     if strategy is None:
         strategy = "optimal" if graph.sizes_known else "keep_all"
         if not graph.sizes_known:
             annotated.warn_of_open_sizes(graph)
-    limit = budgets.step_budget(model, graph, budget, optimizer)
+    limit = budgets.step_budget(model, graph, budget, optimizer, mode)
 
     def by_nodes() -> Plan:
         return choose(graph, strategy, limit, options)
@@ -131,12 +134,13 @@ def pareto(
     example: Any = None,
     measure: bool = False,
     loss: Any = None,
+    mode: str = "graph",
     **options: Any,
 ) -> list[Plan]:
     """Return the Pareto front of plans, from the least peak to the plain step, each with less work than the one before.
 
     Args:
-        model, batch_size, input_shapes, example, measure, loss: As for `tfgc.plan`.
+        model, batch_size, input_shapes, example, measure, loss, mode: As for `tfgc.plan`.
         **options: Options of the strategy `budget`.
 
     Returns:
@@ -149,51 +153,11 @@ def pareto(
         >>> front[0].outlook.peak_bytes < front[-1].outlook.peak_bytes, front[-1].outlook.overhead
         (True, 0.0)
     """
+    check_predictable(mode)
     if by_calls.applies_to(model):
-        by_calls.refuse(None, input_shapes, measure, loss, options)
+        by_calls.refuse(None, input_shapes, measure, loss, options, mode)
         return by_calls.pareto(model, batch_size, example)
-    graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
+    graph = annotated.graph_of(
+        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
+    )
     return [outlooks.with_outlook(graph, plan) for plan in strategies.frontier(graph, **options).plans]
-
-
-def estimate(
-    model: keras.Model,
-    batch_size: int | None = None,
-    plan: Plan | None = None,
-    *,
-    mode: str = "graph",
-    input_shapes: Shapes | None = None,
-    example: Any = None,
-    measure: bool = False,
-    optimizer: keras.Optimizer | str | None = None,
-    loss: Any = None,
-) -> Prediction:
-    """Predict memory and work of one training step; nothing is run.
-
-    Args:
-        model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
-        plan: A `Plan` for the model. Default: nothing is recomputed.
-        mode: `graph` for a step in `tf.function` (as in `fit`), `compiled` for a loop in Python that calls
-            compiled segments. Op by op (`eager`) and under `xla` memory cannot be predicted.
-
-    Returns:
-        A `Prediction`: `peak_bytes` of the whole step, its `activation_bytes`, `overhead`, `timeline`.
-
-    Raises:
-        OptionError: For a mode that cannot be predicted.
-
-    Example:
-        >>> import keras, tfgc
-        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
-        >>> prediction = tfgc.estimate(model, 32, optimizer="sgd")
-        >>> prediction.fixed_bytes
-        1152
-    """
-    check_mode(mode, PREDICTABLE, "what a tape keeps op by op, and what XLA allocates, cannot be predicted")
-    if by_calls.applies_to(model) or (plan is not None and plan.calls):
-        by_calls.refuse(None, input_shapes, measure, loss, {})
-        return by_calls.estimate(model, batch_size, example, plan, mode, optimizer)
-    graph = annotated.graph_of(model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss)
-    if plan is None:
-        plan = Plan.from_cuts(graph, [], strategy="keep_all")
-    return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)

@@ -32,11 +32,12 @@ def sweep(
     example: Any = None,
     measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,
+    mode: str = "graph",
 ) -> FrontRecord:
     """Return the `FrontRecord` of a model.
 
     Args:
-        model, batch_size, input_shapes, example, measure, optimizer: As for `tfgc.plan`.
+        model, batch_size, input_shapes, example, measure, optimizer, mode: As for `tfgc.plan`.
         network: Its name.
         points: How many plans of the front to include, besides those that budgets choose.
         budgets: Budgets to choose a plan for, as people write them.
@@ -44,13 +45,15 @@ def sweep(
     """
     points = check_int("points", points, least=2)
     if by_calls.applies_to(model):
-        by_calls.refuse(None, input_shapes, measure, None, {})
+        by_calls.refuse(None, input_shapes, measure, None, {}, mode)
         call_plans = by_calls.plans_for(model, batch_size, example)
         _check(plans, call_plans.check)
         return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans)
     declared = keras_graph.read(model)
     _check(plans, lambda plan: plan.check(declared))
-    graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=True)
+    graph = annotated.graph_of(
+        model, batch_size, input_shapes, None, measure=measure, whole_step=True, xla=mode == "xla"
+    )
     return front_of(graph, fixed_bytes(model, optimizer), network, points, budgets, plans)
 
 

@@ -95,7 +95,7 @@ class MaxBatchJob:
     Attributes:
         network, build, strategy, options, input_shapes, example: As in `Case`; without a strategy any plan will do.
         budget: Bytes that the allocator may report for the whole step, or `auto`.
-        optimizer: As for `tfgc.plan`, serialized if it is a `keras.Optimizer`.
+        optimizer, mode: As for `tfgc.plan`; an optimizer is serialized if it is a `keras.Optimizer`.
     """
 
     network: str
@@ -106,3 +106,4 @@ class MaxBatchJob:
     input_shapes: dict[str, tuple[int | None, ...]] | None = None
     optimizer: Any = None
     example: Any = None
+    mode: str = "graph"

@@ -21,10 +21,10 @@ class Prediction:
             gradients, optimizer slots and activations.
         activation_bytes: The part of it that a plan can change: the peak without weights, their gradients and optimizer
             slots.
-        fixed_bytes: Bytes of weights and optimizer slots, and for a plan by calls of large constants, which are there
-            all the time.
+        fixed_bytes: Bytes of weights and optimizer slots, for a plan by calls also of large constants, and under XLA of
+            transposed kernels, which are there all the time.
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
-            are larger than requested. From `tfgc.estimate` alone, else None.
+            are larger than requested; under XLA it is the same as `peak_bytes`. From `tfgc.estimate` alone, else None.
         most_allocated_bytes: The most of several steps, with the chunks of the weights. They differ, since what one
             step leaves behind decides where the next one's buffers go. None where only one step is simulated.
         node: The node that runs at the peak.
@@ -81,7 +81,9 @@ def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Predi
     plan.check(graph)
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode)
     step = _summed(events)
-    allocated, most = allocation.peaks_allocated(events)
+    fixed += graph.resident_bytes
+    # XLA lays out its buffers ahead: no allocator hands out chunks for them.
+    allocated, most = (step.peak_bytes,) * 2 if graph.xla else allocation.peaks_allocated(events)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,

@@ -135,7 +135,10 @@ class StepEvents:
             extra += b.pending_gradient_bytes[-1]
         outputs = [run.held[number] for number in b.graph_outputs]
         changes = b.cotangent_changes[len(graph)]
-        self.events.append(Event(len(graph) - 1, "loss", outputs, [], extra, graph.loss, cotangents=changes))
+        event = Event(len(graph) - 1, "loss", outputs, [], extra, graph.loss, cotangents=changes)
+        if b.overwritten_outputs:
+            event.overwritten = run.held[b.overwritten_outputs[0]]
+        self.events.append(event)
 
     def _backward(self, i: int, run: Run) -> None:
         b, cost = self.buffers, self.graph.costs[i]

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfgc._errors import OptionError
-from tfgc._planning import planner
+from tfgc._planning import estimates
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.segment_runner import Runner
@@ -28,7 +28,7 @@ def predicted_bytes(model: keras.Model) -> int | None:
         return made.predicted_bytes
     if isinstance(own, Runner) and own.plan.batch_size:
         with contextlib.suppress(OptionError):
-            return planner.estimate(model, own.plan.batch_size, own.plan).needed_bytes
+            return estimates.estimate(model, own.plan.batch_size, own.plan).needed_bytes
     return None
 
 

@@ -100,7 +100,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         runner = runner_of(model)
         if runner is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
-        mode = "compiled" if model.run_eagerly else "graph"
+        mode = "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"
         inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
         return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, mode)
 

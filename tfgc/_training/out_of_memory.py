@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
-from tfgc._planning import budgets, free_memory, planner
+from tfgc._planning import budgets, estimates, free_memory, planner
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._units import format_bytes
 
@@ -36,7 +36,7 @@ class StepByPlan:
         example: A batch of inputs, or None if that is not known.
         optimizer: What updates the model.
         loss: The loss, as in `compile`.
-        mode: "graph", or "compiled" for a step that runs in Python.
+        mode: "graph", "xla", or "compiled" for a step that runs in Python.
     """
 
     model: keras.Model
@@ -48,14 +48,14 @@ class StepByPlan:
 
     def needed_bytes(self) -> int:
         """What the plan predicts for the step."""
-        return planner.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
+        return estimates.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
 
     def within(self, budget: int) -> "StepByPlan":
         """The step by a plan that fits in a budget, or else needs least."""
         try:
-            plan = planner.plan(self.model, budget=budget, **self._known())
+            plan = planner.plan(self.model, budget=budget, mode=self.mode, **self._known())
         except InfeasibleBudgetError as error:
-            plan = planner.plan(self.model, budget=error.least, **self._known())
+            plan = planner.plan(self.model, budget=error.least, mode=self.mode, **self._known())
         return dataclasses.replace(self, plan=plan)
 
     def _known(self) -> dict[str, Any]:

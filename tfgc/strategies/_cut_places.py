@@ -9,8 +9,8 @@ from tfgc._core.graph import Graph
 
 
 def places(graph: Graph) -> list[int]:
-    """All positions where a segment may start: not between a node and one that overwrites its output."""
-    return [position for position, in_place in enumerate(Buffers.of(graph).in_place) if not in_place]
+    """All positions where a segment may start."""
+    return [position for position, may_start in enumerate(Buffers.of(graph).may_start) if may_start]
 
 
 def merged(graph: Graph, places: Sequence[int], limit: int) -> list[int]:

@@ -52,8 +52,7 @@ class FlatPlans:
     Args:
         graph: The `Graph`.
         limit: Bytes that no plan of interest exceeds.
-        places: Positions where segments that are recomputed may start; by default all but those before a node that
-            overwrites its input.
+        places: Positions where segments that are recomputed may start; by default all where one may start.
 
     Attributes:
         steps: The `Steps` from each state.
@@ -67,7 +66,7 @@ class FlatPlans:
         self._limit = limit
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)
-        self._may_cut = [*(not b.in_place[i] and i in chosen for i in range(n)), True]
+        self._may_cut = [*(b.may_start[i] and i in chosen for i in range(n)), True]
         self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
         self._states: list[State] = []
         self._ids: dict[State, int] = {}

@@ -27,6 +27,7 @@ def command(
     planning: choices.PlanChoice,
     measure: bool,
     optimizer: str | None,
+    mode: str,
     plan_path: str | None,
     json_path: str | None,
 ) -> None:
@@ -37,7 +38,7 @@ def command(
     read = planning.read(plan_path)
     with choices.warnings_in_a_line():
         model, given = network.open()
-        common = {**given, "measure": measure}
+        common = {**given, "measure": measure, "mode": mode}
         if read is None:
             made = planning.make(model, network.batch_size, optimizer=optimizer, **common)
         else:
@@ -53,6 +54,7 @@ def _with_figures(
     *,
     input_shapes: dict[str, tuple[int, ...]] | None,
     measure: bool,
+    mode: str,
     example: Any = None,
 ) -> Plan:
     """A saved plan with its figures for this batch."""
@@ -61,9 +63,11 @@ def _with_figures(
     from tfgc._tracing import keras_graph
 
     if plan.calls:
-        by_calls.refuse(None, input_shapes, measure, None, {})
+        by_calls.refuse(None, input_shapes, measure, None, {}, mode)
         return by_calls.plans_for(model, batch_size, example).with_figures(plan)
     plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step
-    graph = annotated.graph_of(model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step)
+    graph = annotated.graph_of(
+        model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step, xla=mode == "xla"
+    )
     return outlooks.with_outlook(graph, dataclasses.replace(plan, batch_size=graph.batch_size))

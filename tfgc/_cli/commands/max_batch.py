@@ -16,6 +16,7 @@ from tfgc._errors import OptionError
 @click.option("--strategy", help="Planning strategy.  [default: the plan with the lowest peak for each batch]")
 @options.strategy_options
 @options.optimizer
+@options.mode
 @click.option(
     "--confirm/--no-confirm", default=True, help="Measure batches around the predicted one.  [default: confirm]"
 )
@@ -31,6 +32,7 @@ def command(
     strategy: str | None,
     strategy_options: values.Settings,
     optimizer: str | None,
+    mode: str,
     confirm: bool,
     steps: int,
     output: str | None,
@@ -63,6 +65,7 @@ def command(
             input_shapes=dict(inputs) or None,
             example=choices.example_batch(example),
             optimizer=optimizer,
+            mode=mode,
             confirm=confirm,
             steps=steps,
             on_start=start,

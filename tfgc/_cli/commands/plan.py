@@ -17,6 +17,7 @@ def command(
     planning: choices.PlanChoice,
     measure: bool,
     optimizer: str | None,
+    mode: str,
     output: str | None,
     json_path: str | None,
 ) -> None:
@@ -29,11 +30,11 @@ def command(
 
     with choices.warnings_in_a_line():
         model, given = network.open()
-        from tfgc._planning import planner
+        from tfgc._planning import estimates
 
-        common = {**given, "measure": measure, "optimizer": optimizer}
+        common = {**given, "measure": measure, "optimizer": optimizer, "mode": mode}
         made = planning.make(model, network.batch_size, **common)
-        step, plain = (planner.estimate(model, network.batch_size, which, **common) for which in (made, None))
+        step, plain = (estimates.estimate(model, network.batch_size, which, **common) for which in (made, None))
     facts = fronts.facts(network.name, made, step, plain)
     if output:
         _files.write(output, made.to_json())

@@ -23,6 +23,7 @@ def command(
     plan_paths: tuple[str, ...],
     measure: bool,
     optimizer: str | None,
+    mode: str,
     plot_path: str | None,
     json_path: str | None,
 ) -> None:
@@ -54,6 +55,7 @@ def command(
             **given,
             measure=measure,
             optimizer=optimizer,
+            mode=mode,
         )
     study = measurement.Study(network.name, network.batch_size, front=front)
     if plot_path:

@@ -1,0 +1,249 @@
+"""Plans for steps that XLA compiles: what it fuses costs nothing, and the first call of a compiled step plans for that.
+
+What XLA fuses was read from modules that its GPU compiler scheduled; `tests/test_compiled_memory.py` compiles some.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+from equality import noise
+
+import tfgc
+from tfgc._cli.group import cli
+from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Ref
+from tfgc._costs import node_costs
+from tfgc._measure import case_choice, compare
+from tfgc._planning import annotated
+from tfgc._records.job import PredictionJob
+from tfgc._tracing import keras_graph
+
+L = keras.layers
+F32 = 4
+
+
+def graph_of(model, batch=4, *, xla=True):
+    return node_costs.annotate(keras_graph.Program(model, batch), xla=xla)
+
+
+def saved(model, name, **options):
+    """What the backward pass of a layer reads, by the layers that made it, and the large buffers inside."""
+    graph = graph_of(model, **options)
+    cost = graph.nodes[graph.position[name]].cost
+    return {ref.node for ref in cost.saved_tensors}, [n for n in cost.saved_internal_bytes if n > 1000]
+
+
+def row(*layers, shape=(32, 32, 8)):
+    return keras.Sequential([keras.Input(shape, name="x"), L.Conv2D(8, 3, padding="same", name="first"), *layers])
+
+
+def normalized(*, filters=8):
+    bn, relu = L.BatchNormalization(name="bn"), L.ReLU(name="relu")
+    return row(bn, relu, L.Conv2D(filters, 3, padding="same", name="second"))
+
+
+def test_a_normalization_between_convolutions_is_fused():
+    """Its output is computed again from the convolution's; what the next convolution reads is written."""
+    graph = graph_of(normalized())
+    b = Buffers.of(graph)
+    assert b.number[Ref("bn")] == b.number[Ref("first")]
+    assert b.number[Ref("relu")] != b.number[Ref("first")]
+    # TensorFlow keeps the relu's output for its sign, XLA takes that from the normalization's operand.
+    assert saved(normalized(), "relu")[0] == {"first"}
+    assert saved(normalized(), "relu", xla=False)[0] == {"relu"}
+    assert saved(normalized(), "second")[0] == {"relu"}
+
+
+@pytest.mark.parametrize(("size", "differences"), [(32, 1), (33, 0)], ids=["4,096 rows", "4,356 rows"])
+def test_deviations_from_the_mean_of_few_rows_are_written(size, differences):
+    """One kernel sums up to 4,096 rows, and its operand is written for the backward pass beside it."""
+    model = row(L.BatchNormalization(name="bn"), shape=(size, size, 8))
+    _, internal = saved(model, "bn")
+    assert internal == [4 * size * size * 8 * F32] * differences
+
+
+def test_a_sum_that_one_layer_reads_is_fused_and_one_that_several_read_is_not():
+    x = keras.Input((8, 8, 4), name="x")
+    made = [L.Conv2D(4, 3, padding="same", name=f"conv{i}")(x) for i in range(2)]
+    total = L.Add(name="sum")(made)
+    relu = L.ReLU(name="relu")(total)
+    last = L.Conv2D(4, 3, padding="same", name="last")(relu)
+    one, two = keras.Model(x, last), keras.Model(x, L.Add(name="out")([last, total]))
+    for model, fused in ((one, True), (two, False)):
+        b = Buffers.of(graph_of(model))
+        assert (b.number[Ref("sum")] == b.number[Ref("conv0")]) == fused
+    assert saved(one, "relu")[0] == {"conv0", "conv1"}
+    assert saved(two, "relu")[0] == {"sum"}
+
+
+def test_concatenations_in_dense_blocks_are_read_from_their_parts():
+    x = keras.Input((8, 8, 4), name="x")
+    grown = x
+    for i in range(3):
+        y = L.ReLU(name=f"relu{i}")(L.BatchNormalization(name=f"bn{i}")(grown))
+        y = L.Conv2D(4, 3, padding="same", name=f"conv{i}")(y)
+        grown = L.Concatenate(name=f"concat{i}")([grown, y])
+    kept, _ = saved(keras.Model(x, L.BatchNormalization(name="end")(grown)), "end")
+    assert kept == {"x", "conv0", "conv1", "conv2"}
+
+
+def test_an_activation_inside_of_a_layer_is_fused_and_an_error_function_is_kept():
+    """`gelu` by the error function: XLA keeps the product before it, and the value of the function."""
+    dense = L.Dense(64, activation="gelu", name="up")
+    model = keras.Sequential([keras.Input((16, 64), name="x"), dense, L.Dense(64, name="down")])
+    size = 4 * 16 * 64 * F32
+    kept, internal = saved(model, "up")
+    assert kept == {"x"}
+    assert internal == [size, size]
+    relu = keras.Sequential([keras.Input((16, 64)), L.Dense(64, "relu", name="up"), L.Dropout(0.1), L.Dense(64)])
+    assert saved(relu, "up")[1] == []
+
+
+def test_transposed_kernels_count_once_and_for_convolutions_alone():
+    graph = graph_of(normalized(filters=16))
+    kernels = 3 * 3 * 8 * 8 * F32 + 3 * 3 * 8 * 16 * F32
+    assert graph.resident_bytes == kernels // 2
+    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes == 0
+    step = tfgc.estimate(normalized(filters=16), 4, mode="xla", optimizer="sgd")
+    assert step.fixed_bytes == tfgc.estimate(normalized(filters=16), 4, optimizer="sgd").fixed_bytes + kernels // 2
+    assert step.needed_bytes == step.peak_bytes == step.allocated_bytes
+
+
+def test_no_segment_starts_inside_of_what_xla_fuses():
+    graph = graph_of(normalized())
+    assert graph.joined == {graph.position["relu"]}
+    for plan in tfgc.strategies.frontier(graph).plans:
+        starts = {segment.nodes[0] for segment in plan.segments}
+        assert "relu" not in starts
+
+
+def residual(blocks=6, filters=16):
+    x = inputs = keras.Input((16, 16, filters))
+    for i in range(blocks):
+        y = L.Conv2D(filters, 3, padding="same", name=f"block{i}_a")(x)
+        y = L.ReLU()(L.BatchNormalization()(y))
+        y = L.BatchNormalization()(L.Conv2D(filters, 3, padding="same", name=f"block{i}_b")(y))
+        x = L.ReLU(name=f"block{i}_out")(L.Add()([x, y]))
+    return keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling2D()(x)))
+
+
+def test_a_plan_for_xla_needs_less_there_than_one_for_the_executor():
+    model = residual()
+    ours, other = (tfgc.plan(model, 8, strategy="optimal", mode=mode) for mode in ("xla", "graph"))
+    peaks = [tfgc.estimate(model, 8, plan, mode="xla").activation_bytes for plan in (ours, other)]
+    assert peaks[0] <= peaks[1]
+    assert ours.outlook.peak_bytes == peaks[0]
+
+
+@pytest.mark.parametrize("budget", ["80%", "60%"])
+def test_budgets_are_kept_as_xla_is_predicted(budget):
+    model = residual()
+    step = tfgc.estimate(model, 8, tfgc.plan(model, 8, budget=budget, mode="xla"), mode="xla")
+    assert step.needed_bytes <= float(budget[:-1]) / 100 * tfgc.estimate(model, 8, mode="xla").needed_bytes
+
+
+def test_a_budget_below_the_least_names_the_least_under_xla():
+    with pytest.raises(tfgc.InfeasibleBudgetError) as caught:
+        tfgc.plan(residual(), 8, budget=1000, mode="xla")
+    assert tfgc.plan(residual(), 8, budget=caught.value.least, mode="xla").segments
+
+
+@pytest.mark.parametrize(("compiled", "mode"), [(True, "xla"), (False, "graph")])
+def test_the_first_call_plans_for_the_way_it_is_compiled(compiled, mode):
+    model = residual()
+    x, y = noise(8, 16, 16, 16), noise(8, 4, seed=2)
+    model.compile("sgd", "mse", jit_compile=compiled)
+    tfgc.enable(model, verbose=0).fit(x, y, batch_size=8, verbose=0)
+    (step,) = tfgc.status(model).plans
+    assert step.mode == mode
+    ahead = tfgc.plan(model, 8, strategy="optimal", mode=mode, example=x)
+    assert [s.nodes for s in step.plan.segments] == [s.nodes for s in ahead.segments]
+    # The optimizer has three numbers besides its slots.
+    assert step.predicted_bytes == pytest.approx(tfgc.estimate(model, 8, step.plan, mode=mode).needed_bytes, abs=16)
+
+
+def test_a_plan_for_xla_changes_nothing_but_memory():
+    model = residual(3, 4)
+    batch = noise(4, 16, 16, 4), noise(4, 4, seed=2)
+    verdict = tfgc.verify(model, tfgc.plan(model, 4, mode="xla"), batch, modes=["graph", "xla"])
+    assert verdict.equal, verdict
+
+
+def test_a_step_under_xla_is_measured_and_predicted_as_one():
+    cases = case_choice.plan_cases(lambda: residual(2, 4), 4, "optimal", modes="xla")
+    assert [case.name for case in cases] == ["plain-eager", "plain-graph", "plain-xla", "optimal-xla"]
+    found = compare.predict(PredictionJob(tuple(cases)))
+    model = residual(2, 4)
+    plan = tfgc.plan(model, 4, strategy="optimal", mode="xla")
+    step = tfgc.estimate(model, 4, plan, mode="xla", optimizer="sgd", loss="mse")
+    fixed = tfgc.estimate(model, 4, optimizer="sgd").fixed_bytes
+    assert found.of(cases[3]).predicted.peak_bytes == step.peak_bytes - fixed
+
+
+def test_the_largest_batch_under_xla_is_another_one():
+    found = {mode: tfgc.max_batch(lambda: residual(3), "8MB", mode=mode, confirm=False) for mode in ("graph", "xla")}
+    assert found["xla"].batch_size != found["graph"].batch_size
+    model, batch = residual(3), found["xla"].batch_size
+    step = tfgc.estimate(model, batch, found["xla"].plan, mode="xla")
+    assert step.needed_bytes + batch * (16 * 16 * 16 + 2 * 4) * F32 <= 8e6
+
+
+def unknown_mode():
+    tfgc.plan(residual(1), 4, mode="xl")
+
+
+def op_by_op():
+    tfgc.estimate(residual(1), 4, mode="eager")
+
+
+def timed():
+    tfgc.plan(residual(1), 4, mode="xla", measure=True)
+
+
+def subclassed():
+    tfgc.plan(keras.Model(), 4, mode="xla", example=np.zeros((4, 2)))
+
+
+def batch_by_batch():
+    tfgc.max_batch("sample_cnn", "1GB", mode="compiled")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        (unknown_mode, "mode='xl': must be one of compiled, graph, xla; did you mean 'xla'"),
+        (op_by_op, "mode='eager': .* op by op cannot be predicted"),
+        (timed, "measure=True times layers as TensorFlow runs them, not as XLA compiles them"),
+        (subclassed, "mode='xla' is for functional models"),
+        (batch_by_batch, "mode='compiled': .* one tf.function"),
+    ],
+)
+def test_modes_that_cannot_be(mistake, text):
+    with pytest.raises(tfgc.OptionError, match=text):
+        mistake()
+
+
+def test_the_shell_plans_for_xla(tmp_path):
+    path = str(tmp_path / "plan.json")
+    run = CliRunner().invoke(cli, ["plan", "sample_cnn", "--batch-size", "8", "--mode", "xla", "-o", path])
+    assert run.exit_code == 0, run.output
+    keras.utils.clear_session()  # names the layers as in the first process
+    shown = CliRunner().invoke(cli, ["explain", "sample_cnn", "--batch-size", "8", "--mode", "xla", "--plan", path])
+    assert shown.exit_code == 0, shown.output
+    keras.utils.clear_session()
+    model = tfgc.zoo.build("sample_cnn")
+    with open(path) as file:
+        plan = tfgc.Plan.from_json(file.read())
+    step = tfgc.estimate(model, 8, plan, mode="xla", optimizer="adam")
+    assert plan.outlook.peak_bytes == step.activation_bytes
+
+
+def test_sizes_that_depend_on_values_are_read_for_xla():
+    x = keras.Input((8,), dtype="int32")
+    model = keras.Model(x, L.Dense(2)(L.LSTM(8)(L.Embedding(10, 8)(x))))
+    graph = annotated.graph_of(model, 4, None, None, whole_step=True, loss="mse", xla=True)
+    assert graph.xla
+    assert not any(cost.obstacle for cost in graph.costs)
+    assert tf.executing_eagerly()

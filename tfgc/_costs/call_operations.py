@@ -1,0 +1,88 @@
+"""The operations of one traced call, sorted by when a training step runs them.
+
+An operation is *late* if it depends on an upstream gradient (through data or control edges) and *early* otherwise.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The tensors of one traced call; `gradients` are those of its sources and of its trainable variables."""
+
+    graph: Any
+    inputs: list[tf.Tensor]
+    variables: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+    upstream: list[tf.Tensor]
+    gradients: list[Any]
+    sources: list[tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operations:
+    """The operations of a call that a step runs, in the order in which they were traced.
+
+    Attributes:
+        early: Those that depend on no upstream gradient.
+        late: The others.
+        forward: Those among the early ones that an output depends on.
+        free: Constants and variables, which cost a step nothing.
+        after_upstream: All that depends on an upstream gradient, run or not, and the upstream gradients.
+        gradients: The tensors of all gradients.
+    """
+
+    early: list[tf.Operation]
+    late: list[tf.Operation]
+    forward: list[tf.Operation]
+    free: set[tf.Operation]
+    after_upstream: set[tf.Operation]
+    gradients: list[tf.Tensor]
+
+
+def classified(call: Call) -> Operations:
+    """Sort the operations of a call."""
+    operations = call.graph.get_operations()
+    after_upstream: set[tf.Operation] = set()
+    constant: set[tf.Operation] = set()  # TensorFlow folds these.
+    upstream = refs(call.upstream)
+    for op in operations:
+        if op.type == "Placeholder":
+            after_upstream.update([op] if op.outputs[0].ref() in upstream else [])
+        elif any(t.op in after_upstream for t in op.inputs) or any(c in after_upstream for c in op.control_inputs):
+            after_upstream.add(op)
+        elif all(t.op in constant for t in op.inputs):
+            constant.add(op)
+    free = constant | {t.op for t in call.variables}
+    gradients = [t for g in call.gradients if g is not None for t in tf.nest.flatten(g, expand_composites=True)]
+    needed, forward = _ancestors([*call.outputs, *gradients]), _ancestors(call.outputs)
+    computed = [op for op in operations if op in needed and op not in free and op.type != "Placeholder"]
+    early = [op for op in computed if op not in after_upstream]
+    return Operations(
+        early=early,
+        late=[op for op in computed if op in after_upstream],
+        forward=[op for op in early if op in forward],
+        free=free,
+        after_upstream=after_upstream,
+        gradients=gradients,
+    )
+
+
+def _ancestors(tensors: Iterable[tf.Tensor]) -> set[tf.Operation]:
+    found: set[tf.Operation] = set()
+    stack = [t.op for t in tensors]
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            stack += [t.op for t in op.inputs]
+    return found
+
+
+def refs(tensors: Iterable[tf.Tensor]) -> set[Any]:
+    """Tensors as keys of a set."""
+    return {t.ref() for t in tensors}

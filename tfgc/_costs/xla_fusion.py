@@ -1,0 +1,160 @@
+"""Which results of a call take memory if XLA compiles the step.
+
+XLA fuses elementwise operations into the kernels that read their results. A result that elementwise operations and
+reductions alone read is *fused*: it takes no memory, and each of its readers computes it again from what it was made
+of. Products, convolutions, pooling windows, gathers and sorts read memory; so do they write it, and so do reductions.
+(`instruction_fusion` and `priority_fusion` in openxla/xla: a producer is fused into all of its readers or into none.)
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from tfgc._costs import tensor_lists
+from tfgc._costs.call_operations import Operations
+from tfgc._costs.flop_counts import SHAPE_ONLY
+from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
+
+_ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
+    "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
+    "GreaterEqual", "IsFinite", "IsNan", "LeakyRelu", "Less", "LessEqual", "LogicalOr", "MirrorPad", "NotEqual", "Pack",
+    "Pad", "PadV2", "Range", "Sin", "Slice", "Split", "SplitV", "StridedSlice", "Tile", "Transpose", "Unpack",
+}  # fmt: skip
+# What these make is written. Error functions are elementwise, but too dear to be computed twice.
+_READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", "Max", "Mean", "Min", "Prod", "Sum"])
+# Their gradients read their results, of which XLA's simplifier needs the sign alone: that of the operand does as well.
+_BY_SIGN = {"ReluGrad": "Relu"}
+_CONVOLUTIONS = frozenset(["Conv2D", "Conv3D", "DepthwiseConv2dNative"])
+# What one kernel sums up over all dimensions but the last.
+_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedOutput:
+    """An output that takes no memory unless an operation of another call reads it from there.
+
+    Attributes:
+        inputs: Positions of the inputs that it is made of.
+        saved: Which of the buffers that the call saves inside it is made of, by position among them.
+        inside: Whether it is made of a buffer inside the call, for which the output stands then.
+        concatenates: Whether it only puts other tensors side by side.
+    """
+
+    inputs: tuple[int, ...]
+    saved: tuple[int, ...]
+    inside: bool
+    concatenates: bool
+
+
+class Fusion:
+    """What XLA fuses in one call.
+
+    Args:
+        operations: The operations of the call.
+        buffers: Its buffers; fused ones count as nothing from now on.
+        inputs, outputs: Its inputs and outputs.
+    """
+
+    def __init__(
+        self, operations: Operations, buffers: Buffers, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+    ) -> None:
+        self._operations, self._buffers = operations, buffers
+        self._ends = {t.ref() for t in (*inputs, *outputs)}
+        self._readers: dict[Any, list[str]] = {}
+        for op in (*operations.early, *operations.late):
+            if op.type in SHAPE_ONLY or any(renamed(t) is not None for t in op.outputs):
+                continue
+            for t in op.inputs:
+                self._readers.setdefault(buffers.root(t).ref(), []).append(op.type)
+        gradients = {buffers.root(t).ref() for t in operations.gradients}
+        for op in (*operations.early, *operations.late):
+            for t in op.outputs:
+                root = buffers.root(t)
+                if root.ref() not in self._ends | gradients and self._is_fused(root):
+                    buffers.fuse(root)
+
+    def reads_memory(self, tensor: tf.Tensor) -> bool:
+        """Whether an operation of the call needs a tensor in memory."""
+        return any(
+            kind not in _ELEMENTWISE and kind not in _READS_FUSED and kind not in _BY_SIGN
+            for kind in self._readers.get(tensor.ref(), ())
+        )
+
+    def saved_for(self, op: tf.Operation) -> Iterable[tf.Tensor]:
+        """The buffers that a late operation reads, or that what it reads is computed from again."""
+        for t in op.inputs:
+            root = self._buffers.root(t)
+            yield from self._behind_all(root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else [t])
+
+    def differences(self) -> tuple[int, ...]:
+        """Bytes of each deviation from a mean that is written: the backward pass reads it, and one kernel sums it up.
+
+        Over more rows XLA sums up in two kernels, and computes deviations again (`tree_reduction_rewriter`).
+        """
+        return tuple(
+            self._buffers.bytes(op.inputs[0])
+            for op in self._operations.early
+            if op.type == "SquaredDifference"
+            and self._operations.late
+            and any(_sums_few_rows(reader) for reader in op.outputs[0].consumers())
+        )
+
+    def transposed_kernels(self) -> int:
+        """What the transposed kernels of convolutions take, from the start of the step to its end.
+
+        XLA puts other buffers in the place of the kernels meanwhile, where they fit. In networks that were compiled
+        about half of it was used.
+        """
+        kernels = {
+            self._buffers.root(op.inputs[1]).ref(): tensor_lists.tensor_bytes(op.inputs[1])
+            for op in self._operations.forward
+            if op.type in _CONVOLUTIONS
+        }
+        return sum(kernels.values()) // 2
+
+    def output(self, root: tf.Tensor, inputs: Sequence[tf.Tensor], saved: Sequence[Any]) -> FusedOutput | None:
+        """What an output is computed from again, or None if it takes memory here already."""
+        if not self._is_fused(root):
+            return None
+        behind = {t.ref(): self._buffers.bytes(t) for t in self._behind_all(root.op.inputs)}
+        given = {t.ref() for t in inputs}
+        # Next to what is as large as the output, means and variances count as nothing.
+        large = {ref for ref, size in behind.items() if ref not in given and 2 * size >= self._buffers.bytes(root)}
+        return FusedOutput(
+            inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in behind),
+            saved=tuple(i for i, ref in enumerate(saved) if ref in large),
+            inside=bool(large),
+            concatenates=root.op.type == "ConcatV2",
+        )
+
+    def _is_fused(self, root: tf.Tensor) -> bool:
+        return root.op.type in _ELEMENTWISE and not self.reads_memory(root)
+
+    def _behind_all(self, tensors: Iterable[tf.Tensor]) -> Iterable[tf.Tensor]:
+        for t in tensors:
+            yield from self._behind(self._buffers.root(t))
+
+    def _behind(self, root: tf.Tensor) -> Iterable[tf.Tensor]:
+        """What a tensor is computed from again that takes memory, or the tensor if it takes memory itself."""
+        if root.op in self._operations.free | self._operations.after_upstream or root.op.type in SHAPE_ONLY:
+            return
+        if root.ref() in self._ends or not self._is_fused(root):
+            yield root
+        else:
+            yield from self._behind_all(root.op.inputs)
+
+
+def _sums_few_rows(op: tf.Operation) -> bool:
+    """Whether an operation reduces all dimensions but the last, in one kernel."""
+    if op.type not in ("Mean", "Sum"):
+        return False
+    axes, shape = tf.get_static_value(op.inputs[1]), op.inputs[0].shape
+    if axes is None or not shape.is_fully_defined():
+        return False
+    sizes = cast(list[int], shape.as_list())
+    reduced = {int(axis) % len(sizes) for axis in np.ravel(axes)}
+    return len(sizes) - 1 not in reduced and math.prod(sizes[axis] for axis in reduced) <= _ROWS

@@ -1,0 +1,99 @@
+"""A graph as XLA compiles it: nodes whose outputs are fused into what reads them make no buffer.
+
+A call shows which of its outputs could be fused; whether one is depends on who reads it. A fused output is replaced by
+what it is made of, in what later nodes read and save; it counts as a view of the largest of that, which is how its
+cotangent flows.
+"""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from tfgc._core.graph import Graph, Node
+from tfgc._core.tensors import Ref
+from tfgc._costs.gradient_graphs import Footprint
+
+
+def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
+    """The graph in which only what XLA writes to memory makes a buffer.
+
+    Args:
+        graph: A graph with the costs of calls as XLA compiles them.
+        footprints: The footprint of each call, by name of the node; nodes without one stay as they are.
+    """
+    in_memory = {*graph.outputs, *_shared(graph, footprints)}
+    for node in graph.nodes:
+        if node.name in footprints:
+            refs = tuple(dict.fromkeys(node.inputs))
+            in_memory.update(refs[i] for i in footprints[node.name].memory_inputs)
+        else:
+            in_memory.update(node.inputs)
+    behind: dict[Ref, tuple[Ref, ...]] = {}
+    nodes = [_fused(graph, node, footprints.get(node.name), in_memory, behind) for node in graph.nodes]
+    gone = {ref for ref, made_of in behind.items() if ref not in made_of}
+    pairs = enumerate(itertools.pairwise(graph.nodes), 1)
+    joined = [i for i, (made, reads) in pairs if any(ref in gone and ref.node == made.name for ref in reads.inputs)]
+    return dataclasses.replace(graph, nodes=tuple(nodes), xla=True, joined=frozenset(joined))
+
+
+def _shared(graph: Graph, footprints: Mapping[str, Footprint]) -> Iterator[Ref]:
+    """What several nodes read: it is written once, but for concatenations, which all of them read from their parts."""
+    readers = collections.Counter(ref for node in graph.nodes for ref in set(node.inputs))
+    return (ref for ref, count in readers.items() if count > 1 and not _concatenates(ref, footprints))
+
+
+def _concatenates(ref: Ref, footprints: Mapping[str, Footprint]) -> bool:
+    output = footprints[ref.node].fused_outputs[ref.index] if ref.node in footprints else None
+    return output is not None and output.concatenates
+
+
+def _fused(
+    graph: Graph, node: Node, footprint: Footprint | None, in_memory: set[Ref], behind: dict[Ref, tuple[Ref, ...]]
+) -> Node:
+    """One node; notes in `behind` what each of its outputs is made of that is in memory."""
+    cost = node.cost
+    outputs = [Ref(node.name, i) for i in range(len(node.outputs))]
+    if footprint is None or cost is None:
+        return node
+    refs = tuple(dict.fromkeys(node.inputs))
+    saved = _replaced(cost.saved_tensors, behind)
+    aliases = list(cost.aliases)
+    traces = [cost.forward_trace, cost.forward_saving_trace]
+    dropped: set[int] = set()
+    for i, (ref, output) in enumerate(zip(outputs, footprint.fused_outputs)):
+        if output is None or ref in in_memory:
+            continue
+        made_of = _replaced([refs[k] for k in output.inputs], behind)
+        if output.inside:
+            # The output stands for the buffer inside.
+            saved = (*saved, *([ref] if output.saved else []))
+            dropped.update(output.saved)
+            behind[ref] = (ref, *made_of)
+        elif made_of:
+            behind[ref] = made_of
+            aliases[i] = max(made_of, key=graph.bytes)
+            traces = [_without(trace, graph.bytes(ref)) for trace in traces]
+            saved = tuple(dict.fromkeys(r for s in saved for r in (made_of if s == ref else (s,))))
+    return dataclasses.replace(
+        node,
+        inputs=_replaced(node.inputs, behind),
+        cost=dataclasses.replace(
+            cost,
+            saved_tensors=tuple(dict.fromkeys(saved)),
+            saved_internal_bytes=tuple(n for i, n in enumerate(cost.saved_internal_bytes) if i not in dropped),
+            aliases=tuple(aliases),
+            forward_trace=traces[0],
+            forward_saving_trace=traces[1],
+        ),
+    )
+
+
+def _without(trace: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """A byte trace without the last buffer of that size."""
+    places = [i for i, count in enumerate(trace) if count == size]
+    return trace[: places[-1]] + trace[places[-1] + 1 :] if places else trace
+
+
+def _replaced(refs: Iterable[Ref], behind: Mapping[Ref, tuple[Ref, ...]]) -> tuple[Ref, ...]:
+    return tuple(dict.fromkeys(root for ref in refs for root in behind.get(ref, (ref,))))

@@ -1,0 +1,58 @@
+"""From a model and a plan to what a step will need."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from tfgc._core.modes import check_predictable
+from tfgc._core.plan import Plan
+from tfgc._planning import annotated, budgets, by_calls
+from tfgc._simulate import simulator
+from tfgc._simulate.simulator import Prediction
+
+
+def estimate(
+    model: keras.Model,
+    batch_size: int | None = None,
+    plan: Plan | None = None,
+    *,
+    mode: str = "graph",
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    example: Any = None,
+    measure: bool = False,
+    optimizer: keras.Optimizer | str | None = None,
+    loss: Any = None,
+) -> Prediction:
+    """Predict memory and work of one training step; nothing is run.
+
+    Args:
+        model, batch_size, input_shapes, example, measure, optimizer, loss: As for `tfgc.plan`.
+        plan: A `Plan` for the model. Default: nothing is recomputed.
+        mode: `graph` for a step in `tf.function` (as in `fit`), `compiled` for a loop in Python that calls
+            compiled segments, `xla` for a step that XLA compiles for a GPU, as `fit` does there: its buffers without
+            inputs and targets. Op by op (`eager`) memory cannot be predicted.
+
+    Returns:
+        A `Prediction`: `peak_bytes` of the whole step, its `activation_bytes`, `overhead`, `timeline`.
+
+    Raises:
+        OptionError: For a mode that cannot be predicted.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+        >>> prediction = tfgc.estimate(model, 32, optimizer="sgd")
+        >>> prediction.fixed_bytes
+        1152
+    """
+    check_predictable(mode)
+    if by_calls.applies_to(model) or (plan is not None and plan.calls):
+        by_calls.refuse(None, input_shapes, measure, loss, {}, mode)
+        return by_calls.estimate(model, batch_size, example, plan, mode, optimizer)
+    graph = annotated.graph_of(
+        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
+    )
+    if plan is None:
+        plan = Plan.from_cuts(graph, [], strategy="keep_all")
+    return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
