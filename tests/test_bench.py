@@ -14,7 +14,7 @@ from tfgc._records import results_json
 from tfgc._records.batch_limit import MaxBatch, Reach
 from tfgc._records.job import Case
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
-from tfgc._records.reply import CasePredictions
+from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._report import markdown
 from tfgc._suites import _rows
 
@@ -69,7 +69,16 @@ def cells(study):
 
 
 def test_suites_are_found_by_listing_the_folder():
-    assert SUITES == ["inception-v4", "max-batch", "ogc", "peers", "resnet-depth", "segments", "tf2-eager"]
+    assert SUITES == [
+        "gpu-compile",
+        "inception-v4",
+        "max-batch",
+        "ogc",
+        "peers",
+        "resnet-depth",
+        "segments",
+        "tf2-eager",
+    ]
     with pytest.raises(OptionError, match="did you mean 'ogc'"):
         _suites.get("ogcc")
 
@@ -405,3 +414,43 @@ def test_a_search_for_the_largest_batch_is_kept_and_made_once(monkeypatch, tmp_p
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(OptionError, match=message):
         suite_runner.chosen_rows(*arguments)
+
+
+def compiled(case, peak, foretold, resident=100):
+    return Measurement(
+        "resnet50", case, "xla", 16, peak_bytes=peak, resident_bytes=resident, predicted=predicted(foretold, 0.1)
+    )
+
+
+def test_gpu_compile_compares_what_was_compiled_with_predictions_and_budgets():
+    records = (
+        compiled("plain", 1000, 1010),
+        compiled("optimal", 400, 300),
+        compiled("70%", 660, 690),
+        compiled("50%", 464, 440),
+    )
+    (sheet,) = _suites.get("gpu-compile").sheets(Results((Study("resnet50", 16, records),)))
+    found = {row[1]: dict(zip(sheet.heads, row)) for row in sheet.rows}
+    assert (found["plain"]["of plain"], found["plain"]["off by"], found["plain"]["budget"]) == ("", "+1.0 %", "")
+    assert (found["optimal"]["of plain"], found["optimal"]["off by"]) == ("40.0 %", "-25.0 %")
+    # Weights included: 760 of 770 bytes, and 564 of 550.
+    assert (found["70%"]["budget"], found["50%"]["budget"]) == ("holds", "missed by 2.5 %")
+    assert "within 12 %. 1 of 2 budgets hold, 2 to within 5 %." in sheet.summary
+
+
+def test_rows_with_a_target_are_compiled_in_place_of_run(tmp_path, monkeypatch):
+    asked = []
+    predictions = CasePredictions({case: CasePrediction(predicted=predicted(1000)) for case in ("plain-xla",)}, None)
+    monkeypatch.setattr(compare, "predict", lambda job: predictions)
+    monkeypatch.setattr(compare, "run", None)
+
+    def compile_case(target, case, prediction):
+        asked.append((case.name, prediction.predicted.peak_bytes, target))
+        return dataclasses.replace(compare.unmeasured(case, prediction), status="ok", peak_bytes=900)
+
+    row = _rows.SuiteRow(_rows.cases("resnet50", 16, "plain-xla"), target="t4")
+    file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
+    for _ in range(2):  # the second run finds it in the file
+        suite_runner.run([row], file, lambda *_: None, compile_case=compile_case)
+    assert asked == [("plain-xla", 1000, "t4")]
+    assert results_json.read(tmp_path / "results.json").studies[0].records[0].peak_bytes == 900

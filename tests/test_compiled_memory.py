@@ -252,3 +252,27 @@ def imports(path):
         for line in map(str.strip, path.read_text().splitlines())
         if line.startswith(("import ", "from "))
     }
+
+
+def test_a_product_that_cannot_be_tiled_is_compiled_by_other_kernels(child, tmp_path):
+    child(
+        "import json, pathlib, sys\nif 'triton_gemm=false' not in os.environ['XLA_FLAGS']:\n"
+        "    sys.exit('Could not find output tile sizes that satisfy the dot')\n"
+        "pathlib.Path(reply).write_text(json.dumps({'temp_bytes': 3}))"
+    )
+    assert compiler.run(b"", targets.find("h100"), 30, tmp_path) == {"temp_bytes": 3}
+
+
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batch", "most"), [("transformer_encoder", 8, 0.25), ("resnet50", 16, 0.29)])
+def test_plans_for_xla_hold_by_its_compiler(name, batch, most):
+    model = tfgc.zoo.build(name)
+    plain = tfgc.compiled_memory(model, batch, optimizer="sgd")
+    plan = tfgc.plan(model, batch, strategy="optimal", mode="xla")
+    planned = tfgc.compiled_memory(model, batch, plan, optimizer="sgd")
+    assert planned.temp_bytes <= most * plain.temp_bytes
+    for found, chosen in ((plain, None), (planned, plan)):
+        step = tfgc.estimate(model, batch, chosen, mode="xla", optimizer="sgd")
+        weights = tfgc.estimate(model, batch, optimizer="sgd").fixed_bytes
+        assert step.needed_bytes - weights == pytest.approx(found.temp_bytes, rel=0.12)

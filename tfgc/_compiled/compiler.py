@@ -16,6 +16,8 @@ from tfgc._errors import TfgcError, UnsupportedModelError
 _NEEDED = ("jax", "jax_cuda12_plugin")
 # Finds no GPU, and times no kernels on one.
 _FLAGS = "--xla_gpu_autotune_level=0 --xla_dump_hlo_as_text"
+# Without timing, XLA takes its first choice of kernel for a product, and fails where that cannot be tiled so.
+_UNTILED, _OTHER_PRODUCTS = "find output tile sizes", "--xla_gpu_enable_triton_gemm=false"
 
 
 def check_installed() -> None:
@@ -39,7 +41,19 @@ def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict
         TfgcError: If the compiler is not installed, or ran out of time or memory.
     """
     check_installed()
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS} --xla_dump_to={dump}"
+    ended, found = _attempt(step, target, timeout, dump, _FLAGS)
+    if found is None and _UNTILED in ended.stderr:
+        ended, found = _attempt(step, target, timeout, dump, f"{_FLAGS} {_OTHER_PRODUCTS}")
+    if found is None:
+        raise _failure(ended.returncode, ended.stderr)
+    return found
+
+
+def _attempt(
+    step: bytes, target: Target, timeout: float, dump: pathlib.Path, flags: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any] | None]:
+    """Compile with these flags: how the process ended, and what it found."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags} --xla_dump_to={dump}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     with tempfile.TemporaryDirectory() as folder:
         paths = [pathlib.Path(folder, name) for name in ("step", "target", "reply")]
@@ -55,9 +69,7 @@ def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict
             raise TfgcError(
                 f"the compiler took more than {timeout:g} seconds: give it more by timeout=, or compile a smaller model"
             ) from error
-        if paths[2].exists():
-            return json.loads(paths[2].read_text())
-    raise _failure(ended.returncode, ended.stderr)
+        return ended, json.loads(paths[2].read_text()) if paths[2].exists() else None
 
 
 def _failure(code: int, stderr: str) -> TfgcError:

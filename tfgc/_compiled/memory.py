@@ -59,7 +59,8 @@ def compiled_memory(
         >>> convolutions = [keras.layers.Conv2D(8, 3, padding="same", activation="relu") for _ in range(8)]
         >>> model = keras.Sequential([keras.Input((64, 64, 3)), *convolutions])
         >>> plain = tfgc.compiled_memory(model, 32, target="t4")  # doctest: +SKIP
-        >>> planned = tfgc.compiled_memory(model, 32, tfgc.plan(model, 32), target="t4")  # doctest: +SKIP
+        >>> plan = tfgc.plan(model, 32, mode="xla")
+        >>> planned = tfgc.compiled_memory(model, 32, plan, target="t4")  # doctest: +SKIP
         >>> planned.temp_bytes < plain.temp_bytes, planned.fits  # doctest: +SKIP
         (True, True)
     """

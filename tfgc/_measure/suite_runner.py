@@ -4,6 +4,7 @@ An interrupted run resumes where it stopped. Cases that failed are tried again; 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal, TypeAlias
 
@@ -21,6 +22,8 @@ _FINISHED = ("ok", "oom", "predicted")
 
 # Called with what happens to a case: work on it started, it is done, or an earlier run left it; and with what it is.
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
+# Compiles for a target a case that is planned as predicted.
+CompileCase: TypeAlias = Callable[[str, Case, CasePrediction], Measurement]
 
 
 def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_rows.SuiteRow | _rows.SearchRow]:
@@ -43,7 +46,7 @@ def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> lis
 
 def run(
     rows: Iterable[_rows.SuiteRow | _rows.SearchRow], file: ResultsFile, on_event: OnEvent, *,
-    measure: bool = False, steps: int | None = None,
+    measure: bool = False, steps: int | None = None, compile_case: CompileCase | None = None,
 ) -> None:  # fmt: skip
     """Run the cases of a suite that its results file does not have yet, and put them there.
 
@@ -55,6 +58,7 @@ def run(
         on_event: Called with what happens, each time that it does.
         measure: Plan by times measured on this device, not by flops.
         steps: Counted steps of each case, in place of the suite's.
+        compile_case: What compiles a case for a row's target.
     """
     if steps is not None:
         steps = check_int("steps", steps)
@@ -62,11 +66,18 @@ def run(
         if isinstance(row, _rows.SearchRow):
             _search(row, file, on_event, steps)
         else:
-            _cases(row, file, on_event, measure, steps)
+            run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
+            if row.target and run_one is compare.run:
+                assert compile_case is not None
+                run_one = functools.partial(compile_case, row.target)
+            _cases(row, file, on_event, measure, steps, run_one)
 
 
-def _cases(row: _rows.SuiteRow, file: ResultsFile, on_event: OnEvent, measure: bool, steps: int | None) -> None:
-    """Run what is missing of a row."""
+def _cases(
+    row: _rows.SuiteRow, file: ResultsFile, on_event: OnEvent, measure: bool, steps: int | None,
+    run_one: Callable[[Case, CasePrediction], Measurement],
+) -> None:  # fmt: skip
+    """Run what is missing of a row, each case by `run_one`."""
     study = file.study(row)
     missing = tuple(case for case in row.cases if not _is_finished(case, study))
     for case in row.cases:
@@ -85,7 +96,6 @@ def _cases(row: _rows.SuiteRow, file: ResultsFile, on_event: OnEvent, measure: b
             on_event("done", case.name)
         return
     study = dataclasses.replace(study, front=predictions.front or study.front)
-    run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
     for case in missing:
         on_event("started", f"{row.network}: {case.name}")
         study = _with(study, [run_one(case, predictions.of(case))], row)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional, side_effects, traced_calls
-from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, fence
+from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, fence, waiting
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 
@@ -47,7 +47,7 @@ class CopiedRecomputation(TwoRuns):
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream) as wait:
-            held = [wait(x) for x in inputs[:n]] + [graph_building.capture(x) for x in inputs[n:]]
+            held = waiting(inputs, n, wait)
         return gradients.copy([*held, *upstream], "replay"), []
 
 

@@ -62,8 +62,7 @@ class Recomputation(TwoRuns):
         n, inputs = len(self._packing.specs), first.inputs
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
         with self.surroundings.reentered(), chosen, fence(upstream) as wait, backward_order.sequential_backward():
-            # A copy for each, since one tensor may be passed twice.
-            held = [wait(x) for x in inputs[:n]] + [graph_building.capture(x) for x in inputs[n:]]
+            held = waiting(inputs, n, wait)
             captured = [graph_building.capture(t) for t in self.effects.captured]
             drawn = [graph_building.capture(t) for t in first.draws]
             with tf.GradientTape() as tape:
@@ -201,6 +200,16 @@ def fence(upstream: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.Te
     else:
         with shared_constants.shared(upstream), tf.control_dependencies(list(upstream)):
             yield tf.identity
+
+
+def waiting(inputs: Sequence[tf.Tensor], arguments: int, wait: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
+    """What a replay runs on: so many arguments, which wait, and the values of variables.
+
+    Under XLA seeds wait, too: else it merges what both runs draw of them, and keeps the masks of the first.
+    """
+    # A copy for each argument, since one tensor may be passed twice.
+    held, in_xla = [wait(x) for x in inputs[:arguments]], private_api.in_xla()
+    return held + [wait(x) if in_xla and x.dtype.is_integer else graph_building.capture(x) for x in inputs[arguments:]]
 
 
 def _alike(first: Sequence[tf.TensorSpec], second: Sequence[tf.TensorSpec]) -> bool:
