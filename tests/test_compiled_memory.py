@@ -6,6 +6,7 @@ Tests that compile are marked `compile`; `scripts/compile_tests.sh` runs them. T
 import importlib.util
 import json
 import pathlib
+import re
 import sys
 
 import keras
@@ -263,14 +264,23 @@ def test_a_product_that_cannot_be_tiled_is_compiled_by_other_kernels(child, tmp_
     assert compiler.run(b"", targets.find("h100"), 30, tmp_path) == {"temp_bytes": 3}
 
 
+def layer_of(model, node):
+    return next((layer for layer in model.layers if layer.name == node), None)
+
+
 @pytest.mark.compile
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "most"), [("transformer_encoder", 8, 0.25), ("resnet50", 16, 0.29)])
-def test_plans_for_xla_hold_by_its_compiler(name, batch, most):
+def test_plans_for_xla_hold_by_its_compiler(name, batch, most, tmp_path):
     model = tfgc.zoo.build(name)
     plain = tfgc.compiled_memory(model, batch, optimizer="sgd")
     plan = tfgc.plan(model, batch, strategy="optimal", mode="xla")
-    planned = tfgc.compiled_memory(model, batch, plan, optimizer="sgd")
+    planned = tfgc.compiled_memory(model, batch, plan, optimizer="sgd", dump=str(tmp_path))
+    (text,) = (path.read_text() for path in tmp_path.glob("*after_optimizations.txt"))
+    runs = tfgc.estimate(model, batch, plan, mode="xla").runs
+    convolutions = [count - 1 for node, count in runs.items() if isinstance(layer_of(model, node), L.Conv2D)]
+    replayed = re.findall(r'cudnn\$conv.*op_name="(?!.*gradient_tape)[^"]*replay', text)
+    assert len(replayed) == sum(convolutions)
     assert planned.temp_bytes <= most * plain.temp_bytes
     for found, chosen in ((plain, None), (planned, plan)):
         step = tfgc.estimate(model, batch, chosen, mode="xla", optimizer="sgd")

@@ -135,6 +135,9 @@ def test_a_plan_for_xla_needs_less_there_than_one_for_the_executor():
     peaks = [tfgc.estimate(model, 8, plan, mode="xla").activation_bytes for plan in (ours, other)]
     assert peaks[0] <= peaks[1]
     assert ours.outlook.peak_bytes == peaks[0]
+    assert "mode='xla'" in ours.explain()
+    assert "xla" not in other.explain()
+    assert all(plan.options["mode"] == "xla" for plan in tfgc.pareto(model, 8, mode="xla"))
 
 
 @pytest.mark.parametrize("budget", ["80%", "60%"])

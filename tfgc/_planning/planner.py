@@ -1,5 +1,6 @@
 """From a model to plans for it."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -110,8 +111,13 @@ def plan(
 def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
     """Plan an annotated graph: for the least activations, or for the whole step within a budget."""
     if budget is None:
-        return strategies.apply(strategy, graph.counting(whole_step=False), **options)
-    return outlooks.with_outlook(graph, fitting(graph, strategy, budget, options))
+        return _noted(graph, strategies.apply(strategy, graph.counting(whole_step=False), **options))
+    return _noted(graph, outlooks.with_outlook(graph, fitting(graph, strategy, budget, options)))
+
+
+def _noted(graph: Graph, plan: Plan) -> Plan:
+    """The plan, which says among its options if it is one for XLA."""
+    return dataclasses.replace(plan, options={**plan.options, "mode": "xla"}) if graph.xla else plan
 
 
 def fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
@@ -160,4 +166,4 @@ def pareto(
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
     )
-    return [outlooks.with_outlook(graph, plan) for plan in strategies.frontier(graph, **options).plans]
+    return [_noted(graph, outlooks.with_outlook(graph, plan)) for plan in strategies.frontier(graph, **options).plans]
