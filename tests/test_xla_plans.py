@@ -101,11 +101,14 @@ def test_an_activation_inside_of_a_layer_is_fused_and_an_error_function_is_kept(
     assert saved(relu, "up")[1] == []
 
 
-def test_transposed_kernels_count_once_and_for_convolutions_alone():
+def test_half_of_the_copies_of_weights_counts_and_those_of_products_of_activations_do_not():
     graph = graph_of(normalized(filters=16))
     kernels = 3 * 3 * 8 * 8 * F32 + 3 * 3 * 8 * 16 * F32
     assert graph.resident_bytes == kernels // 2
-    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes == 0
+    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes == 8 * 8 * F32 // 2
+    x = keras.Input((8, 4))
+    attention = graph_of(keras.Model(x, L.MultiHeadAttention(2, 2, use_bias=False)(x, x)))
+    assert attention.resident_bytes == 4 * 4 * 4 * F32 // 2
     step = tfgc.estimate(normalized(filters=16), 4, mode="xla", optimizer="sgd")
     assert step.fixed_bytes == tfgc.estimate(normalized(filters=16), 4, optimizer="sgd").fixed_bytes + kernels // 2
     assert step.needed_bytes == step.peak_bytes == step.allocated_bytes
@@ -250,3 +253,18 @@ def test_sizes_that_depend_on_values_are_read_for_xla():
     assert graph.xla
     assert not any(cost.obstacle for cost in graph.costs)
     assert tf.executing_eagerly()
+
+
+def pooled(*, padded, pool=3):
+    layers = [L.ZeroPadding2D(1)] if padded else []
+    return row(L.ReLU(), *layers, L.MaxPooling2D(pool, 2, name="pool"))
+
+
+def test_zeros_of_pooling_with_overlapping_windows_count_from_the_forward_pass_on():
+    """A kernel that writes a tensor of that shape makes them, too; a padded input has no such kernel beside it."""
+    kernels = 3 * 3 * 8 * 8 * F32 // 2
+    found = [
+        graph_of(pooled(padded=padded, pool=pool)).resident_bytes - kernels
+        for padded, pool in ((False, 3), (False, 2), (True, 3))
+    ]
+    assert found == [2 * 4 * 32 * 32 * 8 * F32, 0, 0]

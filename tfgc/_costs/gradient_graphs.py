@@ -40,6 +40,7 @@ class Footprint:
         memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
         fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
         resident_bytes: Bytes that XLA holds during the whole step, beside weights and slots.
+        zero_bytes: Bytes of zeros that it holds, too, if an elementwise operation makes the input.
     """
 
     kept_inputs: tuple[int, ...]
@@ -57,6 +58,7 @@ class Footprint:
     memory_inputs: tuple[int, ...] = ()
     fused_outputs: tuple[FusedOutput | None, ...] = ()
     resident_bytes: int = 0
+    zero_bytes: int = 0
 
 
 def footprint(call: Call, *, xla: bool = False) -> Footprint:
@@ -91,7 +93,8 @@ def footprint(call: Call, *, xla: bool = False) -> Footprint:
         coupled=batch_coupling.couples(operations.forward, call.inputs),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
-        resident_bytes=fusion.transposed_kernels() if fusion else 0,
+        resident_bytes=fusion.copied_weights() if fusion else 0,
+        zero_bytes=fusion.zeros() if fusion else 0,
     )
 
 

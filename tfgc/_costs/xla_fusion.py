@@ -29,6 +29,7 @@ _READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", 
 # Their gradients read their results, of which XLA's simplifier needs the sign alone: that of the operand does as well.
 _BY_SIGN = {"ReluGrad": "Relu"}
 _CONVOLUTIONS = frozenset(["Conv2D", "Conv3D", "DepthwiseConv2dNative"])
+_PRODUCTS = frozenset(["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"])
 # What one kernel sums up over all dimensions but the last.
 _ROWS = 4096
 
@@ -41,13 +42,13 @@ class FusedOutput:
         inputs: Positions of the inputs that it is made of.
         saved: Which of the buffers that the call saves inside it is made of, by position among them.
         inside: Whether it is made of a buffer inside the call, for which the output stands then.
-        concatenates: Whether it only puts other tensors side by side.
+        operation: The type of the operation that makes it.
     """
 
     inputs: tuple[int, ...]
     saved: tuple[int, ...]
     inside: bool
-    concatenates: bool
+    operation: str
 
 
 class Fusion:
@@ -103,18 +104,28 @@ class Fusion:
             and any(_sums_few_rows(reader) for reader in op.outputs[0].consumers())
         )
 
-    def transposed_kernels(self) -> int:
-        """What the transposed kernels of convolutions take, from the start of the step to its end.
+    def copied_weights(self) -> int:
+        """What copies of the weights of convolutions and products take, from the start of the step to its end.
 
-        XLA puts other buffers in the place of the kernels meanwhile, where they fit. In networks that were compiled
-        about half of it was used.
+        XLA transposes them once, and puts other buffers in the place of the weights meanwhile, where they fit. In
+        networks that were compiled about half of it was used.
         """
-        kernels = {
+        weights = {
             self._buffers.root(op.inputs[1]).ref(): tensor_lists.tensor_bytes(op.inputs[1])
             for op in self._operations.forward
-            if op.type in _CONVOLUTIONS
+            if op.type in _CONVOLUTIONS | _PRODUCTS and self._buffers.root(op.inputs[1]).op in self._operations.free
         }
-        return sum(kernels.values()) // 2
+        return sum(weights.values()) // 2
+
+    def zeros(self) -> int:
+        """What the gradient of pooling takes from the forward pass on, where its windows overlap.
+
+        It scatters into zeros of the input's size. XLA makes them, and a copy, in a kernel of the forward pass that
+        writes as many numbers, though it needs them in the backward pass alone.
+        """
+        pools = (op for op in self._operations.forward if op.type == "MaxPool" and self._operations.late)
+        overlapping = (op for op in pools if op.get_attr("ksize") != op.get_attr("strides"))
+        return 2 * sum(self._buffers.bytes(self._buffers.root(op.inputs[0])) for op in overlapping)
 
     def output(self, root: tf.Tensor, inputs: Sequence[tf.Tensor], saved: Sequence[Any]) -> FusedOutput | None:
         """What an output is computed from again, or None if it takes memory here already."""
@@ -128,7 +139,7 @@ class Fusion:
             inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in behind),
             saved=tuple(i for i, ref in enumerate(saved) if ref in large),
             inside=bool(large),
-            concatenates=root.op.type == "ConcatV2",
+            operation=root.op.type,
         )
 
     def _is_fused(self, root: tf.Tensor) -> bool:

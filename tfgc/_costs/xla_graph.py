@@ -14,6 +14,9 @@ from tfgc._core.graph import Graph, Node
 from tfgc._core.tensors import Ref
 from tfgc._costs.gradient_graphs import Footprint
 
+# A padded tensor has another shape than what is written beside it.
+_APART = ("", "MirrorPad", "Pad", "PadV2")
+
 
 def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
     """The graph in which only what XLA writes to memory makes a buffer.
@@ -30,7 +33,10 @@ def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
         else:
             in_memory.update(node.inputs)
     behind: dict[Ref, tuple[Ref, ...]] = {}
-    nodes = [_fused(graph, node, footprints.get(node.name), in_memory, behind) for node in graph.nodes]
+    nodes = [
+        _fused(graph, _with_zeros(node, footprints), footprints.get(node.name), in_memory, behind)
+        for node in graph.nodes
+    ]
     gone = {ref for ref, made_of in behind.items() if ref not in made_of}
     pairs = enumerate(itertools.pairwise(graph.nodes), 1)
     joined = [i for i, (made, reads) in pairs if any(ref in gone and ref.node == made.name for ref in reads.inputs)]
@@ -44,8 +50,22 @@ def _shared(graph: Graph, footprints: Mapping[str, Footprint]) -> Iterator[Ref]:
 
 
 def _concatenates(ref: Ref, footprints: Mapping[str, Footprint]) -> bool:
+    return _made_by(ref, footprints) == "ConcatV2"
+
+
+def _made_by(ref: Ref, footprints: Mapping[str, Footprint]) -> str:
+    """The elementwise operation that makes a tensor, or empty if none does."""
     output = footprints[ref.node].fused_outputs[ref.index] if ref.node in footprints else None
-    return output is not None and output.concatenates
+    return "" if output is None else output.operation
+
+
+def _with_zeros(node: Node, footprints: Mapping[str, Footprint]) -> Node:
+    """A node that counts the zeros of its gradient, if a kernel that makes its input can make them along with it."""
+    footprint = footprints.get(node.name)
+    if node.cost is None or footprint is None or _made_by(node.inputs[0], footprints) in _APART:
+        return node
+    resident = node.cost.resident_bytes + footprint.zero_bytes
+    return dataclasses.replace(node, cost=dataclasses.replace(node.cost, resident_bytes=resident))
 
 
 def _fused(
