@@ -1,7 +1,9 @@
-"""Write docs/published-results.md from the saved results of the benchmark suites; a test compares the page with them.
+"""Write docs/published-results.md, and the table of docs/gpus.md, from the saved results of the benchmark suites.
+
+A test compares the pages with them.
 
 tfgc bench ogc -o scripts/results/ogc.json    # measure; resumes an interrupted run
-python scripts/suites.py                      # write the page
+python scripts/suites.py                      # write the pages
 """
 
 import dataclasses
@@ -13,6 +15,8 @@ from tfgc._report import markdown
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "published-results.md"
+GPUS = HERE.parent / "docs" / "gpus.md"
+COMPILED = "## What was compiled\n"  # its heading; the table is the rest of the page
 # In the order of the page; each measured, then predicted at the published batches, where there are results.
 SUITES = ("ogc", "resnet-depth", "inception-v4", "max-batch", "tf2-eager", "segments", "peers")
 
@@ -46,6 +50,10 @@ CAUSES = {
   vary that much. ResNet200 at the fraction used in the study was not run, for lack of time.
 """,
 }
+INTRODUCTION = """
+`tfgc bench gpu-compile` compiles twelve networks for an H100: plain, with the least peak, and within 70 % and 50 % of
+the predicted plain step. Nothing of it was run on a GPU.
+""".lstrip()
 HEAD = """# Reproducing published results
 
 `tfgc bench SUITE --table --markdown -o FILE` prints each table from the results in `scripts/results`. The published
@@ -76,6 +84,18 @@ def page():
     return "\n".join(parts)
 
 
+def gpus():
+    """Return the text of the page on GPUs, with the table of compiled steps."""
+    results = results_json.read(HERE / "results" / "gpu-compile.json")
+    (sheet,) = _suites.get(results.suite).sheets(results)
+    compilers = {record.machine["compiler"] for study in results.studies for record in study.records if record.machine}
+    text, _, _ = GPUS.read_text().partition(COMPILED)
+    return (
+        f"{text}{COMPILED}\n{INTRODUCTION}\n{markdown.table(sheet)}\n"
+        f"Compiled by {', '.join(sorted(compilers))}:\n\n```text\n{results.command}\n```\n"
+    )
+
+
 def _versions(results):
     """List the versions that the records ran on."""
     ran = [record for study in results.studies for record in study.records if record.machine]
@@ -86,3 +106,4 @@ def _versions(results):
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    GPUS.write_text(gpus())

@@ -175,3 +175,5 @@ def test_commands_of_a_page_are_found():
 def test_written_pages_are_what_the_tables_and_results_say(name):
     script = script_of(name)
     assert script.PAGE.read_text() == script.page(), f"run python scripts/{name}.py"
+    if name == "suites":
+        assert script.GPUS.read_text() == script.gpus(), "run python scripts/suites.py"
