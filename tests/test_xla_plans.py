@@ -268,3 +268,18 @@ def test_zeros_of_pooling_with_overlapping_windows_count_from_the_forward_pass_o
         for padded, pool in ((False, 3), (False, 2), (True, 3))
     ]
     assert found == [2 * 4 * 32 * 32 * 8 * F32, 0, 0]
+
+
+class Doubling(L.Layer):
+    """Each of its many elementwise operations reads the one before twice."""
+
+    def call(self, x):
+        for _ in range(60):
+            x = x * x + x
+        return x
+
+
+def test_long_chains_of_elementwise_operations_are_read_once_each():
+    kept, internal = saved(row(Doubling(name="chain"), L.Conv2D(8, 3, name="second")), "chain")
+    assert kept == {"first"}
+    assert internal == []

@@ -65,17 +65,18 @@ class Fusion:
     ) -> None:
         self._operations, self._buffers = operations, buffers
         self._ends = {t.ref() for t in (*inputs, *outputs)}
+        self._beyond = operations.free | operations.after_upstream  # never kept
         self._readers: dict[Any, list[str]] = {}
         for op in (*operations.early, *operations.late):
             if op.type in SHAPE_ONLY or any(renamed(t) is not None for t in op.outputs):
                 continue
             for t in op.inputs:
                 self._readers.setdefault(buffers.root(t).ref(), []).append(op.type)
-        gradients = {buffers.root(t).ref() for t in operations.gradients}
+        counted = self._ends | {buffers.root(t).ref() for t in operations.gradients}
         for op in (*operations.early, *operations.late):
             for t in op.outputs:
                 root = buffers.root(t)
-                if root.ref() not in self._ends | gradients and self._is_fused(root):
+                if root.ref() not in counted and self._is_fused(root):
                     buffers.fuse(root)
 
     def reads_memory(self, tensor: tf.Tensor) -> bool:
@@ -89,7 +90,7 @@ class Fusion:
         """The buffers that a late operation reads, or that what it reads is computed from again."""
         for t in op.inputs:
             root = self._buffers.root(t)
-            yield from self._behind_all(root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else [t])
+            yield from self._behind(root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else [t])
 
     def differences(self) -> tuple[int, ...]:
         """Bytes of each deviation from a mean that is written: the backward pass reads it, and one kernel sums it up.
@@ -131,7 +132,7 @@ class Fusion:
         """What an output is computed from again, or None if it takes memory here already."""
         if not self._is_fused(root):
             return None
-        behind = {t.ref(): self._buffers.bytes(t) for t in self._behind_all(root.op.inputs)}
+        behind = {t.ref(): self._buffers.bytes(t) for t in self._behind(root.op.inputs)}
         given = {t.ref() for t in inputs}
         # Next to what is as large as the output, means and variances count as nothing.
         large = {ref for ref, size in behind.items() if ref not in given and 2 * size >= self._buffers.bytes(root)}
@@ -145,18 +146,21 @@ class Fusion:
     def _is_fused(self, root: tf.Tensor) -> bool:
         return root.op.type in _ELEMENTWISE and not self.reads_memory(root)
 
-    def _behind_all(self, tensors: Iterable[tf.Tensor]) -> Iterable[tf.Tensor]:
-        for t in tensors:
-            yield from self._behind(self._buffers.root(t))
-
-    def _behind(self, root: tf.Tensor) -> Iterable[tf.Tensor]:
-        """What a tensor is computed from again that takes memory, or the tensor if it takes memory itself."""
-        if root.op in self._operations.free | self._operations.after_upstream or root.op.type in SHAPE_ONLY:
-            return
-        if root.ref() in self._ends or not self._is_fused(root):
-            yield root
-        else:
-            yield from self._behind_all(root.op.inputs)
+    def _behind(self, tensors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+        """What takes memory of that which tensors are computed from again; what takes memory itself as it is."""
+        found: dict[Any, tf.Tensor] = {}
+        seen: set[Any] = set()
+        stack = list(tensors)
+        while stack:
+            root = self._buffers.root(stack.pop())
+            if root.ref() in seen or root.op in self._beyond or root.op.type in SHAPE_ONLY:
+                continue
+            seen.add(root.ref())
+            if root.ref() in self._ends or not self._is_fused(root):
+                found[root.ref()] = root
+            else:
+                stack += root.op.inputs
+        return list(found.values())
 
 
 def _sums_few_rows(op: tf.Operation) -> bool:

@@ -62,7 +62,9 @@ def _made_by(ref: Ref, footprints: Mapping[str, Footprint]) -> str:
 def _with_zeros(node: Node, footprints: Mapping[str, Footprint]) -> Node:
     """A node that counts the zeros of its gradient, if a kernel that makes its input can make them along with it."""
     footprint = footprints.get(node.name)
-    if node.cost is None or footprint is None or _made_by(node.inputs[0], footprints) in _APART:
+    if node.cost is None or footprint is None or not footprint.zero_bytes:
+        return node
+    if _made_by(node.inputs[0], footprints) in _APART:
         return node
     resident = node.cost.resident_bytes + footprint.zero_bytes
     return dataclasses.replace(node, cost=dataclasses.replace(node.cost, resident_bytes=resident))
