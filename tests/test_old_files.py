@@ -46,5 +46,5 @@ def test_committed_results_load(path):
     assert results_json.read(path).studies
 
 
-def test_committed_results_are_of_both_versions():
-    assert {json.loads(path.read_text())["version"] for path in RESULTS} == {1, 2}
+def test_committed_results_are_of_all_versions():
+    assert {json.loads(path.read_text())["version"] for path in RESULTS} == {1, 2, 3}

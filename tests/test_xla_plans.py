@@ -177,6 +177,7 @@ def test_a_plan_for_xla_changes_nothing_but_memory():
     assert verdict.equal, verdict
 
 
+@pytest.mark.gate
 def test_a_step_under_xla_is_measured_and_predicted_as_one():
     cases = case_choice.plan_cases(lambda: residual(2, 4), 4, "optimal", modes="xla")
     assert [case.name for case in cases] == ["plain-eager", "plain-graph", "plain-xla", "optimal-xla"]
@@ -188,6 +189,7 @@ def test_a_step_under_xla_is_measured_and_predicted_as_one():
     assert found.of(cases[3]).predicted.peak_bytes == step.peak_bytes - fixed
 
 
+@pytest.mark.gate
 def test_the_largest_batch_under_xla_is_another_one():
     found = {mode: tfgc.max_batch(lambda: residual(3), "8MB", mode=mode, confirm=False) for mode in ("graph", "xla")}
     assert found["xla"].batch_size != found["graph"].batch_size
