@@ -87,7 +87,7 @@ def _same(program: Program, node: Node) -> Hashable:
     return None if call is None else (call, node.inputs)
 
 
-def loss_course(graph: Graph, loss: Any, *, xla: bool = False) -> tuple[int, ...]:
+def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
     """The byte trace of a loss and its gradient, for `Graph.loss`.
 
     Every output gets the loss. Targets have the shape of their output, or are one integer in place of its last
@@ -96,16 +96,15 @@ def loss_course(graph: Graph, loss: Any, *, xla: bool = False) -> tuple[int, ...
     Args:
         graph: The graph of the model.
         loss: A name, a function of targets and predictions, or a `keras.Loss`.
-        xla: Whether XLA compiles the step.
     """
     loss = keras.losses.get(loss)
     course: tuple[int, ...] = ()
     for ref in graph.outputs:
         spec = graph.specs[ref]
         try:
-            course += _course_of(loss, spec, (spec.dtype, spec.shape), xla)
+            course += _course_of(loss, spec, (spec.dtype, spec.shape), graph.xla)
         except (ValueError, TypeError, tf.errors.InvalidArgumentError):
-            course += _course_of(loss, spec, ("int32", spec.shape[:-1]), xla)
+            course += _course_of(loss, spec, ("int32", spec.shape[:-1]), graph.xla)
     return course
 
 

@@ -70,14 +70,14 @@ def step(model: keras.Model, mode: str) -> Callable[[Any], Any]:
             return logs["loss"]
         return tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in tf.nest.flatten(logs)])
 
-    return traced(run, mode)
+    return traced(run, mode, autograph=False)
 
 
-def traced(step: Callable[..., Any], mode: str) -> Callable[..., Any]:
+def traced(step: Callable[..., Any], mode: str, *, autograph: bool = True) -> Callable[..., Any]:
     """A step as it runs in a mode."""
     if mode not in ("graph", "xla"):
         return step
-    function: Any = tf.function(step, autograph=False, jit_compile=mode == "xla")
+    function: Any = tf.function(step, autograph=autograph, jit_compile=mode == "xla")
     return function
 
 

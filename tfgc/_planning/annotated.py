@@ -61,14 +61,14 @@ def graph_of(
             warn(message, NotReplayableWarning)
     if measure:
         graph = timing.timed(program, graph)
-    return with_loss(graph, model, loss, xla=xla) if whole_step else graph
+    return with_loss(graph, model, loss) if whole_step else graph
 
 
-def with_loss(graph: Graph, model: keras.Model, loss: Any = None, *, xla: bool = False) -> Graph:
+def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
     """The graph of the whole step, with what a loss needs: the one given, or that which `model` is compiled with."""
     if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
         loss = model.loss
-    course = () if loss is None else node_costs.loss_course(graph, loss, xla=xla)
+    course = () if loss is None else node_costs.loss_course(graph, loss)
     return dataclasses.replace(graph, loss=course, whole_step=True)
 
 

@@ -99,7 +99,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
-    graph = annotated.with_loss(graph, model, xla=xla)
+    graph = annotated.with_loss(graph, model)
     limit = budgets.step_budget(model, graph, budget, mode=judged)
     fixed = budgets.fixed_bytes(model)
     nothing = Plan.from_cuts(graph, [], strategy="keep_all")
