@@ -52,7 +52,7 @@ CAUSES = {
 }
 INTRODUCTION = """
 `tfgc bench gpu-compile` compiles twelve networks for an H100: plain, with the least peak, and within 70 % and 50 % of
-the predicted plain step. Nothing of it was run on a GPU.
+the plain compiled step. Nothing of it was run on a GPU.
 """.lstrip()
 HEAD = """# Reproducing published results
 

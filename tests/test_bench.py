@@ -416,7 +416,7 @@ def test_bad_arguments_are_refused(arguments, message):
         suite_runner.chosen_rows(*arguments)
 
 
-def compiled(case, peak, foretold, resident=100):
+def compiled(case, peak, foretold, resident=50):
     return Measurement(
         "resnet50", case, "xla", 16, peak_bytes=peak, resident_bytes=resident, predicted=predicted(foretold, 0.1)
     )
@@ -436,6 +436,25 @@ def test_gpu_compile_compares_what_was_compiled_with_predictions_and_budgets():
     # With 50 bytes of weights: 710 of 735 bytes, and 552 of 525.
     assert (found["70%"]["budget"], found["50%"]["budget"]) == ("holds", "missed by 5.1 %")
     assert "within 12 %. 1 of 2 budgets hold, 1 to within 5 %." in sheet.summary
+
+
+def test_budgets_of_compiled_steps_are_shares_of_the_plain_compiled_step(tmp_path, monkeypatch):
+    planned = []
+
+    def predict(job):
+        planned.extend((case.name, case.options.get("budget")) for case in job.cases)
+        return CasePredictions({case.name: CasePrediction(predicted=predicted(1000)) for case in job.cases}, None)
+
+    def compile_case(target, case, prediction):
+        record = compare.unmeasured(case, prediction)
+        return dataclasses.replace(record, status="ok", peak_bytes=900, resident_bytes=100)
+
+    monkeypatch.setattr(compare, "predict", predict)
+    (row,) = suite_runner.chosen_rows("gpu-compile", 1.0, ["resnet50"])
+    file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
+    suite_runner.run([row], file, lambda *_: None, compile_case=compile_case)
+    assert planned == [("plain-xla", None), ("optimal-xla", None), ("70%-xla", 700), ("50%-xla", 500)]
+    assert [record.case for record in file.results.studies[0].records] == ["plain", "optimal", "70%", "50%"]
 
 
 def test_rows_with_a_target_are_compiled_in_place_of_run(tmp_path, monkeypatch):

@@ -104,11 +104,11 @@ def test_an_activation_inside_of_a_layer_is_fused_and_an_error_function_is_kept(
 def test_half_of_the_copies_of_weights_counts_and_those_of_products_of_activations_do_not():
     graph = graph_of(normalized(filters=16))
     kernels = 3 * 3 * 8 * 8 * F32 + 3 * 3 * 8 * 16 * F32
-    assert graph.resident_bytes == kernels // 2
-    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes == 8 * 8 * F32 // 2
+    assert graph.resident_bytes() == kernels // 2
+    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes() == 8 * 8 * F32 // 2
     x = keras.Input((8, 4))
     attention = graph_of(keras.Model(x, L.MultiHeadAttention(2, 2, use_bias=False)(x, x)))
-    assert attention.resident_bytes == 4 * 4 * 4 * F32 // 2
+    assert attention.resident_bytes() == 4 * 4 * 4 * F32 // 2
     step = tfgc.estimate(normalized(filters=16), 4, mode="xla", optimizer="sgd")
     assert step.fixed_bytes == tfgc.estimate(normalized(filters=16), 4, optimizer="sgd").fixed_bytes + kernels // 2
     assert step.needed_bytes == step.peak_bytes == step.allocated_bytes
@@ -148,6 +148,15 @@ def test_budgets_are_kept_as_xla_is_predicted(budget):
     model = residual()
     step = tfgc.estimate(model, 8, tfgc.plan(model, 8, budget=budget, mode="xla"), mode="xla")
     assert step.needed_bytes <= float(budget[:-1]) / 100 * tfgc.estimate(model, 8, mode="xla").needed_bytes
+    assert step.needed_bytes - step.fixed_bytes == round(1.05 * (step.peak_bytes - step.fixed_bytes))
+
+
+def test_a_step_under_xla_that_recomputes_nothing_leaves_nothing_for_gaps():
+    model = residual()
+    plain = tfgc.estimate(model, 8, mode="xla")
+    assert plain.needed_bytes == plain.peak_bytes
+    chosen = tfgc.plan(model, 8, budget="100%", mode="xla")
+    assert all(segment.mode == "keep" for segment in chosen.segments)
 
 
 def test_a_budget_below_the_least_names_the_least_under_xla():
@@ -266,10 +275,19 @@ def test_zeros_of_pooling_with_overlapping_windows_count_from_the_forward_pass_o
     """A kernel that writes a tensor of that shape makes them, too; a padded input has no such kernel beside it."""
     kernels = 3 * 3 * 8 * 8 * F32 // 2
     found = [
-        graph_of(pooled(padded=padded, pool=pool)).resident_bytes - kernels
+        graph_of(pooled(padded=padded, pool=pool)).resident_bytes() - kernels
         for padded, pool in ((False, 3), (False, 2), (True, 3))
     ]
     assert found == [2 * 4 * 32 * 32 * 8 * F32, 0, 0]
+
+
+def test_zeros_of_pooling_do_not_count_where_it_is_recomputed():
+    model = row(L.ReLU(), L.MaxPooling2D(3, 2, name="pool"), L.Conv2D(8, 3))
+    steps = [
+        tfgc.estimate(model, 4, tfgc.plan(model, 4, strategy="manual", keep=[kept]), optimizer="sgd", mode="xla")
+        for kept in ("first", "pool")
+    ]
+    assert steps[0].fixed_bytes - steps[1].fixed_bytes == 2 * 4 * 32 * 32 * 8 * F32
 
 
 class Doubling(L.Layer):

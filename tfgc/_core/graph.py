@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from tfgc._core.tensors import Ref, Spec
@@ -38,6 +38,7 @@ class Cost:
         overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
+        zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
         flops, backward_flops: Floating-point operations of the two passes.
         seconds, backward_seconds: Measured time of the two passes, or None.
@@ -56,6 +57,7 @@ class Cost:
     overwrites: Ref | None = None
     gradient_bytes: int = 0
     resident_bytes: int = 0
+    zero_bytes: int = 0
     differentiable: bool = True
     flops: int = 0
     backward_flops: int = 0
@@ -215,10 +217,10 @@ class Graph:
             backward_flops=2 * elements,
         )
 
-    @functools.cached_property
-    def resident_bytes(self) -> int:
-        """Bytes that are there during the whole step, beside weights and slots."""
-        return sum(cost.resident_bytes for cost in self.costs)
+    def resident_bytes(self, recomputed: Collection[str] = ()) -> int:
+        """Bytes that are there during the whole step, beside weights and slots, if these nodes are recomputed."""
+        costs = zip(self.nodes, self.costs)
+        return sum(cost.resident_bytes + cost.zero_bytes * (node.name not in recomputed) for node, cost in costs)
 
     def floating(self, ref: Ref) -> bool:
         """Whether a tensor can have a gradient."""

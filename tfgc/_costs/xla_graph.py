@@ -66,8 +66,7 @@ def _with_zeros(node: Node, footprints: Mapping[str, Footprint]) -> Node:
         return node
     if _made_by(node.inputs[0], footprints) in _APART:
         return node
-    resident = node.cost.resident_bytes + footprint.zero_bytes
-    return dataclasses.replace(node, cost=dataclasses.replace(node.cost, resident_bytes=resident))
+    return dataclasses.replace(node, cost=dataclasses.replace(node.cost, zero_bytes=footprint.zero_bytes))
 
 
 def _fused(

@@ -12,6 +12,7 @@ from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch
 from tfgc._measure.results_file import ResultsFile
+from tfgc._planning import budgets
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 from tfgc._records.reply import CasePrediction
@@ -24,6 +25,7 @@ _FINISHED = ("ok", "oom", "predicted")
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
 # Compiles for a target a case that is planned as predicted.
 CompileCase: TypeAlias = Callable[[str, Case, CasePrediction], Measurement]
+Cases: TypeAlias = tuple[Case, ...]
 
 
 def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_rows.SuiteRow | _rows.SearchRow]:
@@ -86,21 +88,49 @@ def _cases(
     if not missing:
         return
     missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
+    for cases in _parts(row, missing):
+        study = _planned_and_run(row, cases, study, file, on_event, measure, run_one)
+
+
+def _parts(row: _rows.SuiteRow, cases: Cases) -> list[Cases]:
+    """Those that are planned together: for a target, budgets after the plain step, since they are shares of it."""
+    shares = tuple(case for case in cases if row.target and "budget" in case.options)
+    return [part for part in (tuple(case for case in cases if case not in shares), shares) if part]
+
+
+def _planned_and_run(
+    row: _rows.SuiteRow, cases: Cases, study: Study, file: ResultsFile, on_event: OnEvent, measure: bool,
+    run_one: Callable[[Case, CasePrediction], Measurement],
+) -> Study:  # fmt: skip
+    """The study with the records of these cases."""
     on_event("started", f"{row.network}: planning")
     try:
-        predictions = compare.predict(PredictionJob(missing, measure, row.front))
+        planned = tuple(_in_bytes(case, study) if row.target else case for case in cases)
+        predictions = compare.predict(PredictionJob(planned, measure, row.front))
     except TfgcError as error:
         failed = CasePrediction(error=str(error))
-        file.put(_with(study, [compare.unmeasured(case, failed) for case in missing], row))
-        for case in missing:
+        study = _with(study, [compare.unmeasured(case, failed) for case in cases], row)
+        file.put(study)
+        for case in cases:
             on_event("done", case.name)
-        return
+        return study
     study = dataclasses.replace(study, front=predictions.front or study.front)
-    for case in missing:
+    for case in cases:
         on_event("started", f"{row.network}: {case.name}")
         study = _with(study, [run_one(case, predictions.of(case))], row)
         file.put(study)
         on_event("done", case.name)
+    return study
+
+
+def _in_bytes(case: Case, study: Study) -> Case:
+    """A case whose budget is a share of the plain compiled step, as bytes of it."""
+    plain = study.record("plain-xla")
+    share = budgets.check_budget(case.options["budget"]) if "budget" in case.options else None
+    if share is None or plain is None or plain.status != "ok":
+        return case
+    whole = (plain.peak_bytes or 0) + (plain.resident_bytes or 0)
+    return dataclasses.replace(case, options={**case.options, "budget": int(share * whole)})
 
 
 def _search(row: _rows.SearchRow, file: ResultsFile, on_event: OnEvent, steps: int | None) -> None:

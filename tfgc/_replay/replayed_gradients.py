@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import graph_building, private_api, replay_order, tensor_attributes
+from tfgc._framework import graph_building, private_api, replay_order, tensor_attributes, xla_pooling
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
 from tfgc._replay.two_runs import FirstRun, TwoRuns
@@ -75,7 +75,7 @@ class _Replay:
             around = replay_order.current_pass()
             if around is not None:
                 upstream = tuple(around.wait(upstream))
-            gradients, again = self._recomputation.backward(self._first, upstream)
+            gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(self._first, upstream))
             if around is not None:
                 arguments, tensors = self._arguments()
                 around.done(arguments, gradients, tensors)

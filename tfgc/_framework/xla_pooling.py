@@ -1,0 +1,117 @@
+"""Gradients of max pooling in replays that XLA compiles, without what XLA makes at the start of a step.
+
+XLA scatters the gradient of max pooling. On CPUs that takes four index tensors of the input's size, on GPUs zeros:
+they read nothing, so that they wait for nothing, and live from the start of the step. Comparisons, selections and pads
+do it as TensorFlow's own kernels: each window's gradient goes to the first of its largest elements, and where windows
+overlap, gradients are added in the order of the windows. (Of equal elements in padded windows XLA takes another one.)
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import tensorflow as tf
+
+from tfgc._framework import private_api
+
+Made = TypeVar("Made")
+
+
+def without_scatters(make: Callable[[], Made]) -> Made:
+    """Call a function that makes a structure of gradients; under XLA let those of max pooling be computed otherwise."""
+    if not private_api.in_xla():
+        return make()
+    graph: Any = tf.compat.v1.get_default_graph()
+    known = len(graph.get_operations())
+    made = make()
+    replaced = {}
+    for op in graph.get_operations()[known:]:
+        if op.type == "MaxPoolGrad" and _is_plain(op):
+            old, new = op.outputs[0], _gradient(op)
+            for reader in list(old.consumers()):
+                for i in [i for i, tensor in enumerate(reader.inputs) if tensor is old]:
+                    reader._update_input(i, new)
+            replaced[old.ref()] = new
+    return tf.nest.map_structure(lambda x: replaced.get(x.ref(), x) if isinstance(x, tf.Tensor) else x, made)
+
+
+def _is_plain(op: tf.Operation) -> bool:
+    """Whether it pools over height and width of known size, the channels last."""
+    samples, _, _, channels = op.get_attr("ksize")
+    known = all(dimension is not None for dimension in op.inputs[0].shape[1:])
+    return (
+        op.get_attr("data_format") == b"NHWC"
+        and op.get_attr("padding") in (b"SAME", b"VALID")
+        and samples == channels == 1
+        and known
+    )
+
+
+class _Windows:
+    """Windows over padded images: an element of each is a slice of the images.
+
+    Args:
+        op: A `MaxPoolGrad`.
+    """
+
+    def __init__(self, op: tf.Operation) -> None:
+        images, pooled, _ = op.inputs
+        sizes, self._strides = (op.get_attr(name)[1:3] for name in ("ksize", "strides"))
+        self._places = list(itertools.product(*map(range, sizes)))
+        self._images, self._counts = (cast(list[int], x.shape.as_list()[1:3]) for x in (images, pooled))
+        # Of VALID windows none is beyond the images.
+        spans = [(count - 1) * stride + size for count, stride, size in zip(self._counts, self._strides, sizes)]
+        beyond = [max(span - given, 0) for span, given in zip(spans, self._images)]
+        self._pads = [(extra // 2, extra - extra // 2) for extra in beyond]
+        self._padded = tf.pad(images, [(0, 0), *self._pads, (0, 0)]) if any(beyond) else images
+
+    def elements(self) -> Iterator[tuple[tf.Tensor, np.ndarray | None]]:
+        """Each element of all windows, and in which windows it is one of the images: None for all."""
+        for place in self._places:
+            inside = None
+            if self._padded is not self._images:
+                inside = np.logical_and.outer(*(self._inside(axis, start) for axis, start in enumerate(place)))
+            element = tf.strided_slice(self._padded, **self._slice(place), strides=[1, *self._strides, 1])
+            yield element, None if inside is None or inside.all() else inside[None, :, :, None]
+
+    def _inside(self, axis: int, start: int) -> np.ndarray:
+        at = start + self._strides[axis] * np.arange(self._counts[axis]) - self._pads[axis][0]
+        return (at >= 0) & (at < self._images[axis])
+
+    def _slice(self, place: tuple[int, ...]) -> dict[str, Any]:
+        ends = [start + (count - 1) * stride + 1 for start, count, stride in zip(place, self._counts, self._strides)]
+        # Of all samples and all channels.
+        return {"begin": [0, *place, 0], "end": [0, *ends, 0], "begin_mask": 0b1001, "end_mask": 0b1001}
+
+    def scattered(self, values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+        """Images in which each window has added its value to the element that is chosen in it."""
+        shape, strides, zeros = tf.shape(self._padded), [1, *self._strides, 1], tf.zeros_like(values)
+        parts = [
+            tf.raw_ops.StridedSliceGrad(
+                shape=shape, dy=tf.where(tf.equal(chosen, i), values, zeros), strides=strides, **self._slice(place)
+            )
+            for i, place in enumerate(self._places)
+        ]
+        # Of the windows around an element the first has it at its end.
+        total = tf.add_n(parts[::-1])
+        (top, _), (left, _) = self._pads
+        height, width = self._images
+        return total[:, top : top + height, left : left + width, :]
+
+
+def _gradient(op: tf.Operation) -> tf.Tensor:
+    """What a `MaxPoolGrad` computes."""
+    windows = _Windows(op)
+    (best, seen), *others = windows.elements()
+    chosen = tf.zeros_like(best, tf.int16)
+    for i, (element, inside) in enumerate(others, 1):
+        # As XLA compares, which says what happens to NaN.
+        stays = best >= element
+        if seen is not None:
+            stays &= seen
+        if inside is not None:
+            stays |= ~inside
+        seen = None if seen is None or inside is None else seen | inside
+        chosen, best = tf.where(stays, chosen, tf.constant(i, tf.int16)), tf.where(stays, best, element)
+    return windows.scattered(op.inputs[2], chosen)
