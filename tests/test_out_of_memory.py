@@ -11,6 +11,7 @@ from equality import fresh, noise
 
 import tfgc
 from tfgc._training import out_of_memory
+from tfgc._training.following_step import FollowingStep
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 1)
@@ -218,6 +219,28 @@ def test_without_on_oom_the_error_explains_itself():
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
     budget = int(re.search(r"budget=([\d_]+)", message)[1])
     assert tfgc.estimate(model, len(X), tfgc.plan(model, len(X), budget=budget, loss="mse")).needed_bytes < needed
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"), [({"jit_compile": True}, "xla"), ({"run_eagerly": True}, "compiled"), ({}, "graph")], ids=str
+)
+def test_a_step_is_planned_again_for_the_way_it_runs(monkeypatch, options, mode):
+    model = keras.Sequential([keras.Input((8,)), *[L.Dense(8, activation="relu") for _ in range(4)]])
+    modes = []
+
+    def fail(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    def diagnose(planned):
+        modes.append((planned.mode, planned.plan.options.get("mode", "graph")))
+        raise KeyboardInterrupt
+
+    step = tfgc.train_step(model, "mse", "sgd", on_oom="replan", **options)
+    monkeypatch.setattr(FollowingStep, "attempt", fail)
+    monkeypatch.setattr(out_of_memory, "diagnose", diagnose)
+    with pytest.raises(KeyboardInterrupt):
+        step(X, Y)
+    assert modes == [(mode, "xla" if mode == "xla" else "graph")]
 
 
 def test_no_plan_needs_less(monkeypatch):

@@ -20,7 +20,8 @@ class FollowingStep(out_of_memory.GuardedStep):
         step: The step, in Python.
         trainer: What it trains.
         runner: What runs the model.
-        compiled: Makes a `tf.function` of the step; None to run it in Python.
+        compiled: Makes a `tf.function` of the step.
+        mode: "graph", "xla", or "compiled" to run the step in Python.
         atomic: What takes a step back that runs out of memory; None if it is not to be run again.
     """
 
@@ -29,11 +30,12 @@ class FollowingStep(out_of_memory.GuardedStep):
         step: Callable,
         trainer: Any,
         runner: Runner,
-        compiled: Callable[[], Callable] | None,
+        compiled: Callable[[], Callable],
+        mode: str,
         atomic: AtomicStep | None,
     ) -> None:
         super().__init__(f"the training step of {trainer.model.name!r}", atomic)
-        self._step, self._trainer, self._runner, self._compiled = step, trainer, runner, compiled
+        self._step, self._trainer, self._runner, self._compiled, self._mode = step, trainer, runner, compiled, mode
         self._settings = layer_settings.Settings([trainer.model])
         self._functions: dict[tuple, Callable] = {}
 
@@ -55,7 +57,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         return self.guarded(x, y, sample_weight)
 
     def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
-        if self._compiled is None:
+        if self._mode == "compiled":
             return self._step(x, y, sample_weight)
         key = self._settings()
         if key in self._functions:
@@ -71,8 +73,9 @@ class FollowingStep(out_of_memory.GuardedStep):
 
     def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
         trainer = self._trainer
-        mode = "compiled" if self._compiled is None else "graph"
-        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, mode)
+        return out_of_memory.StepByPlan(
+            trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self._mode
+        )
 
     def replace(self, plan: Plan) -> None:
         self._runner.use(plan)

@@ -62,7 +62,7 @@ def train_step(
         loss: What `model.compile` takes: a name, a function, a `keras.Loss`, or
             for several outputs a list or dict of them.
         optimizer: A `keras.Optimizer` or its name.
-        plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`.
+        plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`, for XLA with `jit_compile`.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
@@ -103,8 +103,9 @@ def train_step(
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     if not isinstance(plan, Plan | None):
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")
+    mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
     if plan is None:
-        plan = planner.plan(model)
+        plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
     runner = Runner(model, plan)
     if not model.trainable_weights:
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
@@ -122,7 +123,7 @@ def train_step(
     whole = step if atomic is None else atomic.around(step)
     compiled = functools.partial(tf.function, whole, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = FollowingStep(whole, trainer, runner, None if run_eagerly else compiled, atomic)
+        following = FollowingStep(whole, trainer, runner, compiled, mode, atomic)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
         made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
