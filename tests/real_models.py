@@ -665,7 +665,14 @@ MODELS = {
         fast=(),
         gate=("fit",),
     ),
-    "OCR": Model(ocr, lambda: {"optimizer": keras.optimizers.SGD(0.02, clipvalue=0.5)}, ocr_data, by_uniform(4)),
+    "OCR": Model(
+        ocr,
+        lambda: {"optimizer": keras.optimizers.SGD(0.02, clipvalue=0.5)},
+        ocr_data,
+        by_uniform(4),
+        fast=(),
+        gate=("fit",),
+    ),
     "ConvLSTM": Model(frames, frames_settings, frames_data, by_uniform(3), fast=(), gate=("fit",)),
     "T5": Model(t5, t5_settings, t5_data, by_uniform(3), fast=(), gate=("fit",)),
 }

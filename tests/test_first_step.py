@@ -76,7 +76,7 @@ WAYS = {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}
     ("kind", "compiled"),
     [
         (Net, {}),
-        (Trained, {}),
+        pytest.param(Trained, {}, marks=pytest.mark.gate),
         *(pytest.param(kind, way, marks=pytest.mark.gate) for kind, way in zip((Trained, Net, Trained), WAYS)),
         *(pytest.param(kind, way, marks=pytest.mark.slow) for kind, way in zip((Net, Trained, Net), WAYS)),
     ],

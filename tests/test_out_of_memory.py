@@ -243,6 +243,7 @@ def test_a_step_is_planned_again_for_the_way_it_runs(monkeypatch, options, mode)
     assert modes == [(mode, "xla" if mode == "xla" else "graph")]
 
 
+@pytest.mark.gate
 def test_no_plan_needs_less(monkeypatch):
     """Every attempt runs out of memory: each plan is predicted to need less than the one before, until none does."""
     model = fresh(trapped)
@@ -330,10 +331,10 @@ FIT = {"graph": {}, "compiled": {"run_eagerly": True}}
 @pytest.mark.parametrize(
     ("mode", "where", "batch_size"),
     [
-        ("graph", "backward", 8),
+        pytest.param("graph", "backward", 8, marks=pytest.mark.gate),
         ("compiled", "backward", 8),
         # With a last batch of 4, for which Keras traces the step again.
-        pytest.param("graph", "backward", 6, marks=pytest.mark.gate),
+        pytest.param("graph", "backward", 6, marks=pytest.mark.slow),
         pytest.param("graph", "forward", 6, marks=pytest.mark.slow),
         pytest.param("graph", "replay", 6, marks=pytest.mark.slow),
     ],
