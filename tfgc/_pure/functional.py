@@ -151,6 +151,7 @@ class Run:
         labels: For each checksum the layer behind it, and the spec of what it made.
         written: The variables that were written.
         draws: Random numbers that cannot be drawn again.
+        results: Small results on the way, which a replay takes over.
     """
 
     tensors: list[tf.Tensor]
@@ -160,6 +161,7 @@ class Run:
     labels: list[Label]
     written: list[keras.Variable]
     draws: list[tf.Tensor]
+    results: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
     @property
     def differentiable(self) -> list[int]:
@@ -175,7 +177,7 @@ class Run:
 
     def without_tensors(self) -> "Run":
         """What is the same in every run of this signature."""
-        return dataclasses.replace(self, tensors=[], draws=[])
+        return dataclasses.replace(self, tensors=[], draws=[], results=[])
 
     def finish(self, tensors: list[tf.Tensor]) -> Any:
         """Write the state, give the losses to their layers, return the value: `tensors` stand for those of the run."""

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import backward_order, graph_building, graph_copies, private_api
-from tfgc._pure import obstacles, python_random, random_draws, side_effects
+from tfgc._pure import obstacles, python_random, random_draws, side_effects, small_results
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -32,7 +32,7 @@ class TracedCall:
         run: What one run did, without its tensors.
         context_left: What the function left in Keras's call context.
         shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
-        forward: What makes the tensors of a run of the inputs.
+        forward: What makes the tensors of a run of the inputs, and then its small results.
         customized: Whether it holds a `tf.custom_gradient`. The Python of one closes over tensors of the trace, which
             the gradient of a copied gradient would not find.
 
@@ -66,7 +66,8 @@ class TracedCall:
         run = trace.scope.outcome(trace.result, [])
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.shapes = [x.shape for x in self._given]
-        self.forward = graph_copies.Part(self._graph, self._given, self._tensors)
+        self._results = small_results.small_results(self._graph.get_operations(), self._arguments)
+        self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
         stored = private_api.storage(variable)
@@ -90,7 +91,10 @@ class TracedCall:
         return [*self._arguments, *self._variables]
 
     def backward(self, sources: Sequence[int]) -> "Gradients":
-        """What makes the gradients of inputs, by position in arguments and variables; can be asked for once."""
+        """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
+
+        A copy is given the inputs, the small results of the first run, and what flows back.
+        """
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
@@ -99,8 +103,8 @@ class TracedCall:
         edges: list[graph_copies.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
-        part = graph_copies.Part(self._graph, [*self._given, *upstream], flat, edges)
-        del self._graph, self._tape, self._tensors, self._chains, self._arguments, self._variables
+        part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
+        del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
         return Gradients(part, tf.nest.map_structure(_spec, gradients))
 
 

@@ -31,7 +31,8 @@ class CopiedRecomputation(TwoRuns):
             return self._recomputation.forward(inputs)
         made = self._traced.forward.copy(inputs, "first_run")
         private_api.set_call_context(self._traced.context_left)
-        return dataclasses.replace(self._traced.run, tensors=made)
+        n = len(self._traced.run.specs)
+        return dataclasses.replace(self._traced.run, tensors=made[:n], results=made[n:])
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         inputs, traced = first.inputs, self._traced
@@ -47,7 +48,7 @@ class CopiedRecomputation(TwoRuns):
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream) as wait:
-            held = waiting(inputs, n, wait)
+            held = [*waiting(inputs, n, wait), *(wait(result) for result in first.results)]
         return gradients.copy([*held, *upstream], "replay"), []
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -19,6 +19,7 @@ from tfgc._framework import backward_order, concrete_functions, graph_building, 
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
+Tensors: TypeAlias = list[tf.Tensor]
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
 
@@ -120,11 +121,11 @@ class TracedReplay(TwoRuns):
         function = self._backward.get(tuple(sources))
         if function is None:
 
-            def trace_backward(inputs: list[tf.Tensor], upstream: list[tf.Tensor], draws: list[tf.Tensor]) -> Gradients:
-                return self._recomputation.backward(FirstRun(inputs, sources, run, draws), upstream)
+            def trace_backward(inputs: Tensors, upstream: Tensors, draws: Tensors, results: Tensors) -> Gradients:
+                return self._recomputation.backward(FirstRun(inputs, sources, run, draws, results), upstream)
 
             function = self._backward[tuple(sources)] = _ConcreteCache(trace_backward)
-        return function(first.inputs, list(upstream), first.draws)
+        return function(first.inputs, list(upstream), first.draws, first.results)
 
 
 class CompiledRecomputation(TracedReplay):
@@ -135,26 +136,26 @@ class CompiledRecomputation(TracedReplay):
     def __init__(self, recomputation: TwoRuns) -> None:
         super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
-        self._layouts: dict[Any, tuple[functional.Run, Any]] = {}
+        self._layouts: dict[Any, tuple[functional.Run, int, Any]] = {}
 
     def _trace_forward(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         run = self._recomputation.forward(inputs)
         # One backward function serves many shapes, so it holds none of them.
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
         specs = [_of_any_size(s) for s in run.specs]
-        layout = dataclasses.replace(run, tensors=[], draws=[], specs=specs, labels=labels)
-        self._layouts[tf.compat.v1.get_default_graph()] = layout, private_api.call_context()
-        return run.tensors + run.draws
+        layout = dataclasses.replace(run.without_tensors(), specs=specs, labels=labels)
+        self._layouts[tf.compat.v1.get_default_graph()] = layout, len(run.draws), private_api.call_context()
+        return run.tensors + run.draws + run.results
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         before = private_api.call_context()
         function = self._forward.concrete([inputs])
         private_api.set_call_context(before)
         made = concrete_functions.call_flat(function, inputs)
-        layout, context_left = self._layouts[function.graph]
+        layout, drawn, context_left = self._layouts[function.graph]
         private_api.set_call_context(context_left)
         n = len(layout.specs)
-        return dataclasses.replace(layout, tensors=made[:n], draws=made[n:])
+        return dataclasses.replace(layout, tensors=made[:n], draws=made[n : n + drawn], results=made[n + drawn :])
 
 
 class _ConcreteCache:

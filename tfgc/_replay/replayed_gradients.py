@@ -46,7 +46,7 @@ def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: l
     if tf.executing_eagerly():
         # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    first = FirstRun(inputs, sources, run.without_tensors(), run.draws)
+    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results)
     replay = _Replay(recomputation, first, run.checksums)
 
     @tf.custom_gradient

@@ -22,12 +22,14 @@ class FirstRun:
         sources: Positions of the inputs that gradients are asked for.
         run: What it did, without its tensors.
         draws: What it drew.
+        results: What the replay need not compute again.
     """
 
     inputs: list[tf.Tensor]
     sources: list[int]
     run: functional.Run
     draws: list[tf.Tensor]
+    results: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
 
 class TwoRuns:

@@ -1,0 +1,46 @@
+"""Which results of a first run its replay takes over: those that are small beside what they are computed from.
+
+The statistics of a normalization, the mean of squeeze-and-excitation, a norm: a replay computes them again and so
+reads large tensors, though it would cost next to nothing to keep them. They are found by the operations that make
+them, whatever the layer is.
+"""
+
+import math
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+# A result is small if what its operation reads has so many times its elements.
+_SMALL = 32
+# These read little of what they are given.
+_SELECTIONS = frozenset([
+    "Const", "Gather", "GatherNd", "GatherV2", "Rank", "Shape", "ShapeN", "Size", "Slice", "Split", "SplitV",
+    "StridedSlice", "Unpack",
+])  # fmt: skip
+
+
+def small_results(operations: Iterable[tf.Operation], arguments: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """The small results of a traced function.
+
+    Args:
+        operations: Its operations, in the order in which they were made.
+        arguments: Its arguments; what depends on none of them is computed once for both runs.
+    """
+    after = {tensor.op for tensor in arguments}
+    found = []
+    for op in operations:
+        if op not in after and any(tensor.op in after for tensor in op.inputs):
+            after.add(op)
+            if len(op.outputs) == 1 and op.type not in _SELECTIONS and _is_small(op):
+                found.append(op.outputs[0])
+    return found
+
+
+def _is_small(op: tf.Operation) -> bool:
+    read = max(_elements(tensor) for tensor in op.inputs)
+    return op.outputs[0].shape.rank is not None and _SMALL * _elements(op.outputs[0]) <= read
+
+
+def _elements(tensor: tf.Tensor) -> int:
+    """The elements of a tensor; of open sizes, which are those of the batch, one sample counts."""
+    return 0 if tensor.shape.rank is None else math.prod(size or 1 for size in tensor.shape)
