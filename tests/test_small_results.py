@@ -13,11 +13,11 @@ import tfgc
 from tfgc._pure import small_results
 
 L = keras.layers
-X, Y = noise(4, 8, 8, 32), [noise(4, 1, seed=2)]
+X, Y = noise(4, 8, 8, 64), [noise(4, 1, seed=2)]
 
 
 class OwnStatistic(L.Layer):
-    """A layer of a user's: it divides by a norm."""
+    """A layer of a user's: it divides by a norm of each sample."""
 
     def call(self, x):
         return x / (1 + tf.sqrt(tf.reduce_sum(x * x, axis=(1, 2, 3), keepdims=True)))
@@ -35,20 +35,20 @@ class Excitation(L.Layer):
 STATISTICS = {
     "batch": L.BatchNormalization,
     "layer": L.LayerNormalization,
-    "group": functools.partial(L.GroupNormalization, 4),
+    "group": functools.partial(L.GroupNormalization, 1),
     "rms": L.RMSNormalization,
     "unit": L.UnitNormalization,
     "squeeze and excitation": Excitation,
     "a norm": OwnStatistic,
 }
-REDUCTIONS = ("Mean", "Sum", "Max")
+REDUCTIONS = ("Max", "Mean", "Sum")
 
 
 def blocks(statistic):
     """No bias: the gradient of one before a BatchNormalization is zero but for rounding."""
-    x = inputs = keras.Input((8, 8, 32))
+    x = inputs = keras.Input((8, 8, 64))
     for _ in range(4):
-        x = L.Activation("tanh")(statistic()(L.Conv2D(32, 1, use_bias=False)(x)))
+        x = L.Activation("tanh")(statistic()(L.Conv2D(64, 1, use_bias=False)(x)))
     return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling2D()(x)))
 
 
@@ -97,15 +97,16 @@ def test_reductions_run_once_and_all_else_as_before(name, monkeypatch):
 
 def test_only_small_results_of_work_on_arguments_are_taken_over():
     with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (None, 32, 4))
+        x = tf.compat.v1.placeholder(tf.float32, (None, 64, 4))
         few = tf.reduce_mean(x, axis=1)
+        over_batch = tf.reduce_mean(x, axis=(0, 2))  # for each of 32 samples a quarter
         tf.reduce_mean(x, axis=2)  # a quarter
         x[:, :1]
         tf.gather(x, [0], axis=1)
-        tf.reduce_sum(tf.ones((32, 4)))
-        product = tf.matmul(tf.reshape(x, (-1, 128)), tf.ones((128, 4)))
+        tf.reduce_sum(tf.ones((64, 4)))
+        product = tf.matmul(tf.reshape(x, (-1, 256)), tf.ones((256, 4)))
     found = small_results.small_results(graph.get_operations(), [x])
-    assert [tensor.op for tensor in found] == [few.op, product.op]
+    assert [tensor.op for tensor in found] == [few.op, over_batch.op, product.op]
 
 
 def test_statistics_of_another_batch_size_are_its_own():

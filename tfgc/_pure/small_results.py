@@ -11,7 +11,9 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 # A result is small if what its operation reads has so many times its elements.
-_SMALL = 32
+_SMALL = 64
+# Where the batch is open, that of a common one.
+_BATCH = 32
 # These read little of what they are given.
 _SELECTIONS = frozenset([
     "Const", "Gather", "GatherNd", "GatherV2", "Rank", "Shape", "ShapeN", "Size", "Slice", "Split", "SplitV",
@@ -19,14 +21,14 @@ _SELECTIONS = frozenset([
 ])  # fmt: skip
 
 
-def small_results(operations: Iterable[tf.Operation], arguments: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]) -> list[tf.Tensor]:
     """The small results of a traced function.
 
     Args:
         operations: Its operations, in the order in which they were made.
-        arguments: Its arguments; what depends on none of them is computed once for both runs.
+        given: Its arguments and the values of its variables; what depends on none of them is a constant.
     """
-    after = {tensor.op for tensor in arguments}
+    after = {tensor.op for tensor in given}
     found = []
     for op in operations:
         if op not in after and any(tensor.op in after for tensor in op.inputs):
@@ -42,5 +44,4 @@ def _is_small(op: tf.Operation) -> bool:
 
 
 def _elements(tensor: tf.Tensor) -> int:
-    """The elements of a tensor; of open sizes, which are those of the batch, one sample counts."""
-    return 0 if tensor.shape.rank is None else math.prod(size or 1 for size in tensor.shape)
+    return 0 if tensor.shape.rank is None else math.prod(_BATCH if size is None else size for size in tensor.shape)

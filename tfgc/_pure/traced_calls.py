@@ -66,7 +66,7 @@ class TracedCall:
         run = trace.scope.outcome(trace.result, [])
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.shapes = [x.shape for x in self._given]
-        self._results = small_results.small_results(self._graph.get_operations(), self._arguments)
+        self._results = small_results.small_results(self._graph.get_operations(), self._given)
         self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
