@@ -57,8 +57,10 @@ def test_gradients_and_states_with_results_of_the_first_run(name, mode):
     check_enabled(functools.partial(blocks, STATISTICS[name]), X, Y, mode, segments=3)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("nested", "jit_compile"),
+    [(False, False), pytest.param(False, True, marks=pytest.mark.gate), (True, False), (True, True)],
+)
 def test_steps_of_plans_with_results_of_the_first_run(nested, jit_compile):
     build = functools.partial(blocks, L.BatchNormalization)
     plain = plain_steps(build, X, Y, graph=True, jit_compile=jit_compile)
