@@ -73,10 +73,10 @@ def test_nan_goes_where_xla_lets_it_go():
     np.testing.assert_array_equal(found, expected)
 
 
-def pooled_model(**options):
+def pooled_model(pool, **options):
     layers = [
         L.Conv2D(4, 3, activation="relu"),
-        L.MaxPooling2D(3, 2, **options),
+        L.MaxPooling2D(pool, 2, **options),
         L.Conv2D(4, 3),
         L.Flatten(),
         L.Dense(1),
@@ -89,10 +89,17 @@ def operations(function, *args):
     return {op.type for op in graph.get_operations() if op.outputs and op.outputs[0].consumers()}
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": "same"}], ids=str)
-@pytest.mark.parametrize("compiled", [True, False])
-def test_only_replays_under_xla_do_without_scatters(compiled, options):
-    model = pooled_model(**options)
+@pytest.mark.parametrize(
+    ("compiled", "pool", "options", "scatters"),
+    [
+        (True, 3, {}, False),
+        (True, 3, {"padding": "same"}, False),
+        (True, 6, {}, True),  # 36 elements would be as many slices
+        (False, 3, {}, True),
+    ],
+)
+def test_only_replays_under_xla_do_without_scatters(compiled, pool, options, scatters):
+    model = pooled_model(pool, **options)
     x = tf.random.normal((2, 16, 16, 3))
 
     def gradients(x):
@@ -105,4 +112,4 @@ def test_only_replays_under_xla_do_without_scatters(compiled, options):
     step = tf.function(gradients, jit_compile=compiled)
     for ours, expected in zip(step(x), plain):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
-    assert ("MaxPoolGrad" in operations(step, x)) is not compiled
+    assert ("MaxPoolGrad" in operations(step, x)) is scatters

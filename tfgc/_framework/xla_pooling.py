@@ -7,15 +7,18 @@ overlap, gradients are added in the order of the windows. (Of equal elements in 
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import private_api, versions
 
 Made = TypeVar("Made")
+# Elements of a window: for each, several operations are made.
+_LARGEST = 25
 
 
 def without_scatters(make: Callable[[], Made]) -> Made:
@@ -31,19 +34,21 @@ def without_scatters(make: Callable[[], Made]) -> Made:
             old, new = op.outputs[0], _gradient(op)
             for reader in list(old.consumers()):
                 for i in [i for i, tensor in enumerate(reader.inputs) if tensor is old]:
-                    reader._update_input(i, new)
+                    versions.attribute(reader, "_update_input")(i, new)
             replaced[old.ref()] = new
     return tf.nest.map_structure(lambda x: replaced.get(x.ref(), x) if isinstance(x, tf.Tensor) else x, made)
 
 
 def _is_plain(op: tf.Operation) -> bool:
-    """Whether it pools over height and width of known size, the channels last."""
-    samples, _, _, channels = op.get_attr("ksize")
-    known = all(dimension is not None for dimension in op.inputs[0].shape[1:])
+    """Whether it pools over height and width of known size, by small windows, the channels last."""
+    samples, *sizes, channels = op.get_attr("ksize")
+    images = op.inputs[0].shape
+    known = images.rank is not None and all(size is not None for size in images[1:])
     return (
         op.get_attr("data_format") == b"NHWC"
         and op.get_attr("padding") in (b"SAME", b"VALID")
         and samples == channels == 1
+        and math.prod(sizes) <= _LARGEST
         and known
     )
 
@@ -69,11 +74,9 @@ class _Windows:
     def elements(self) -> Iterator[tuple[tf.Tensor, np.ndarray | None]]:
         """Each element of all windows, and in which windows it is one of the images: None for all."""
         for place in self._places:
-            inside = None
-            if self._padded is not self._images:
-                inside = np.logical_and.outer(*(self._inside(axis, start) for axis, start in enumerate(place)))
+            inside = np.logical_and.outer(*(self._inside(axis, start) for axis, start in enumerate(place)))
             element = tf.strided_slice(self._padded, **self._slice(place), strides=[1, *self._strides, 1])
-            yield element, None if inside is None or inside.all() else inside[None, :, :, None]
+            yield element, None if inside.all() else inside[None, :, :, None]
 
     def _inside(self, axis: int, start: int) -> np.ndarray:
         at = start + self._strides[axis] * np.arange(self._counts[axis]) - self._pads[axis][0]
