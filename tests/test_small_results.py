@@ -106,9 +106,13 @@ def test_only_small_results_of_work_on_arguments_are_taken_over():
         x[:, :1]
         tf.gather(x, [0], axis=1)
         tf.reduce_sum(tf.ones((64, 4)))
+        weight = tf.compat.v1.placeholder(tf.float32, (64, 4))
+        norm = tf.reduce_sum(weight)
+        tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[64, 4])  # a scalar that holds all of it
+        tf.where(x > 0)  # of any size
         product = tf.matmul(tf.reshape(x, (-1, 256)), tf.ones((256, 4)))
-    found = small_results.small_results(graph.get_operations(), [x])
-    assert [tensor.op for tensor in found] == [few.op, over_batch.op, product.op]
+    found = small_results.small_results(graph.get_operations(), [x, weight])
+    assert [tensor.op for tensor in found] == [few.op, over_batch.op, norm.op, product.op]
 
 
 def test_statistics_of_another_batch_size_are_its_own():

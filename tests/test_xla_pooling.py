@@ -30,7 +30,7 @@ def gradient(images, pooled, upstream, sizes, strides, padding):
 
 
 def without_scatters(*shapes):
-    """The gradient compiled by XLA; the operations of the graph; and the function."""
+    """The gradient, compiled by XLA for these shapes."""
 
     def compiled(images, pooled, upstream, *window):
         @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(shape) for shape in shapes])

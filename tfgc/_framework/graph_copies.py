@@ -50,7 +50,7 @@ class Part:
             tensors: What stands for the placeholders, tensors of that graph.
             name: What the names of the new operations begin with.
         """
-        places = dict(zip(self._given, tensors))
+        places = dict(zip(self._given, tensors, strict=True))
         read = {f"{place}:0": tensor for place, tensor in places.items() if place in self._read}
         read.update((f"^{place}", tensor) for place, tensor in places.items() if f"^{place}" in self._read)
         handed_on = {f"{place}:0": tensor for place, tensor in places.items()}

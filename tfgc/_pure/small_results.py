@@ -14,10 +14,10 @@ import tensorflow as tf
 _SMALL = 64
 # Where the batch is open, that of a common one.
 _BATCH = 32
-# These read little of what they are given.
+# These read little of what they are given, or make as much of it as its values say.
 _SELECTIONS = frozenset([
     "Const", "Gather", "GatherNd", "GatherV2", "Rank", "Shape", "ShapeN", "Size", "Slice", "Split", "SplitV",
-    "StridedSlice", "Unpack",
+    "StridedSlice", "Unpack", "Where",
 ])  # fmt: skip
 
 
@@ -39,8 +39,10 @@ def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]
 
 
 def _is_small(op: tf.Operation) -> bool:
-    read = max(_elements(tensor) for tensor in op.inputs)
-    return op.outputs[0].shape.rank is not None and _SMALL * _elements(op.outputs[0]) <= read
+    made, read = op.outputs[0], max(_elements(tensor) for tensor in op.inputs)
+    # A variant is a scalar that may hold any number of tensors.
+    counted = made.shape.rank is not None and (made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool)
+    return counted and _SMALL * _elements(made) <= read
 
 
 def _elements(tensor: tf.Tensor) -> int:

@@ -33,6 +33,7 @@ class TracedCall:
         context_left: What the function left in Keras's call context.
         shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
         forward: What makes the tensors of a run of the inputs, and then its small results.
+        n_results: How many of these there are.
         customized: Whether it holds a `tf.custom_gradient`. The Python of one closes over tensors of the trace, which
             the gradient of a copied gradient would not find.
 
@@ -67,6 +68,7 @@ class TracedCall:
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.shapes = [x.shape for x in self._given]
         self._results = small_results.small_results(self._graph.get_operations(), self._given)
+        self.n_results = len(self._results)
         self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:

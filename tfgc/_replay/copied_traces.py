@@ -37,7 +37,14 @@ class CopiedRecomputation(TwoRuns):
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         inputs, traced = first.inputs, self._traced
         plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == traced.shapes
-        if not plain or self._is_nested or traced.customized or private_api.is_recorded([*inputs, *upstream]):
+        copied = len(first.results) == traced.n_results
+        if (
+            not plain
+            or not copied
+            or self._is_nested
+            or traced.customized
+            or private_api.is_recorded([*inputs, *upstream])
+        ):
             return self._recomputation.backward(first, upstream)
         if self._gradients is None:
             with self.surroundings.reentered():
