@@ -406,5 +406,5 @@ ROWS = [
         for policy in ("mixed_float16", "mixed_bfloat16", "float64")
     ),
     Row("Inputs", "SparseTensor", sparse, sparse_samples(), plain=NO_XLA_AT_ALL),
-    Row("Inputs", "RaggedTensor", ragged, ragged_samples(), plain=NO_XLA_AT_ALL),
+    Row("Inputs", "RaggedTensor", ragged, ragged_samples()),
 ]

@@ -96,6 +96,11 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     wants = some(made_inside, 0.9)
     # Microseconds, about; in steps of a power of two, so that sums are exact.
     times = {key: rng.randint(0, 20) * 2.0**-20 for key in ("seconds", "backward_seconds")} if timed else {}
+    flops = rng.randint(1, 20)
+    taken_over = {}
+    if rng.random() < 0.3:
+        taken_over = {"result_bytes": few(), "replay_flops": rng.randint(0, flops)}
+        times.update({"replay_seconds": times["seconds"] / 2} if timed else {})
     return Cost(
         saved_tensors=some(reads, 0.5) + some([Ref(name, i) for i in range(len(outputs))], 0.4),
         saved_internal_bytes=internal,
@@ -107,9 +112,10 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
         overwrites=reads[0] if kind == "in place" else None,
         gradient_bytes=few(),
         differentiable=differentiable,
-        flops=rng.randint(1, 20),
+        flops=flops,
         backward_flops=rng.randint(1, 20),
         obstacle="it draws raw random numbers" if obstacles and rng.random() < 0.15 else None,
+        **taken_over,
         **times,
     )
 

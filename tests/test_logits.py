@@ -11,9 +11,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import in_turn
+from equality import assert_equal, fresh, in_turn, noise, plain_steps, train
 
 import tfgc
+
+L = keras.layers
 
 X = np.random.RandomState(0).normal(size=(8, 6)).astype("float32")
 TARGETS = {"softmax": np.arange(8) % 3, "sigmoid": (np.arange(24).reshape(8, 3) % 2).astype("float32")}
@@ -391,3 +393,26 @@ def test_a_gate_is_computed_once_in_a_replay():
     kinds = [op.type for op in gradients.get_concrete_function().graph.get_operations()]
     # Of the first run and of the replay; a cut behind it makes its operation outside of both once more.
     assert kinds.count("SigmoidGrad") <= 2
+
+
+def gated():
+    """Squeeze-and-excitation: a layer reads what a sigmoid made, and never its logits."""
+    x = inputs = keras.Input((8, 8, 8))
+    for i in range(3):
+        y = L.Conv2D(8, 3, padding="same", activation="relu")(x)
+        mean = L.Reshape((1, 1, 8))(L.GlobalAveragePooling2D()(y))
+        gate = L.Conv2D(8, 1, activation=("sigmoid", "softmax")[i % 2], name=f"gate{i}")(mean)
+        x = L.Add()([x, L.Conv2D(8, 1, name=f"out{i}")(L.Multiply()([y, gate]))])
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling2D()(x)))
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", pytest.param("xla", marks=pytest.mark.gate)])
+def test_a_segment_that_starts_behind_a_sigmoid(mode):
+    """Its trace starts from the logits, of which the sigmoid is all that reads them; it is given the gate alone."""
+    x, y = noise(4, 8, 8, 8), [noise(4, 1, seed=2)]
+    settings = {"graph": mode in ("graph", "xla"), "jit_compile": mode == "xla" or None}
+    plain = plain_steps(gated, x, y, **settings)
+    model = fresh(gated)
+    cuts = [name for i in range(3) for name in (f"gate{i}", f"out{i}")]
+    tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=cuts), compile_segments=mode == "compiled")
+    assert_equal(plain, train(model, x, y, **settings), exact=mode == "eager")

@@ -191,7 +191,7 @@ def test_child_processes_measure_the_largest_batch():
     assert found.batch_size > found.plain_batch_size > 0
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_child_processes_measure_them_for_a_report(tmp_path):
     path = tmp_path / "results.json"
     run("compare", *NAME, "--steps", "1", "--json", str(path))

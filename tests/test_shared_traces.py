@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, assert_equal, fresh, noise, train
+from replays import second_order
 
 import tfgc
 from tfgc._tracing import keras_graph
@@ -77,34 +78,6 @@ def test_in_a_graph_python_runs_once_for_both_runs_of_all_blocks(monkeypatch, n)
     assert count_traces(monkeypatch, model, graph=True) == 3
 
 
-def second_order(model, outside):
-    """The gradients of the square of a gradient, in a graph; `outside` of the function that takes the inner one."""
-    weights = [v.value for v in model.trainable_variables]
-
-    @tf.function
-    def first(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(y, x)
-
-    def both(x):
-        with tf.GradientTape() as tape:
-            penalty = tf.reduce_sum(first(x) ** 2)
-        return tape.gradient(penalty, weights)
-
-    @tf.function
-    def in_one(x):
-        with tf.GradientTape() as outer:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = tf.reduce_sum(model(x, training=True) ** 2)
-            penalty = tf.reduce_sum(tape.gradient(y, x) ** 2)
-        return outer.gradient(penalty, weights)
-
-    return (both if outside else in_one)(tf.constant(X))
-
-
 @pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "of a function"])
 @pytest.mark.parametrize("activation", ["tanh", "silu"])  # TensorFlow's silu is a `tf.custom_gradient`.
 def test_gradients_of_gradients_of_twins(activation, outside):
@@ -113,7 +86,7 @@ def test_gradients_of_gradients_of_twins(activation, outside):
 
     plain, ours = fresh(build), fresh(build)
     tfgc.enable(ours, by_block(ours, 2))
-    for a, b in zip(second_order(plain, outside), second_order(ours, outside), strict=True):
+    for a, b in zip(second_order(plain, X, outside), second_order(ours, X, outside), strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

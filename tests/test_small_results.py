@@ -1,13 +1,14 @@
 """What a replay takes over of the first run: small results, whose computation it leaves out, with equal gradients."""
 
-import collections
 import functools
+import inspect
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from equality import assert_equal, check_enabled, fresh, in_turn, noise, plain_steps, train
+from replays import operations_of_step, second_order
 
 import tfgc
 from tfgc._pure import small_results
@@ -69,28 +70,11 @@ def test_steps_of_plans_with_results_of_the_first_run(nested, jit_compile):
     assert_equal(plain, train(model, X, Y, graph=True, jit_compile=jit_compile), exact=False)
 
 
-def traced(model, x, segments):
-    """The operations of a step, by where they come from: the first run, the replay, its gradient, or what is kept."""
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=segments))
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, model.trainable_variables)
-
-    counts = collections.Counter()
-    for op in step.get_concrete_function(tf.TensorSpec(x.shape)).graph.get_operations():
-        replayed = op.name.startswith("replay") and "gradient_tape" not in op.name
-        counts[op.type, "replay" if replayed else "first"] += "gradient_tape" not in op.name
-    return counts
-
-
 @pytest.mark.parametrize("name", STATISTICS)
 def test_reductions_run_once_and_all_else_as_before(name, monkeypatch):
-    ours = traced(fresh(functools.partial(blocks, STATISTICS[name])), X, 3)
+    ours = operations_of_step(fresh(functools.partial(blocks, STATISTICS[name])), X, 3)
     monkeypatch.setattr(small_results, "small_results", lambda *_: [])
-    before = traced(fresh(functools.partial(blocks, STATISTICS[name])), X, 3)
+    before = operations_of_step(fresh(functools.partial(blocks, STATISTICS[name])), X, 3)
     assert any(before[kind, "replay"] for kind in REDUCTIONS)
     assert not any(ours[kind, "replay"] for kind in REDUCTIONS)
     assert ours["Conv2D", "replay"] == before["Conv2D", "replay"]
@@ -129,3 +113,45 @@ def test_statistics_of_another_batch_size_are_its_own():
     for n in (4, 3, 2):
         for one, expected in zip(ours(X[:n]), plain(X[:n])):
             np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
+
+
+def sequences(normalization, freeze=False):
+    """Masked steps; frozen, every other product and normalization."""
+    x = L.Masking()(inputs := keras.Input((64, 16)))
+    for i in range(4):
+        dense, statistic = L.Dense(16, activation="tanh"), normalization()
+        dense.trainable = statistic.trainable = not (freeze and i % 2)
+        x = statistic(dense(x))
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
+MASKED = noise(8, 64, 16) * (np.arange(64) < np.arange(8, 72, 8)[:, None])[..., None].astype("float32")
+RENORMALIZED = functools.partial(L.BatchNormalization, renorm=True)
+VARIANTS = {
+    "masks": L.BatchNormalization,
+    "renorm": RENORMALIZED,
+    "frozen": L.BatchNormalization,
+    "mixed_bfloat16": L.BatchNormalization,
+    "mixed_float16": L.LayerNormalization,
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), in_turn(VARIANTS, first=1))
+def test_normalizations_that_are_masked_frozen_or_of_mixed_precision(name, mode):
+    if name == "renorm" and "renorm" not in inspect.signature(L.BatchNormalization).parameters:
+        pytest.skip("this Keras has no batch renormalization")
+    policy = name if name.startswith("mixed") else "float32"
+    keras.config.set_dtype_policy(policy)
+    build = functools.partial(sequences, VARIANTS[name], freeze=name == "frozen")
+    check_enabled(build, MASKED, [noise(8, 1, seed=2)], mode, segments=3, policy=policy)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "of a function"])
+def test_gradients_of_gradients_through_statistics(outside):
+    plain, ours = (fresh(functools.partial(blocks, L.BatchNormalization)) for _ in range(2))
+    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=3))
+    for expected, found in zip(second_order(plain, X, outside), second_order(ours, X, outside), strict=True):
+        assert (expected is None) == (found is None)
+        if expected is not None:
+            scale = float(tf.reduce_max(tf.abs(expected)))
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * scale)

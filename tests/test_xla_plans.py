@@ -165,7 +165,7 @@ def test_a_budget_below_the_least_names_the_least_under_xla():
     assert tfgc.plan(residual(), 8, budget=caught.value.least, mode="xla").segments
 
 
-@pytest.mark.parametrize(("compiled", "mode"), [(True, "xla"), (False, "graph")])
+@pytest.mark.parametrize(("compiled", "mode"), [pytest.param(True, "xla", marks=pytest.mark.gate), (False, "graph")])
 def test_the_first_call_plans_for_the_way_it_is_compiled(compiled, mode):
     model = residual()
     x, y = noise(8, 16, 16, 16), noise(8, 4, seed=2)
@@ -198,7 +198,7 @@ def test_a_step_under_xla_is_measured_and_predicted_as_one():
     assert found.of(cases[3]).predicted.peak_bytes == step.peak_bytes - fixed
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_the_largest_batch_under_xla_is_another_one():
     found = {mode: tfgc.max_batch(lambda: residual(3), "8MB", mode=mode, confirm=False) for mode in ("graph", "xla")}
     assert found["xla"].batch_size != found["graph"].batch_size

@@ -88,7 +88,10 @@ plan_options = _chosen("planning", choices.PlanChoice, (
     strategy_options,
 ))  # fmt: skip
 cost_options = _together((
-    click.option("--measure", is_flag=True, help="Time each node on this device and count seconds instead of flops."),
+    click.option(
+        "--measure", "--time-layers", "measure", is_flag=True,
+        help="Run a plain training step on this device, and count each layer's seconds in it instead of flops.",
+    ),
     optimizer, mode,
 ))  # fmt: skip
 json_option = click.option(

@@ -29,6 +29,7 @@ class Buffers:
         may_start: For each node whether a segment may start there: not where it overwrites what the node before made.
         forward_peak, saving_peak, backward_peak: For each node the most bytes that the byte traces of its `Cost` reach.
         internal_bytes: Bytes that each node saves in addition to `saved`.
+        result_bytes: Bytes of the small results that a replay of each node takes over.
         gradient_bytes_at: For each node, bytes of the cotangents alive when its backward pass starts, and of the
             gradients of its weights if the graph counts the whole step; None if it has no backward pass.
         pending_gradient_bytes: For each position bytes of the cotangents alive when the nodes from there on have run
@@ -67,6 +68,7 @@ class Buffers:
         self.saving_peak = [peak_of(cost.forward_saving_trace) for cost in graph.costs]
         self.backward_peak = [peak_of(cost.backward_trace) for cost in graph.costs]
         self.internal_bytes = [sum(cost.saved_internal_bytes) for cost in graph.costs]
+        self.result_bytes = [cost.result_bytes for cost in graph.costs]
         flow = CotangentFlow(graph, self.number, self.size, self.outputs)
         self.pending_gradient_bytes, self.cotangent_changes, self.cotangent_bytes = (
             flow.pending,
@@ -77,7 +79,7 @@ class Buffers:
         for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
             self.gradient_bytes_at.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
             if alive is None:
-                self.saved[i], self.internal_bytes[i] = (), 0
+                self.saved[i], self.internal_bytes[i], self.result_bytes[i] = (), 0, 0
         self.in_place = [self._is_in_place(i) for i in range(len(graph))]
         self.may_start = [not in_place and i not in graph.joined for i, in_place in enumerate(self.in_place)]
 

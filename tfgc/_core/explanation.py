@@ -39,6 +39,13 @@ def explain(plan: Segmentation) -> str:
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
+    results = sum(segment.result_bytes or 0 for segment in plan.segments)
+    if results:
+        spared = _in_words(sum(segment.spared_work or 0 for segment in plan.segments), plan.outlook)
+        lines.append(
+            f"Of this, {format_bytes(results)} are small results of the first run, such as statistics of "
+            f"normalizations, which replays take over: that spares them {spared}."
+        )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
     text = _filled(lines) + "\n" + _table(rows, range(6))
@@ -112,7 +119,11 @@ def _figures(segment: Segment, outlook: Outlook | None) -> tuple[str, str, str]:
 
 def _work(segment: Segment, outlook: Outlook) -> str:
     assert segment.work is not None  # It is known where there is an outlook.
-    return format_seconds(segment.work) if outlook.unit == "s" else format_work(segment.work)
+    return _in_words(segment.work, outlook)
+
+
+def _in_words(work: float, outlook: Outlook) -> str:
+    return format_seconds(work) if outlook.unit == "s" else format_work(work)
 
 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:

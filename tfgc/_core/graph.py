@@ -40,8 +40,10 @@ class Cost:
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
+        result_bytes: Bytes of small results of a forward pass that its replay takes over.
         flops, backward_flops: Floating-point operations of the two passes.
-        seconds, backward_seconds: Measured time of the two passes, or None.
+        replay_flops: Those of a forward pass that takes over its small results; None: as many as without.
+        seconds, backward_seconds, replay_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
         coupled: Whether a sample's result depends on other samples of the batch.
     """
@@ -61,8 +63,11 @@ class Cost:
     differentiable: bool = True
     flops: int = 0
     backward_flops: int = 0
+    replay_flops: int | None = None
+    result_bytes: int = 0
     seconds: float | None = None
     backward_seconds: float | None = None
+    replay_seconds: float | None = None
     obstacle: str | None = None
     coupled: bool = False
 

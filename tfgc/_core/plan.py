@@ -20,7 +20,7 @@ from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 # Positions of start and end, and a mode or the pieces of the replay
 Piece: TypeAlias = tuple[int, int, "str | Sequence[Piece]"]
 _FORMAT = "tfgc-plan"
-_VERSION = 2  # Of plans of calls; those of nodes are written as the first version, which knows no others.
+_VERSION = 3  # What needs no more is written as the first version, or, if a plan is one of calls, as the second.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Plan(Segmentation):
 
     def to_json(self) -> str:
         """The plan as JSON, to be saved beside the model."""
-        version = _VERSION if self.calls else 1
+        version = _VERSION if plan_data.takes_over_results(self) else 1 + self.calls
         data = {"format": _FORMAT, "version": version, "fingerprint": self.fingerprint, **plan_data.plain(self)}
         return json.dumps(data, indent=1)
 

@@ -9,11 +9,24 @@ from tfgc._core.segments import Outlook, Segment, Segmentation
 PlanType = TypeVar("PlanType", bound=Segmentation)
 
 
+# Fields of a segment that files of the first versions do not have.
+_OF_RESULTS = ("result_bytes", "spared_work")
+
+
+def takes_over_results(plan: Segmentation) -> bool:
+    """Whether the plan says what replays take over of the first run."""
+    inside = [segment.inner for segment in plan.segments if segment.inner is not None]
+    others = any(map(takes_over_results, [*inside, *plan.parts.values()]))
+    return others or any(segment.result_bytes is not None for segment in plan.segments)
+
+
 def plain(plan: Segmentation) -> dict[str, Any]:
     """A plan as plain data; only a plan of calls has more than the first version of the format."""
     data = dataclasses.asdict(plan)
     for fields, segment in zip(data["segments"], plan.segments):
         fields["inner"] = None if segment.inner is None else plain(segment.inner)
+        for name in _OF_RESULTS if segment.result_bytes is None else ():
+            del fields[name]
     if plan.calls:
         return {**data, "parts": {name: plain(part) for name, part in plan.parts.items()}}
     return {name: value for name, value in data.items() if name not in ("calls", "parts")}

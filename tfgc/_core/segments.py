@@ -24,6 +24,9 @@ class Segment:
         input_bytes: Activations that it would store if it were recomputed.
         work: Seconds or flops to run it again.
         obstacle: Why it cannot be run twice, or None.
+        result_bytes: Bytes, among those stored, of small results of the first run that its replay takes over; None if
+            there are none.
+        spared_work: Work that the replay does not do for that reason, or None.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -40,6 +43,8 @@ class Segment:
     input_bytes: int | None = None
     work: float | None = None
     obstacle: str | None = None
+    result_bytes: int | None = None
+    spared_work: float | None = None
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -57,6 +62,11 @@ class Segment:
             raise OptionError("inner: a segment of mode 'keep' is not run again, so it cannot have an inner plan")
         if self.inner.model:
             raise OptionError("inner: only the outermost plan records the model; give the inner one model=()")
+
+    @property
+    def takes_over_results(self) -> bool:
+        """Whether a replay of it takes over the small results of the first run, if it is no part of another replay."""
+        return self.mode == "recompute" and self.inner is None
 
     def __str__(self) -> str:
         ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} ... {self.nodes[-1]}"

@@ -4,10 +4,12 @@ An operation is *late* if it depends on an upstream gradient (through data or co
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import tensorflow as tf
+
+from tfgc._pure import small_results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +74,32 @@ def classified(call: Call) -> Operations:
     )
 
 
-def _ancestors(tensors: Iterable[tf.Tensor]) -> set[tf.Operation]:
+def replayed(
+    operations: Iterable[tf.Operation], given: Iterable[tf.Tensor], read: Iterable[tf.Tensor]
+) -> tuple[set[tf.Operation], list[tf.Tensor]]:
+    """The operations that a replay runs to have what is `read`, and the small results that it takes over for that.
+
+    Args:
+        operations: Those of the first run, in the order in which they were made.
+        given: What they start from.
+        read: Tensors; those that no such operation makes count for nothing.
+    """
+    operations = list(operations)
+    small = small_results.small_results(operations, given)
+    taken_over = {tensor.op for tensor in small}
+    needed = _ancestors(read, taken_over)
+    return needed.intersection(operations) - taken_over, [tensor for tensor in small if tensor.op in needed]
+
+
+def _ancestors(tensors: Iterable[tf.Tensor], ends: Set[tf.Operation] = frozenset()) -> set[tf.Operation]:
+    """All operations that some tensors depend on, as far as `ends`."""
     found: set[tf.Operation] = set()
     stack = [t.op for t in tensors]
     while stack:
         op = stack.pop()
         if op not in found:
             found.add(op)
-            stack += [t.op for t in op.inputs]
+            stack += [] if op in ends else [t.op for t in op.inputs]
     return found
 
 

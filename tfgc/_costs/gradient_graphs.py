@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._costs import batch_coupling, flop_counts, tensor_buffers
-from tfgc._costs.call_operations import Call, Operations, classified, refs
+from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
@@ -36,6 +36,8 @@ class Footprint:
         overwrites: Position of an input whose buffer the first output takes over, or None.
         passthrough_inputs: Positions of inputs whose gradient is the upstream gradient itself.
         flops, backward_flops: Floating-point operations.
+        replay_flops: Those of a forward pass that takes over small results.
+        result_bytes: Bytes of these.
         coupled: Whether a sample's result depends on others of the batch.
         memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
         fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
@@ -54,6 +56,8 @@ class Footprint:
     passthrough_inputs: tuple[int, ...]
     flops: int
     backward_flops: int
+    replay_flops: int
+    result_bytes: int
     coupled: bool
     memory_inputs: tuple[int, ...] = ()
     fused_outputs: tuple[FusedOutput | None, ...] = ()
@@ -77,6 +81,8 @@ def footprint(call: Call, *, xla: bool = False) -> Footprint:
     )
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
+    read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
+    again, results = replayed(call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read])
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
         kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
@@ -90,6 +96,8 @@ def footprint(call: Call, *, xla: bool = False) -> Footprint:
         passthrough_inputs=_passed(call, buffers),
         flops=sum(map(flop_counts.flops, operations.early)),
         backward_flops=sum(map(flop_counts.flops, operations.late)),
+        replay_flops=sum(flop_counts.flops(op) for op in operations.early if op in again),
+        result_bytes=sum(map(buffers.bytes, results)),
         coupled=batch_coupling.couples(operations.forward, call.inputs),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),

@@ -235,6 +235,8 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
         overwrites=None if footprint.overwrites is None else refs[footprint.overwrites],
         flops=footprint.flops,
         backward_flops=footprint.backward_flops,
+        replay_flops=footprint.replay_flops,
+        result_bytes=footprint.result_bytes,
         coupled=footprint.coupled,
         resident_bytes=footprint.resident_bytes,
         **{**rest, "differentiable_inputs": at(rest["differentiable_inputs"])},

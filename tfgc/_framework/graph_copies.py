@@ -3,13 +3,15 @@
 An operation that is copied costs a tenth of one that Python makes. Values and control edges are those of the trace.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import shared_constants
 
+# The attribute by which an operation names the gradient that it has in place of its type's.
+CUSTOM_GRADIENT = "_gradient_op_type"
 Edge = tuple[tf.Operation, Iterable[tf.Operation]]
 
 
@@ -21,10 +23,16 @@ class Part:
         given: Its placeholders, in place of which a copy reads other tensors.
         made: The tensors; None stays None.
         edges: Pairs of an operation and others that it waits for in a copy, besides the edges of the graph.
+        operations: Of these, what prints or asserts is copied although nothing reads it; by default of all.
     """
 
     def __init__(
-        self, graph: Any, given: Sequence[tf.Tensor], made: Sequence[tf.Tensor | None], edges: Iterable[Edge] = ()
+        self,
+        graph: Any,
+        given: Sequence[tf.Tensor],
+        made: Sequence[tf.Tensor | None],
+        edges: Iterable[Edge] = (),
+        operations: Iterable[tf.Operation] | None = None,
     ) -> None:
         definition = graph.as_graph_def()
         nodes = {node.name: node for node in definition.node}
@@ -33,7 +41,8 @@ class Part:
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]
         # Printing and assertions run although nothing reads them.
-        roots = [op.name for op in graph.get_operations() if op.op_def.is_stateful]
+        alone = graph.get_operations() if operations is None else operations
+        roots = [op.name for op in alone if op.op_def.is_stateful]
         roots += [t.op.name for t in made if t is not None]
         needed, self._read = _needed(nodes, roots, {*self._given})
         self._definition = tf.compat.v1.GraphDef(versions=definition.versions)
@@ -42,6 +51,28 @@ class Part:
             places = node.attr["_class"].list.s if "_class" in node.attr else []
             if any(place.decode().removeprefix("loc:@") not in needed for place in places):
                 del node.attr["_class"]  # To be where an operation is that the copy does not have.
+
+    @property
+    def customized(self) -> list[str]:
+        """The names of operations that have a custom gradient."""
+        return [node.name for node in self._definition.node if CUSTOM_GRADIENT in node.attr]
+
+    def customize(self, gradients: Mapping[str, str]) -> None:
+        """Give copies of operations, by name, other registered gradients."""
+        for node in self._definition.node:
+            if node.name in gradients:
+                node.attr[CUSTOM_GRADIENT].s = gradients[node.name].encode()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a copy needs no other placeholder of the graph than those given."""
+        return not any(node.op == "Placeholder" for node in self._definition.node)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for parts whose copies do the same."""
+        written = self._definition.SerializeToString(deterministic=True)
+        return written, tuple(self._given), tuple(made and made[0] for made in self._made)
 
     def copy(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor | None]:
         """Make the tensors in the graph being built.

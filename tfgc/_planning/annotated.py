@@ -10,6 +10,8 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, Segment
 from tfgc._costs import node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
+from tfgc._planning import free_memory
+from tfgc._simulate import simulator
 from tfgc._tracing import keras_graph
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
@@ -60,8 +62,29 @@ def graph_of(
             message = f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}."
             warn(message, NotReplayableWarning)
     if measure:
-        graph = timing.timed(program, graph)
+        graph = _timed(program, graph, model, batch, input_shapes, seen)
     return with_loss(graph, model, loss) if whole_step else graph
+
+
+def _timed(
+    program: keras_graph.Program,
+    graph: Graph,
+    model: keras.Model,
+    batch: int,
+    input_shapes: Mapping[str, Sequence[int | None]] | None,
+    seen: bool,
+) -> Graph:
+    """The graph with the seconds of its nodes in a plain step, of a part of the batch where all of it may not fit."""
+    plain = simulator.predict(
+        graph.counting(whole_step=True), Plan.from_cuts(graph, [], strategy="keep_all")
+    ).peak_bytes
+    part, room = batch, free_memory.free_bytes() / 2
+    while part > 1 and plain * part > room * batch:
+        part //= 2
+    if part == batch:
+        return timing.timed(graph, timing.times(program, graph))
+    smaller = keras_graph.Program(model, part, input_shapes, seen)
+    return timing.timed(graph, timing.times(smaller, node_costs.annotate(smaller)), batch / part)
 
 
 def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
@@ -113,6 +136,8 @@ def _divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
             inside_bytes=_part(s.inside_bytes, batch),
             input_bytes=_part(s.input_bytes, batch),
             work=None if s.work is None else s.work / batch,
+            result_bytes=_part(s.result_bytes, batch),
+            spared_work=None if s.spared_work is None else s.spared_work / batch,
             inner=s.inner and dataclasses.replace(s.inner, segments=_divided(s.inner.segments, batch)),
         )
         for s in segments

@@ -55,7 +55,9 @@ def plan(
         example: A batch of inputs (or a tuple of inputs and targets) that
             answers both of the above: arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s. With targets, a
             model that is compiled is planned for its own `train_step`.
-        measure: Time each distinct node on this device, and count seconds, not flops; timings are cached.
+        measure: Count seconds, not flops: those that each node takes in a plain training step, which is run a few times
+            on this device under TensorFlow's profiler, with a part of the batch where all of it may not fit. The times
+            are cached.
         optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
             one that the model is compiled with, else two slots for each weight, as Adam has.
         loss: What `model.compile` takes for one loss; what it needs counts in a budget, which

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import backward_order, graph_building, graph_copies, private_api
+from tfgc._framework import backward_order, custom_gradients, graph_building, graph_copies, private_api
 from tfgc._pure import obstacles, python_random, random_draws, side_effects, small_results
 from tfgc._pure.tensor_packing import Packing
 
@@ -32,10 +32,9 @@ class TracedCall:
         run: What one run did, without its tensors.
         context_left: What the function left in Keras's call context.
         shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
+        layouts: Positions of inputs that say how the values of others lie.
         forward: What makes the tensors of a run of the inputs, and then its small results.
         n_results: How many of these there are.
-        customized: Whether it holds a `tf.custom_gradient`. The Python of one closes over tensors of the trace, which
-            the gradient of a copied gradient would not find.
 
     Raises:
         NotCopyableError: If a copy would not do the same.
@@ -66,6 +65,7 @@ class TracedCall:
         self._arguments = [x for i, x in enumerate(arguments) if i not in trace.unread]
         run = trace.scope.outcome(trace.result, [])
         self.run, self._tensors = run.without_tensors(), run.tensors
+        self.layouts = packing.without(trace.unread).layouts
         self.shapes = [x.shape for x in self._given]
         self._results = small_results.small_results(self._graph.get_operations(), self._given)
         self.n_results = len(self._results)
@@ -83,19 +83,18 @@ class TracedCall:
     def _is_closed(self) -> bool:
         """Whether the graph has all that it needs in itself."""
         draws = any(op.type in random_draws.TYPES for op in self._graph.get_operations())
-        definition = self._graph.as_graph_def()
-        self.customized = any("_gradient_op_type" in node.attr for node in definition.node)
-        functions = definition.library.function
+        functions = self._graph.as_graph_def().library.function
         return not (draws or functions or self._graph.captures or obstacles.obstacle(self._graph))
 
     @property
     def _given(self) -> list[tf.Tensor]:
         return [*self._arguments, *self._variables]
 
-    def backward(self, sources: Sequence[int]) -> "Gradients":
+    def backward(self, sources: Sequence[int]) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
 
-        A copy is given the inputs, the small results of the first run, and what flows back.
+        A copy is given the inputs, the small results of the first run, and what flows back. None where a copy would
+        itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied.
         """
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
@@ -106,8 +105,9 @@ class TracedCall:
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
+        is_copyable = custom_gradients.make_copyable(part, self._graph)
         del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
-        return Gradients(part, tf.nest.map_structure(_spec, gradients))
+        return Gradients(part, tf.nest.map_structure(_spec, gradients)) if is_copyable else None
 
 
 class Gradients:

@@ -24,7 +24,7 @@ class CopiedRecomputation(TwoRuns):
     def __init__(self, recomputation: Recomputation, traced: traced_calls.TracedCall, is_nested: bool) -> None:
         super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
         self._recomputation, self._traced, self._is_nested = recomputation, traced, is_nested
-        self._gradients: tuple[list[int], traced_calls.Gradients] | None = None
+        self._gradients: tuple[list[int], traced_calls.Gradients | None] | None = None
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         if [x.shape for x in inputs] != self._traced.shapes:  # A function traced again, for other sizes.
@@ -38,25 +38,22 @@ class CopiedRecomputation(TwoRuns):
         inputs, traced = first.inputs, self._traced
         plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == traced.shapes
         copied = len(first.results) == traced.n_results
-        if (
-            not plain
-            or not copied
-            or self._is_nested
-            or traced.customized
-            or private_api.is_recorded([*inputs, *upstream])
-        ):
+        if not plain or not copied or self._is_nested or private_api.is_recorded([*inputs, *upstream]):
             return self._recomputation.backward(first, upstream)
         if self._gradients is None:
             with self.surroundings.reentered():
                 self._gradients = first.sources, traced.backward(first.sources)
         known, gradients = self._gradients
-        if known != first.sources:
+        if gradients is None or known != first.sources:
             return self._recomputation.backward(first, upstream)
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream) as wait:
-            held = [*waiting(inputs, n, wait), *(wait(result) for result in first.results)]
-        return gradients.copy([*held, *upstream], "replay"), []
+            held = waiting(inputs, n, wait, traced.layouts)
+            # Sizes, which may depend on integers, must be known when XLA compiles the step.
+            in_xla = private_api.in_xla()
+            results = [r if in_xla and r.dtype.is_integer else wait(r) for r in first.results]
+        return gradients.copy([*held, *results, *upstream], "replay"), []
 
 
 class SharedTrace(TwoRuns):

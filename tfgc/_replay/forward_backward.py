@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -63,7 +63,7 @@ class Recomputation(TwoRuns):
         n, inputs = len(self._packing.specs), first.inputs
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
         with self.surroundings.reentered(), chosen, fence(upstream) as wait, backward_order.sequential_backward():
-            held = waiting(inputs, n, wait)
+            held = waiting(inputs, n, wait, self._packing.layouts)
             captured = [graph_building.capture(t) for t in self.effects.captured]
             drawn = [graph_building.capture(t) for t in first.draws]
             with tf.GradientTape() as tape:
@@ -203,13 +203,20 @@ def fence(upstream: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.Te
             yield tf.identity
 
 
-def waiting(inputs: Sequence[tf.Tensor], arguments: int, wait: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
+def waiting(
+    inputs: Sequence[tf.Tensor],
+    arguments: int,
+    wait: Callable[[tf.Tensor], tf.Tensor],
+    layouts: Collection[int],
+) -> list[tf.Tensor]:
     """What a replay runs on: so many arguments, which wait, and the values of variables.
 
-    Under XLA seeds wait, too: else it merges what both runs draw of them, and keeps the masks of the first.
+    Under XLA seeds wait, too: else it merges what both runs draw of them, and keeps the masks of the first. `layouts`,
+    positions of arguments, do not: there sizes must be known when the step is compiled, and may depend on them.
     """
+    in_xla = private_api.in_xla()
     # A copy for each argument, since one tensor may be passed twice.
-    held, in_xla = [wait(x) for x in inputs[:arguments]], private_api.in_xla()
+    held = [x if in_xla and i in layouts else wait(x) for i, x in enumerate(inputs[:arguments])]
     return held + [wait(x) if in_xla and x.dtype.is_integer else graph_building.capture(x) for x in inputs[arguments:]]
 
 

@@ -240,6 +240,13 @@ class KnownCalls:
         """Copies of a new trace; None if they would not do the same."""
         try:
             traced = traced_calls.TracedCall(self.function.fn, call.packing)
+            if not traced.forward.is_closed:
+                # It starts from logits that nobody looks at; a copy has to start from the tensor that they are behind.
+                unread = traced.effects.unread
+                traced = traced_calls.TracedCall(self.function.fn, call.packing.without(unread))
+                traced.effects = dataclasses.replace(traced.effects, unread=unread)
+            if not traced.forward.is_closed:
+                return None
         except Exception:  # What is the user's mistake is raised by the trace that is made instead.
             return None
         is_nested = self.function.replay_fn is not self.function.fn

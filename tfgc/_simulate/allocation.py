@@ -109,6 +109,8 @@ class _AllocatorReplay:
             self._chunks[internal] = chunks.addresses()
             chunks.clear()
         self._free(chunks.addresses())
+        for buffer in event.results:
+            self._chunks[buffer] = [self._allocate(self._events.sizes[buffer])]
 
     def _backward(self, event: Event) -> None:
         sums, new, ended = event.cotangents

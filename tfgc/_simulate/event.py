@@ -19,6 +19,7 @@ class Event:
         overwritten: A buffer that is overwritten in place, or None.
         cotangents: The `CotangentChanges`.
         gradient_bytes: Bytes of the gradients of weights that it makes.
+        results: Buffers of small results that it stores for a replay.
     """
 
     position: int
@@ -31,6 +32,7 @@ class Event:
     overwritten: int | None = None
     cotangents: CotangentChanges = NO_CHANGES
     gradient_bytes: int = 0
+    results: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,9 +44,11 @@ class Run:
         internal: The copy of each node's internal buffer, by position.
         phase: `forward` or `replay`.
         pending: Bytes of gradients that wait meanwhile.
+        takes_over: Whether it takes over the small results of the first run.
     """
 
     held: dict[int, int]
     internal: dict[int, int]
     phase: str
     pending: int
+    takes_over: bool

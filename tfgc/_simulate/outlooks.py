@@ -70,7 +70,7 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
         saved += made
         size = made + b.internal_bytes[i]
         if size:
-            replayable.append((works[i][0] / size, size))
+            replayable.append((works[i].replay / size, size))
     excess, least = saved - peak, 0.0
     for work_per_byte, size in sorted(replayable):
         if excess <= 0:
@@ -80,7 +80,9 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
     return least
 
 
-def _costed(graph: Graph, segments: Sequence[Segment], held: AbstractSet[int]) -> tuple[Segment, ...]:
+def _costed(
+    graph: Graph, segments: Sequence[Segment], held: AbstractSet[int], takes_over: bool = True
+) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
     b, (works, _), costed = Buffers.of(graph), graph.once(node_work), []
     for segment in segments:
@@ -91,15 +93,24 @@ def _costed(graph: Graph, segments: Sequence[Segment], held: AbstractSet[int]) -
         inputs = ({x for i in runs for x in b.inputs[i]} | saved) - made
         inside = sum(b.size[x] for x in saved - held) + sum(b.internal_bytes[i] for i in positions)
         outside = sum(b.size[x] for x in inputs - held)
-        stored, new = (outside, inputs) if segment.mode == "recompute" else (inside, saved)
         inner = segment.inner
+        results = sum(b.result_bytes[i] for i in positions) if takes_over and segment.takes_over_results else 0
+        stored, new = (outside + results, inputs) if segment.mode == "recompute" else (inside, saved)
         if inner is not None:
-            inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held))
+            inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held, takes_over=False))
         held = held | new
-        work = sum(works[i][0] for i in runs)
+        whole = sum(works[i].forward for i in runs)
+        work = sum(works[i].replay for i in runs) if takes_over and inner is None else whole
         costed.append(
             dataclasses.replace(
-                segment, stored_bytes=stored, inside_bytes=inside, input_bytes=outside, work=work, inner=inner
+                segment,
+                stored_bytes=stored,
+                inside_bytes=inside,
+                input_bytes=outside,
+                work=work,
+                inner=inner,
+                result_bytes=results or None,
+                spared_work=whole - work if results else None,
             )
         )
     return tuple(costed)

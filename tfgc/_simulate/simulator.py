@@ -124,7 +124,9 @@ def _summed(step: StepEvents) -> Prediction:
         work += event.work
         if event.phase in ("forward", "replay"):
             runs[name] = runs.get(name, 0) + 1
-        alive += sum(sizes[buffer] for buffer in event.makes) - sum(sizes[buffer] for buffer in freed)
+        alive += sum(sizes[buffer] for buffer in (*event.makes, *event.results)) - sum(
+            sizes[buffer] for buffer in freed
+        )
     differentiable = [gradient_bytes is not None for gradient_bytes in step.buffers.gradient_bytes_at]
     return Prediction(
         peak_bytes=peak,
@@ -132,7 +134,7 @@ def _summed(step: StepEvents) -> Prediction:
         node=nodes[at_peak.position].name,
         phase=at_peak.phase,
         work=work,
-        plain_work=sum(forward + has * back for (forward, back), has in zip(step.work, differentiable)),
+        plain_work=sum(work.forward + has * work.backward for work, has in zip(step.work, differentiable)),
         unit=step.unit,
         runs=runs,
         timeline=tuple(timeline),

@@ -33,7 +33,7 @@ class StepEvents:
         graph, buffers: The graph and its `Buffers`.
         events: List of `Event`.
         sizes: Bytes of each buffer that they make.
-        work: Forward and backward work of each node.
+        work: `NodeWork` of each node.
         unit: What work is counted in.
         compiled: Whether segments are compiled one by one and called from Python.
     """
@@ -46,14 +46,14 @@ class StepEvents:
         self.compiled = mode == "compiled"
         self._pending = 0  # gradients of weights that wait for the end of a compiled step
         inputs = {number: self._new(0) for number in range(len(graph.inputs))}
-        self._run(segments, inputs, replay=False)
+        self._run(segments, inputs)
 
     @functools.cached_property
     def freed(self) -> list[list[int]]:
         """For each event the buffers that no later event makes or reads."""
         last: dict[int, int] = {}
         for when, event in enumerate(self.events):
-            last.update(dict.fromkeys([*event.makes, *event.reads], when))
+            last.update(dict.fromkeys([*event.makes, *event.results, *event.reads], when))
         freed: list[list[int]] = [[] for _ in self.events]
         for buffer, when in last.items():
             freed[when].append(buffer)
@@ -63,21 +63,29 @@ class StepEvents:
         self.sizes.append(size)
         return len(self.sizes) - 1
 
-    def _run(self, segments: Sequence[Segment], held: Mapping[int, int], replay: bool) -> None:
+    def _run(
+        self, segments: Sequence[Segment], held: Mapping[int, int], replay: bool = False, takes_over: bool = False
+    ) -> None:
         """Run segments forward and backward; `held` maps buffers made outside of them to the copies to read."""
         b, position = self.buffers, self.graph.position
         parts = [[position[name] for name in segment.nodes] for segment in segments]
         inside = [i for part in parts for i in part]
         runs = b.replayed(inside) if replay else inside
         pending = b.pending_gradient_bytes[max(inside) + 1] + self._pending if replay else 0
-        run = Run({**held}, {}, "replay" if replay else "forward", pending)
-        for segment, part in zip(segments, parts):
+        run = Run({**held}, {}, "replay" if replay else "forward", pending, takes_over)
+        results: list[list[int]] = [[] for _ in segments]
+        for segment, part, kept in zip(segments, parts, results):
+            stores = not replay and segment.takes_over_results
             for i in part:
                 if i in runs:
                     self._forward(i, run, part, segment.mode == "keep")
+                    if stores and b.result_bytes[i]:
+                        stored = self._new(b.result_bytes[i])
+                        self.events[-1].results = (stored,)
+                        kept.append(stored)
         if not replay:
             self._loss(run)
-        for segment, part in zip(reversed(segments), reversed(parts)):
+        for segment, part, kept in zip(reversed(segments), reversed(parts), reversed(results)):
             first = len(self.events)
             outside = self._outside(part, run)
             if segment.mode == "keep":
@@ -85,10 +93,12 @@ class StepEvents:
                     self._backward(i, run)
             else:
                 inner = segment.inner.segments if segment.inner else (dataclasses.replace(segment, mode="keep"),)
-                self._run(inner, outside, replay=True)
+                self._run(inner, outside, replay=True, takes_over=not replay and segment.takes_over_results)
+            if kept:
+                self.events[-1].reads.extend(kept)
             if self.compiled and not replay:
                 given = outside.values() if segment.mode == "recompute" else self._saved(part, run)
-                self._return(part, run, [*given], first)
+                self._return(part, run, [*given, *kept], first)
 
     def _outside(self, part: Sequence[int], run: Run) -> dict[int, int]:
         """The copies of the buffers that a segment reads from outside."""
@@ -122,7 +132,7 @@ class StepEvents:
                 makes=makes,
                 extra_bytes=peak + run.pending,
                 byte_trace=cost.forward_saving_trace if keep else cost.forward_trace,
-                work=self.work[i][0],
+                work=self.work[i].replay if run.takes_over else self.work[i].forward,
                 overwritten=overwritten,
             )
         )
@@ -156,7 +166,7 @@ class StepEvents:
                 makes=[],
                 extra_bytes=gradient_bytes + b.backward_peak[i] + self._pending,
                 byte_trace=cost.backward_trace,
-                work=self.work[i][1],
+                work=self.work[i].backward,
                 cotangents=b.cotangent_changes[i],
                 gradient_bytes=weight_gradients,
             )

@@ -62,7 +62,7 @@ class FlatPlans:
     def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None) -> None:
         self.graph = graph
         self._buffers = b = Buffers.of(graph)
-        self._costs = SegmentCosts(b, [forward for forward, _ in node_work(graph)[0]])
+        self._costs = SegmentCosts(b, [work.replay for work in node_work(graph)[0]])
         self._limit = limit
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)

@@ -4,7 +4,8 @@ After rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, arXiv:1911.13214)
 order. A *pass* from position i to j runs forward and then backward. It either keeps the first unit of nodes and
 continues after it, or runs a segment forward without saving anything, continues after that, and then makes a pass over
 the segment itself. What a pass costs depends on i, j, the memory left, and on which of its inputs are held for others
-anyway.
+anyway. A replay that is not split again is another pass than one that may be, if it takes over small results of the
+first run.
 
 Memory is counted in slots, rounded to the nearest: the front says what a plan should need, `_simulate.simulator` what
 it does need. Where all byte counts are multiples of a slot, as in small graphs, the result is exact.
@@ -33,12 +34,14 @@ class Pass(NamedTuple):
         start, end: Its positions.
         held: Those of its inputs that are held for others.
         first: Whether it is part of the first pass, with the loss at its end, and not of a replay.
+        takes_over: Whether it is a replay that is not split again, and takes over small results of the first run.
     """
 
     start: int
     end: int
     held: frozenset[int]
     first: bool
+    takes_over: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,6 +55,7 @@ class Option:
         replay: The row of the pass over the segment itself; None if its nodes are kept.
         work: Work of the nodes that run.
         stop: Position where the rest begins.
+        results: Bytes of small results, among those added, that the replay takes over; None if it takes over nothing.
     """
 
     need: int
@@ -60,6 +64,7 @@ class Option:
     replay: int | None
     work: float
     stop: int
+    results: int | None = None
 
 
 class NestedPlans:
@@ -80,7 +85,8 @@ class NestedPlans:
         self._buffers = b = Buffers.of(graph)
         self._replays_again = replays_again
         self._work, _ = node_work(graph)
-        self._costs = SegmentCosts(b, [forward for forward, _ in self._work])
+        self._takes_over = any(b.result_bytes) or any(work.replay != work.forward for work in self._work)
+        self._costs = SegmentCosts(b, [work.forward for work in self._work])
         self._forward_peak = np.array(self._costs.forward_peak)
         self._ends = [*positions, len(graph)]
         self._next = dict(itertools.pairwise(self._ends))
@@ -142,8 +148,8 @@ class NestedPlans:
 
     def _replay_first(self, part: Pass) -> list[Option]:
         """The options to run a segment forward now, and to make a pass over it at the end."""
-        start, end, held, first = part
-        if not (first or self._replays_again):
+        start, end, held, first, takes_over = part
+        if takes_over or not (first or self._replays_again):
             return []
         # To run what comes last again is of use only if the loss comes between.
         most = min(self._costs.replayable_until[start], end if first else end - 1)
@@ -157,26 +163,33 @@ class NestedPlans:
             alive -= self._size[x] * (last_use[x] >= nodes)
         alive = np.where(runs[nodes], alive + self._pending(part), 0)
         peak = np.maximum.accumulate(alive)
-        forward_work = [forward for forward, _ in self._work[start : stops[-1]]]
+        forward_work = [work.forward for work in self._work[start : stops[-1]]]
         work = np.cumsum(np.where(runs[nodes], forward_work, 0))
+        results = np.cumsum([0, *self._buffers.result_bytes[start : stops[-1]]])
         options = []
         for stop in stops:
             inputs, ran = self._liveness.inputs(start, stop), stop - start
             new = inputs - held
-            need = int(peak[ran - 1])
+            late, need = alive[:ran], int(peak[ran - 1])
             staying = [x for x in new if last_use[x] < stop - 1]
             if staying:
                 late = alive[:ran] + sum(self._size[x] * (nodes[:ran] > last_use[x]) for x in staying)
                 need = int(np.where(runs[nodes[:ran]], late, 0).max())
             behind = (held | inputs) & self._liveness.inputs(stop, end, first)
             rest = self._solve(Pass(stop, end, behind, first))
-            replay = self._solve(Pass(start, stop, held & inputs, False))
-            options.append(Option(need, self._bytes(new), rest, replay, work[ran - 1], stop))
+            added, inside = self._bytes(new), held & inputs
+            if first and self._takes_over:
+                flat, stored = self._solve(Pass(start, stop, inside, False, True)), int(results[ran])
+                most = int((late + results[:ran]).max())
+                options.append(Option(most, added + stored, rest, flat, work[ran - 1], stop, stored))
+            if self._replays_again or not self._takes_over:
+                replay = self._solve(Pass(start, stop, inside, False))
+                options.append(Option(need, added, rest, replay, work[ran - 1], stop))
         return options
 
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
-        b, (start, end, held, first), stop = self._buffers, part, self._next[part.start]
+        b, (start, end, held, first, takes_over), stop = self._buffers, part, self._next[part.start]
         last_use, live, runs = self._liveness.of(end, first)
         saved: dict[int, int] = {}
         internal = need = 0
@@ -186,15 +199,15 @@ class NestedPlans:
                 alive = live[i] - sum(b.size[x] for x in held if last_use[x] >= i) + internal
                 alive += sum(size for x, size in saved.items() if last_use[x] < i)
                 need = max(need, alive + self._costs.saving_peak[i] + self._pending(part))
-                work += self._work[i][0]
+                work += self._work[i].replay if takes_over else self._work[i].forward
             saved.update((x, b.size[x]) for x in b.saved[i] if x not in held)
             internal += b.internal_bytes[i]
             gradient_bytes = b.gradient_bytes_at[i]
             if gradient_bytes is not None:
                 need = max(need, sum(saved.values()) + internal + gradient_bytes + b.backward_peak[i])
-                work += self._work[i][1]
+                work += self._work[i].backward
         behind = (held | frozenset(saved)) & self._liveness.inputs(stop, end, first)
-        rest = self._solve(Pass(stop, end, behind, first))
+        rest = self._solve(Pass(stop, end, behind, first, takes_over))
         return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
 
     def _choose(self, options: Sequence[Option]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -203,7 +216,10 @@ class NestedPlans:
         room = self._left[None] - added[:, None]
         work = self._least_work[np.array([o.rest for o in options])[:, None], np.maximum(room, 0)]
         work += np.array([o.work for o in options])[:, None]
-        work[1:] += self._least_work[[o.replay for o in options if o.replay is not None]]
+        if len(options) > 1:
+            beside = self._left[None] - self._in_slots([o.results or 0 for o in options[1:]])[:, None]
+            rows = np.array([o.replay for o in options[1:]])[:, None]
+            work[1:] += np.where(beside < 0, np.inf, self._least_work[rows, np.maximum(beside, 0)])
         work[(room < 0) | (self._left[None] < need[:, None])] = np.inf
         choice = work.argmin(axis=0)
         return work[choice, self._left], choice
@@ -223,8 +239,9 @@ class NestedPlans:
             option = self._options[row][choice[slot]]
             stop = option.stop
             if option.replay is not None:
-                inner = self._pieces(option.replay, start, slot)
-                pieces.append((start, stop, inner if len(inner) > 1 else "recompute"))
+                inner = self._pieces(option.replay, start, slot - int(self._in_slots(option.results or 0)))
+                is_split = len(inner) > 1 or (self._takes_over and option.results is None)
+                pieces.append((start, stop, inner if is_split else "recompute"))
             elif pieces and pieces[-1][2] == "keep":
                 pieces.append((pieces.pop()[0], stop, "keep"))
             else:

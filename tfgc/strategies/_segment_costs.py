@@ -22,7 +22,7 @@ class SegmentCost(NamedTuple):
         end: Position after its last node.
         forward_peak: Most bytes at once in the first pass.
         replay_peak: Most bytes at once in the replay and its backward pass.
-        captured_bytes: Bytes of its inputs.
+        captured_bytes: Bytes of its inputs, and of the small results that the replay takes over.
         inputs: Those inputs.
         work: Work of the replay's forward part.
     """
@@ -94,6 +94,7 @@ class _GrowingSegment:
     def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: AbstractSet[int]) -> None:
         self._buffers, self._start, self._held = costs.buffers, start, held
         self._captured = Captured(costs.buffers)
+        self._result_bytes = 0
         self._first_pass = FirstPass(costs.buffers, costs.forward_peak, live, start, held)
         self._replay = Replay(costs.buffers, costs.saving_peak, costs.work, start)
 
@@ -119,8 +120,16 @@ class _GrowingSegment:
                 self._replay.save(number, node)
         self._replay.run(node, newly_replayed, first)
         self._first_pass.run(node)
-        captured, replay = self._captured, self._replay
-        return SegmentCost(end, self._first_pass.peak, replay.peak(end), captured.bytes, captured.inputs, replay.work)
+        self._result_bytes += b.result_bytes[node]
+        captured, replay, results = self._captured, self._replay, self._result_bytes
+        return SegmentCost(
+            end,
+            self._first_pass.peak,
+            replay.peak(end) + results,
+            captured.bytes + results,
+            captured.inputs,
+            replay.work,
+        )
 
     def _use(self, number: int, at: int) -> int:
         """Read a buffer that is not held at node `at` of the replay; return the first node where more is alive."""

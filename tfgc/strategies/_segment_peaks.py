@@ -20,12 +20,13 @@ class Captured:
 
 
 class FirstPass:
-    """The peak of the first pass, in which captured inputs stay after their last use."""
+    """The peak of the first pass, in which captured inputs stay after their last use, and small results as well."""
 
     def __init__(
         self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: AbstractSet[int]
     ) -> None:
         self._size, self._last_read, self._forward_peak = b.size, b.last_read, forward_peak
+        self._result_bytes = b.result_bytes
         self._live, self._start = live, start
         self._held = [(b.last_read[x], b.size[x]) for x in held if b.last_read[x] >= start]
         self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
@@ -35,6 +36,8 @@ class FirstPass:
 
     def add(self, node: int) -> None:
         self._staying_now += self._last_uses.pop(node, 0)
+        if node > self._start:
+            self._staying_now += self._result_bytes[node - 1]
         self._staying.append(self._staying_now)
 
     def capture(self, number: int) -> None:

@@ -23,7 +23,13 @@ from tfgc._errors import OptionError
     "--scale", type=float, default=1.0, show_default=True, help="Fraction of each published batch size to run."
 )
 @click.option("--steps", type=int, help="Measured steps per case.  [default: the suite's]")
-@click.option("--measure", is_flag=True, help="Plan by times measured on this device instead of flops.")
+@click.option(
+    "--measure",
+    "--time-layers",
+    "measure",
+    is_flag=True,
+    help="Plan by seconds of a step on this device, not by flops.",
+)
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
 @click.option("--table", is_flag=True, is_eager=True, help="Print the tables of the results file and run nothing.")
 @click.option(

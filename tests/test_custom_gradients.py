@@ -1,0 +1,118 @@
+"""Layers with a `tf.custom_gradient`, as TensorFlow's silu: replays copy them, and their gradients have gradients."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import check_enabled, fresh, in_turn, noise
+from replays import operations_of_step
+
+import tfgc
+from tfgc._framework import custom_gradients
+
+L = keras.layers
+X, Y = noise(4, 8, 8, 64), [noise(4, 1, seed=2)]
+
+
+@tf.custom_gradient
+def clipped_gradient(x):
+    return tf.identity(x), lambda upstream: tf.clip_by_value(upstream, -1e-3, 1e-3)
+
+
+@tf.custom_gradient
+def two_results(x, y):
+    made = tf.tanh(x) * y
+
+    def gradient(upstream, other):
+        upstream += 2 * other[..., None] * made
+        return upstream * y * (1 - tf.tanh(x) ** 2), upstream * tf.tanh(x)
+
+    return (made, tf.reduce_sum(made**2, axis=-1)), gradient
+
+
+class TwoResults(L.Layer):
+    def call(self, x):
+        made, norms = two_results(x, tf.sigmoid(x))
+        return made + 0.1 * norms[..., None]
+
+
+class ClosesOverAnInput(L.Layer):
+    """The gradient reads a tensor that is no argument of the function."""
+
+    def call(self, x):
+        scale = tf.cos(x)
+        return tf.custom_gradient(lambda y: (y * 2.0, lambda upstream: upstream * (1 + scale**2)))(x)
+
+
+class Twice(L.Layer):
+    def call(self, x):
+        return tf.nn.silu(clipped_gradient(tf.nn.silu(x)))
+
+
+LAYERS = {
+    "silu": lambda: L.Activation("silu"),
+    "two results": TwoResults,
+    "closes over an input": ClosesOverAnInput,
+    "twice": Twice,
+}
+
+
+def blocks(layer, n=4):
+    x = inputs = keras.Input((8, 8, 64))
+    for _ in range(n):
+        x = layer()(L.BatchNormalization()(L.Conv2D(64, 1, use_bias=False)(x)))
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling2D()(x)))
+
+
+@pytest.mark.parametrize(("name", "mode"), in_turn(LAYERS))
+def test_training_with_a_custom_gradient(name, mode):
+    check_enabled(functools.partial(blocks, LAYERS[name]), X, Y, mode, segments=3)
+
+
+@pytest.mark.parametrize("name", ["silu", "two results", "twice"])
+def test_a_replay_takes_over_small_results_behind_a_custom_gradient(name):
+    operations = operations_of_step(fresh(functools.partial(blocks, LAYERS[name])), X, 3)
+    assert operations["Mean", "first"] > 0
+    assert operations["Mean", "replay"] == 0
+
+
+def test_equal_custom_gradients_are_registered_once():
+    operations_of_step(fresh(functools.partial(blocks, LAYERS["silu"])), X, 3)
+    known = len(custom_gradients._names)
+    assert known > 0
+    operations_of_step(fresh(functools.partial(blocks, LAYERS["silu"])), X, 3)
+    assert len(custom_gradients._names) == known
+
+
+@pytest.mark.parametrize("name", ["silu", *(pytest.param(name, marks=pytest.mark.gate) for name in [*LAYERS][1:])])
+def test_the_third_derivative_of_a_function_of_a_gradient(name):
+    """Outside of the functions that take the inner gradients, where no tape sees a copy."""
+
+    def third(model):
+        @tf.function
+        def first(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(model(x, training=False) ** 2)
+            return tape.gradient(y, x)
+
+        @tf.function
+        def second(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(first(x) ** 2)
+            return tape.gradient(y, x)
+
+        weights = [v.value for v in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(second(tf.constant(X)) ** 2)
+        return tape.gradient(y, weights)
+
+    plain, ours = (fresh(functools.partial(blocks, LAYERS[name], 2)) for _ in range(2))
+    tfgc.enable(ours, tfgc.plan(ours, strategy="uniform", segments=2))
+    for a, b in zip(third(plain), third(ours), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * float(tf.reduce_max(tf.abs(a))))

@@ -1,0 +1,189 @@
+"""How long each node takes in a training step, beside all others.
+
+Plain training is traced with a tape for each node, so that every operation is known to be of the forward or backward
+pass of one node, whatever its name. The step runs a few times under TensorFlow's profiler. Operations that run at the
+same time share it, so that all of them together take as long as the step.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import tensorflow as tf
+
+from tfgc._core.graph import Graph, Node, Ref, Spec
+from tfgc._costs import call_operations
+from tfgc._framework import profiler
+from tfgc._pure import functional, side_effects, tensor_packing
+from tfgc._tracing.keras_graph import Program
+
+_STEPS = 5
+_ENOUGH_SECONDS = 20.0
+
+
+class NodeSeconds(NamedTuple):
+    """Seconds of a node: of its forward and backward pass, and of a replay that takes over small results."""
+
+    forward: float
+    backward: float
+    replay: float
+
+
+def measured(program: Program, graph: Graph) -> list[NodeSeconds]:
+    """The `NodeSeconds` of each node: medians of plain training steps on random inputs. No state changes."""
+    step = _Step(program, graph)
+    step.run()  # compiles, and fills the allocator's pools
+    begun = time.perf_counter()
+    step.run()
+    steps = max(1, min(_STEPS, int(_ENOUGH_SECONDS / (time.perf_counter() - begun))))
+    profiles = [step.charged(profiler.shared(profiler.operations_run(step.run))) for _ in range(steps)]
+    return [NodeSeconds(*map(statistics.median, zip(*node))) for node in zip(*profiles)]
+
+
+class _Charge(NamedTuple):
+    """What the time of an operation counts as."""
+
+    position: int
+    backward: bool
+    replay: bool
+
+
+class _Pass(NamedTuple):
+    """A node's pass, as it was traced: its operations, and what its gradients are taken of."""
+
+    operations: Sequence[tf.Operation]
+    tape: tf.GradientTape | None = None
+    sources: Sequence[Any] = ()
+
+
+class _Step:
+    """A training step whose operations are known by node."""
+
+    def __init__(self, program: Program, graph: Graph) -> None:
+        self._program, self._graph = program, graph
+        inputs = [_filled(spec) for spec in graph.inputs.values()]
+        self._packing = tensor_packing.Packing((tuple(inputs), {}))
+        self._packing.take_tensors()
+        self._weights: dict[int, tf.Tensor] = {}  # the values of trainable variables, by their ids
+        self._variables = side_effects.discover(lambda *tensors: self._forward(tensors)[0], self._packing).reads
+        self._arguments = inputs, [tf.convert_to_tensor(variable.value) for variable in self._variables]
+        self._charges: dict[str, _Charge] = {}
+        self._function = tf.function(self._trace, autograph=False)
+
+    def run(self) -> None:
+        """Run one step."""
+        self._function(*self._arguments)
+        tf.test.experimental.sync_devices()
+
+    def charged(self, seconds: dict[str, float]) -> list[NodeSeconds]:
+        """Seconds by operation as those of nodes."""
+        totals = [[0.0, 0.0, 0.0] for _ in self._graph.nodes]
+        for name, count in seconds.items():
+            charge = self._charge(name)
+            if charge is not None:
+                total = totals[charge.position]
+                total[charge.backward] += count
+                total[2] += count * charge.replay
+        return [NodeSeconds(*total) for total in totals]
+
+    def _charge(self, name: str) -> _Charge | None:
+        """That of an operation.
+
+        One that is not in the traced graph is inside of one that is (a loop, a call of a function), or stands for
+        others of its scope (TensorFlow's optimizer made it).
+        """
+        while name and name not in self._charges:
+            name = name.rpartition("/")[0]
+        return self._charges.get(name)
+
+    def _trace(self, inputs: list[tf.Tensor], values: list[tf.Tensor]) -> list[Any]:
+        self._weights = {id(v): value for v, value in zip(self._variables, values) if v.trainable}
+        table: dict[Ref, Any] = {}
+        passes: list[_Pass] = []
+
+        def forward(*tensors: tf.Tensor) -> list[Any]:
+            made, tensors_by_ref, traced = self._forward(tensors)
+            table.update(tensors_by_ref)
+            passes.extend(traced)
+            return made
+
+        functional.run(forward, self._packing, inputs, self._variables, values)
+        gradients, backward = self._backward(table, passes)
+        self._note(passes, backward, [*inputs, *values], list(table.values()))
+        return gradients
+
+    def _forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[Any], dict[Ref, Any], list[_Pass]]:
+        """The outputs, every tensor by its `Ref`, and the forward pass of each node."""
+        table = dict(zip(map(Ref, self._graph.inputs), tensors))
+        passes: list[_Pass] = []
+        for node in self._graph.nodes:
+            layer, _, _ = self._program.call_of(node.name)
+            sources = [table[ref] for ref in self._graph.cost(node).differentiable_inputs]
+            own = (id(variable) for variable in getattr(layer, "trainable_variables", ()))
+            sources += [self._weights[variable] for variable in own if variable in self._weights]
+            with _Noting() as noting, tf.GradientTape() as tape:
+                tape.watch(sources)
+                self._program.run([node.name], table, training=True)
+            passes.append(_Pass(noting.made, tape, sources))
+        return [table[ref] for ref in self._graph.outputs], table, passes
+
+    def _backward(self, table: dict[Ref, Any], forward: Sequence[_Pass]) -> tuple[list[Any], list[_Pass]]:
+        """The gradients of the weights, and the backward pass of each node."""
+        graph, weights, passes = self._graph, [], []
+        upstream = {ref: [tf.ones_like(table[ref])] for ref in graph.outputs if graph.floating(ref)}
+        for node, (_, tape, sources) in zip(reversed(graph.nodes), reversed(forward)):
+            refs = [ref for ref in _outputs(node) if ref in upstream]
+            flowing = graph.cost(node).differentiable_inputs
+            found: list[Any] = []
+            with _Noting() as noting:
+                if refs and tape is not None:
+                    sums = [tf.add_n(upstream[ref]) for ref in refs]
+                    found = tape.gradient([table[ref] for ref in refs], list(sources), output_gradients=sums)
+                for ref, gradient in zip(flowing, found):
+                    if gradient is not None:
+                        upstream.setdefault(ref, []).append(tf.convert_to_tensor(gradient))
+            weights += [gradient for gradient in found[len(flowing) :] if gradient is not None]
+            passes.append(_Pass(noting.made))
+        return weights, passes[::-1]
+
+    def _note(
+        self, forward: Sequence[_Pass], backward: Sequence[_Pass], given: list[tf.Tensor], made: list[Any]
+    ) -> None:
+        """Note what each operation's time counts as."""
+        early = [op for traced in forward for op in traced.operations]
+        late = [op for traced in backward for op in traced.operations]
+        tensors = [t for t in tf.nest.flatten(made, expand_composites=True) if t.op not in {x.op for x in given}]
+        read = {t.ref(): t for op in late for t in op.inputs}
+        replayed, _ = call_operations.replayed(early, given, [*tensors, *(t.deref() for t in read)])
+        for position, (first, second) in enumerate(zip(forward, backward)):
+            self._charges.update({op.name: _Charge(position, False, op in replayed) for op in first.operations})
+            self._charges.update({op.name: _Charge(position, True, False) for op in second.operations})
+        scopes: dict[str, set[_Charge]] = {}
+        for name, charge in self._charges.items():
+            scopes.setdefault(name.rpartition("/")[0], set()).add(charge)
+        alike = {scope: charges.pop() for scope, charges in scopes.items() if len({c[:2] for c in charges}) == 1}
+        self._charges = {**alike, **self._charges}
+
+
+class _Noting:
+    """Notes the operations that are made in a block of code in the graph being built."""
+
+    def __enter__(self) -> "_Noting":
+        self._graph = tf.compat.v1.get_default_graph()
+        self._start = len(self._graph.get_operations())
+        self.made: list[tf.Operation] = []
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.made = self._graph.get_operations()[self._start :]
+
+
+def _outputs(node: Node) -> Iterator[Ref]:
+    return (Ref(node.name, i) for i in range(len(node.outputs)))
+
+
+def _filled(spec: Spec) -> tf.Tensor:
+    if spec.dtype.startswith(("float", "bfloat")):
+        return tf.cast(tf.random.stateless_uniform(cast(Any, spec.shape), seed=(0, 1)), spec.dtype)
+    return tf.zeros(spec.shape, spec.dtype)

@@ -1,0 +1,117 @@
+"""What TensorFlow's profiler says of the operations of a step."""
+
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfgc._errors import TfgcError
+from tfgc._framework import versions
+
+try:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+class Interval(NamedTuple):
+    """One run of an operation.
+
+    Attributes:
+        name: Its name.
+        begin, end: When it began and ended, in picoseconds.
+        kind: Its type.
+        lane: The thread that ran it; on a GPU the stream.
+    """
+
+    name: str
+    begin: int
+    end: int
+    kind: str = ""
+    lane: int = 0
+
+
+def operations_run(step: Callable[[], Any]) -> list[Interval]:
+    """Each run of an operation in one call of `step`, by the device that ran it.
+
+    On a GPU what its kernels took, not what the CPU took to start them.
+
+    Raises:
+        TfgcError: If another profile is being taken.
+    """
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            tf.profiler.experimental.start(folder, options)
+        except tf.errors.AlreadyExistsError as error:
+            raise TfgcError(
+                "layers cannot be timed while another profile is being taken: stop that one first"
+            ) from error
+        try:
+            step()
+            tf.test.experimental.sync_devices()
+        finally:
+            tf.profiler.experimental.stop()
+        planes = [plane for file in pathlib.Path(folder).rglob("*.xplane.pb") for plane in _planes(file)]
+    on_gpus = [run for plane in planes if plane.name.startswith("/device:GPU") for run in _kernels(plane)]
+    known = {run.name for run in on_gpus}
+    on_hosts = [run for plane in planes if plane.name.startswith("/host:") for run in _host_operations(plane)]
+    return on_gpus + [run for run in on_hosts if run.name not in known]
+
+
+def shared(runs: Iterable[Interval]) -> dict[str, float]:
+    """Seconds by operation, where those that run at the same time share it."""
+    moments = sorted(moment for run in runs for moment in ((run.begin, 1, run.name), (run.end, -1, run.name)))
+    seconds: dict[str, float] = {}
+    active: dict[str, int] = {}
+    before = 0
+    for now, change, name in moments:
+        count = sum(active.values())
+        for other, times in active.items():
+            seconds[other] = seconds.get(other, 0.0) + 1e-12 * (now - before) * times / count
+        before = now
+        active[name] = active.get(name, 0) + change
+        if not active[name]:
+            del active[name]
+    return seconds
+
+
+def _planes(file: pathlib.Path) -> Iterable[Any]:
+    return versions.attribute(xplane_pb2, "XSpace").FromString(file.read_bytes()).planes
+
+
+def _host_operations(plane: Any) -> Iterator[Interval]:
+    names = {key: _operation(metadata.name) for key, metadata in plane.event_metadata.items()}
+    for line, event in _events(plane):
+        operation = names[event.metadata_id]
+        if operation is not None:
+            yield _interval(*operation, line, event)
+
+
+def _kernels(plane: Any) -> Iterator[Interval]:
+    stats = {key: metadata.name for key, metadata in plane.stat_metadata.items()}
+    for line, event in _events(plane):
+        named = [stat for stat in event.stats if stats.get(stat.metadata_id) == "tf_op"]
+        for stat in named[:1]:
+            operation = _operation(stat.str_value or stats.get(stat.ref_value, ""))
+            if operation is not None:
+                yield _interval(*operation, line, event)
+
+
+def _events(plane: Any) -> Iterator[tuple[Any, Any]]:
+    return ((line, event) for line in plane.lines for event in line.events)
+
+
+def _interval(name: str, kind: str, line: Any, event: Any) -> Interval:
+    begin = line.timestamp_ns * 1000 + event.offset_ps
+    return Interval(name, begin, begin + event.duration_ps, kind, line.id)
+
+
+def _operation(event: str) -> tuple[str, str] | None:
+    """The operation's name and type in an event `name:type`; None for other events."""
+    name, colon, kind = event.partition(":")
+    return (name, kind) if colon and kind.isidentifier() else None
