@@ -1,8 +1,9 @@
 """Whether a call mixes the samples of a batch, read from its forward operations.
 
 For each tensor this keeps the axis on which its samples lie, or None where it is the same for
-all samples. An operation that sums, sorts or joins across that axis couples samples, as BatchNormalization
-does; so, to be safe, does one that is not known here, such as a loop.
+all samples. The axis holds the samples in order, each in as many neighbouring places as the others. An operation that
+sums, sorts or joins across that axis couples samples, as BatchNormalization does; so, to be safe, does one that is not
+known here, such as a loop.
 """
 
 import math
@@ -18,14 +19,19 @@ _ELEMENTWISE = frozenset(
     + ["Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Tanh", "Sigmoid", "Softplus", "Softsign", "Sin", "Cos", "Round"]
     + ["SquaredDifference", "SelectV2", "ClipByValue", "Cast", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less"]
     + ["LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Floor", "Ceil", "IsNan", "BiasAdd", "Identity"]
-    + ["StopGradient", "PreventGradient", "ZerosLike", "OnesLike", "Xdivy", "Xlogy", "IdentityN", "CheckNumerics"]
+    + ["StopGradient", "PreventGradient", "ZerosLike", "OnesLike", "Xdivy", "Xlogy", "CheckNumerics"]
 )
 _WINDOWS = frozenset(
     ["Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool", "MaxPool3D", "AvgPool", "AvgPool3D", "ResizeBilinear"]
     + ["ResizeNearestNeighbor", "ResizeBicubic", "SpaceToDepth", "DepthToSpace", "Dilation2D", "LRN"]
 )
 _REDUCTIONS = frozenset(["Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin", "EuclideanNorm"])
-_SAME_LENGTH = frozenset(["Slice", "StridedSlice", "Pad", "PadV2", "MirrorPad", "Tile", "BroadcastTo", "ReverseV2"])
+_SAME_LENGTH = frozenset(["Slice", "Pad", "PadV2", "MirrorPad", "Tile", "BroadcastTo"])
+_DRAWS = frozenset(
+    ["StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2", "StatelessRandomUniformIntV2"]
+    + ["RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"]
+)
+_FILLED = frozenset(["Fill", "BroadcastTo"])
 _SHAPES = frozenset(["Shape", "ShapeN", "Rank", "Size"])
 
 
@@ -33,22 +39,32 @@ class _CoupledError(Exception):
     pass
 
 
-def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor]) -> bool:
-    """Whether `operations`, run in order on `inputs` with the batch in front, mix samples."""
+def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor], outputs: Iterable[tf.Tensor] = ()) -> bool:
+    """Whether `operations`, run in order on `inputs` with the batch in front, mix samples.
+
+    So does an output without the batch in front.
+    """
     axes = {t.ref(): 0 for t in inputs if t.shape.rank}
+    batch = max((t.shape[0] or 0 for t in inputs if t.shape.rank), default=0)
     try:
         for op in operations:
             carried = [axes.get(t.ref()) for t in op.inputs]
-            if op.type in _SHAPES or all(axis is None for axis in carried):
+            if op.type in _DRAWS and op.outputs[0].shape.rank:  # Each sample has random numbers that no other has.
+                axes[op.outputs[0].ref()] = _unless(op.outputs[0].shape[0] != batch, 0)
+            elif op.type in _SHAPES or all(axis is None for axis in carried):
                 continue
-            for tensor in op.outputs:
-                axes[tensor.ref()] = _axis(op, carried, tensor)
+            elif op.type == "IdentityN":
+                axes.update((made.ref(), axis) for made, axis in zip(op.outputs, carried) if axis is not None)
+            else:
+                for tensor in op.outputs:
+                    axes[tensor.ref()] = axis = _axis(op, carried, tensor, batch)
+                    _check_equal_for_all(op, carried, axis - tensor.shape.rank)
     except _CoupledError:
         return True
-    return False
+    return any(axes.get(t.ref()) != 0 or t.shape[0] != batch for t in outputs)
 
 
-def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
+def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor, batch: int) -> int:
     """The axis of the samples in an output; raises where they are mixed, or where it is not known."""
     first, axis = op.inputs[0], carried[0]
     if op.type in _ELEMENTWISE:
@@ -67,7 +83,11 @@ def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     if op.type == "Transpose":
         return list(_constant(op.inputs[1])).index(axis)
     if op.type in ("Reshape", "Squeeze", "ExpandDims"):
-        return _reshaped(first.shape.as_list(), made.shape.as_list(), axis)
+        return _reshaped(first.shape.as_list(), made.shape.as_list(), axis, batch)
+    if op.type == "StridedSlice":
+        return _sliced(op, axis)
+    if op.type == "ReverseV2":
+        return _unless(axis in {int(d) % first.shape.rank for d in _constant(op.inputs[1]).ravel()}, axis)
     if op.type in _SAME_LENGTH:
         return _unless(made.shape.rank != first.shape.rank or made.shape[axis] != first.shape[axis], axis)
     if op.type == "MatMul":
@@ -83,12 +103,16 @@ def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     if op.type in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):  # What a transposed convolution is.
         return _unless(carried[2] != 0, 0)
     if op.type == "GatherV2" and carried[0] is None:
-        return carried[1]
+        return _unless(op.get_attr("batch_dims") != 0, int(_constant(op.inputs[2])) + carried[1])
+    if op.type == "MatMul" and carried[0] is None:
+        return _unless(carried[1] != (0 if op.get_attr("transpose_b") else 1), 1)
     if op.type == "Split":
         return _unless(int(_constant(op.inputs[0])) % op.inputs[1].shape.rank == carried[1], carried[1])
     if op.type == "Einsum":
         terms, result = op.get_attr("equation").decode().split("->")
         letter = _only({term[axis] for term, axis in zip(terms.split(","), carried) if axis is not None})
+        if "." in terms:  # Letters behind an ellipsis do not tell axes.
+            return _unless({axis for axis in carried if axis is not None} != {0} or result[:1] != letter, 0)
         return _unless(letter not in result, result.find(letter))
     if op.type in ("BatchMatMulV2", "BatchMatMul"):
         rank = made.shape.rank
@@ -98,11 +122,45 @@ def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     raise _CoupledError
 
 
-def _reshaped(before: Sequence[Any], after: Sequence[Any], axis: int) -> int:
-    """The axis that starts where the samples started and holds whole samples, or parts of one sample each."""
+def _check_equal_for_all(op: tf.Operation, carried: Sequence[Any], end: int) -> None:
+    """Raise if an operand that holds no samples differs from place to place along theirs, as `tf.range` does."""
+    if op.type not in _ELEMENTWISE and op.type != "ConcatV2":
+        return
+    for tensor, axis in zip(op.inputs, carried):
+        if axis is not None or (tensor.shape.rank or 0) < -end or tensor.shape[end] == 1:
+            continue
+        value = tf.get_static_value(tensor)
+        equal = tensor.op.type in _FILLED if value is None else not np.any(np.diff(np.asarray(value, float), axis=end))
+        _unless(not equal, 0)
+
+
+def _sliced(op: tf.Operation, axis: int) -> int:
+    """The axis of the samples behind a slice by a NumPy index, which takes all of them in their order."""
+    given, made = op.inputs[0].shape, op.outputs[0].shape
+    entries, source, target = len(_constant(op.inputs[3])), 0, 0
+    added = bin(op.get_attr("new_axis_mask") & ((1 << entries) - 1)).count("1")
+    for i in range(entries):
+        if op.get_attr("new_axis_mask") >> i & 1:
+            target += 1
+            continue
+        covered = given.rank - (entries - added - 1) if op.get_attr("ellipsis_mask") >> i & 1 else 1
+        shrunk = bool(op.get_attr("shrink_axis_mask") >> i & 1)
+        if source <= axis < source + covered:
+            whole = covered > 1 or (int(_constant(op.inputs[3])[i]) == 1 and not shrunk)
+            target += axis - source
+            return _unless(not whole or made[target] != given[axis], target)
+        source += covered
+        target += 0 if shrunk else covered
+    return target + axis - source
+
+
+def _reshaped(before: Sequence[Any], after: Sequence[Any], axis: int, batch: int) -> int:
+    """The axis that starts where the samples started, and holds one place for each, or as many for each."""
+    if None in before or None in after:
+        raise _CoupledError
     for i, length in enumerate(after):
         starts = math.prod(after[:i]) == math.prod(before[:axis])
-        if starts and length > 1 and max(length, before[axis]) % min(length, before[axis]) == 0:
+        if starts and length >= batch and length % batch == 0:
             return i
     raise _CoupledError
 

@@ -23,6 +23,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         compiled: Makes a `tf.function` of the step.
         mode: "graph", "xla", or "compiled" to run the step in Python.
         atomic: What takes a step back that runs out of memory; None if it is not to be run again.
+        slices: Of the batch, in which the model runs.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class FollowingStep(out_of_memory.GuardedStep):
         compiled: Callable[[], Callable],
         mode: str,
         atomic: AtomicStep | None,
+        slices: int = 1,
     ) -> None:
         super().__init__(f"the training step of {trainer.model.name!r}", atomic)
         self._step, self._trainer, self._runner, self._compiled, self._mode = step, trainer, runner, compiled, mode
+        self._slices = slices
         self._settings = layer_settings.Settings([trainer.model])
         self._functions: dict[tuple, Callable] = {}
 
@@ -73,6 +76,8 @@ class FollowingStep(out_of_memory.GuardedStep):
 
     def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
         trainer = self._trainer
+        if self._slices > 1:
+            x = tf.nest.map_structure(lambda t: t[: -(-len(t) // self._slices)], x)
         return out_of_memory.StepByPlan(
             trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self._mode
         )

@@ -48,6 +48,11 @@ class Runner:
         wrap: None, or `tf.recompute_grad` to replace tfgc's replay.
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
+
+    Attributes:
+        model: The model.
+        plan: The plan that it runs by.
+        program: What runs its nodes.
     """
 
     def __init__(
@@ -61,21 +66,21 @@ class Runner:
         check_replay: bool = False,
     ) -> None:
         self._original = type(model).call
-        self._model = model
+        self.model = model
         self._replan = replan
         self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None)
         self._read(plan)
 
     def _read(self, plan: Plan) -> None:
-        program = keras_graph.Program(self._model)
+        program = keras_graph.Program(self.model)
         plan.check(program.graph)
-        self.plan, self._program = plan, program
+        self.plan, self.program = plan, program
         self._run = _SegmentChain(RunOptions(program, *self._options), plan.segments, program.outputs)
 
     @property
     def is_current(self) -> bool:
         """Whether the model still has the graph that was read."""
-        return self._program.is_current
+        return self.program.is_current
 
     def use(self, plan: Plan) -> None:
         """Run by another plan from now on; what was traced has to be traced again."""
@@ -89,22 +94,22 @@ class Runner:
             except PlanMismatchError as error:
                 if self._replan is None:
                     raise PlanMismatchError(
-                        f"{self._model.name!r} has changed since it was enabled: {error} Then enable it again"
+                        f"{self.model.name!r} has changed since it was enabled: {error} Then enable it again"
                     ) from error
                 self._read(self._replan())
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; `training=False` runs the original."""
         if training is False:
-            return self._original(self._model, inputs, training=False, mask=mask)
-        call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
+            return self._original(self.model, inputs, training=False, mask=mask)
+        call_checks.refuse_tf1_graph(f"the enabled {self.model.name!r}")
         if call_checks.is_empty(inputs):
-            return self._original(self._model, inputs, training=training, mask=mask)
+            return self._original(self.model, inputs, training=training, mask=mask)
         if not self.is_current:
             self._follow()
-        table = self._program.feed(inputs, mask)
+        table = self.program.feed(inputs, mask)
         self._run(table, training)
-        return self._program.collect(table)
+        return self.program.collect(table)
 
     call.is_patched_call = True
 

@@ -15,6 +15,7 @@ from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
 from tfgc._training.segment_runner import Runner
+from tfgc._training.separate_samples import SeparateSamples
 from tfgc._training.trainer import Trainer
 
 
@@ -45,6 +46,7 @@ def train_step(
     metrics: Sequence[Any] = (),
     run_eagerly: bool = False,
     jit_compile: bool = False,
+    micro_batches: int = 1,
     on_oom: str | None = None,
 ) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
@@ -62,11 +64,15 @@ def train_step(
         loss: What `model.compile` takes: a name, a function, a `keras.Loss`, or
             for several outputs a list or dict of them.
         optimizer: A `keras.Optimizer` or its name.
-        plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`, for XLA with `jit_compile`.
+        plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`, for XLA with `jit_compile`; nothing is recomputed with
+            `micro_batches`.
         metrics: What `model.compile` takes. They accumulate until `step.reset_metrics()`.
         run_eagerly: Run the step in Python, with every segment compiled, instead
             of the whole step as one `tf.function`.
         jit_compile: Compile the step with XLA.
+        micro_batches: Slices of the batch, each of which runs forward and backward by itself, so that activations need
+            1/`micro_batches` of the memory. Gradients are added up, and the weights updated once: up to rounding, the
+            step is that of the whole batch. The first batch must have as many samples; later ones may have fewer.
         on_oom: What to do when a step runs out of memory. None: raise. "replan": put back the state from before the
             step, plan for less, run the step again by that plan, and warn. The update of the weights then waits for
             all gradients, which may hold more of them at once.
@@ -77,6 +83,8 @@ def train_step(
 
     Raises:
         TfgcError: If the model has no trainable weights.
+        UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
+            BatchNormalization does, or if the loss is not a mean over them.
         PlanMismatchError: If the plan was made for another model; in a step, if the model's layers have changed since.
         UnsupportedModelError: From the step, in a TensorFlow 1 graph, or with `on_oom="replan"` if the step writes what
             cannot be put back.
@@ -98,13 +106,17 @@ def train_step(
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
+    if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
+        raise OptionError(f"micro_batches={micro_batches!r} is not a number of slices: give 1 or more")
     out_of_memory.check_on_oom(on_oom)
     if on_oom is not None and tf.distribute.has_strategy():
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     if not isinstance(plan, Plan | None):
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
-    if plan is None:
+    if plan is None and micro_batches > 1:
+        plan = planner.plan(model, strategy="keep_all")
+    elif plan is None:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
     runner = Runner(model, plan)
     if not model.trainable_weights:
@@ -114,16 +126,23 @@ def train_step(
     used: Any = trainer.optimizer
     used.build(model.trainable_variables)
 
+    separate = SeparateSamples(runner, loss, micro_batches) if micro_batches > 1 else None
+
     def step(x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
             call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
-        return trainer.step(x, y, sample_weight)
+        if separate is not None:
+            x, y, sample_weight = separate.checked(x, y, sample_weight)
+        return trainer.step(x, y, sample_weight, micro_batches)
 
     atomic = AtomicStep(trainer, [used], run_eagerly) if on_oom else None
     whole = step if atomic is None else atomic.around(step)
-    compiled = functools.partial(tf.function, whole, autograph=False, reduce_retracing=True, jit_compile=jit_compile)
+    # XLA compiles for each size anyway, and cuts a batch at numbers.
+    any_size = not jit_compile or micro_batches == 1
+    options: dict[str, Any] = {"autograph": False, "reduce_retracing": any_size, "jit_compile": jit_compile}
+    compiled = functools.partial(tf.function, whole, **options)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = FollowingStep(whole, trainer, runner, compiled, mode, atomic)
+        following = FollowingStep(whole, trainer, runner, compiled, mode, atomic, micro_batches)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
         made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.

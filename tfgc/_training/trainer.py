@@ -6,6 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import tensor_attributes
+from tfgc._training import micro_batches
+
 
 class Trainer(keras.Model):
     """A model run by another `call`, with Keras's reading of `loss` and `metrics`.
@@ -27,13 +31,33 @@ class Trainer(keras.Model):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         return self._run(inputs, training=training, mask=mask)
 
-    def step(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, Any]:
-        """Train on one batch; return the metrics so far, and the batch's loss."""
+    def step(self, x: Any, y: Any, sample_weight: Any = None, slices: int = 1) -> dict[str, Any]:
+        """Train on one batch, in so many slices; return the metrics so far, and the batch's loss."""
         optimizer: Any = self.optimizer
-        with tf.GradientTape() as tape:
-            predictions = self(x, training=True)
-            loss: Any = self.compute_loss(x, y, predictions, sample_weight)
-            scaled = optimizer.scale_loss(loss)
         weights = self.model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(scaled, [v.value for v in weights]), weights))
-        return {**self.compute_metrics(x, y, predictions, sample_weight), "loss": loss}
+
+        def gradients(batch: tuple, share: tf.Tensor | None = None) -> micro_batches.Sums:
+            """The loss of a slice and its gradients, for its share of the batch."""
+            x, y, sample_weight = batch
+            with tf.GradientTape() as tape:
+                predictions = self(x, training=True)
+                loss: Any = self.compute_loss(x, y, predictions, sample_weight)
+                loss = loss if share is None else loss * tf.cast(share, loss.dtype)
+                scaled = optimizer.scale_loss(loss)
+            if share is not None:
+                self._refuse_masks(predictions)
+            found = tape.gradient(scaled, [v.value for v in weights])
+            self.compute_metrics(x, y, predictions, sample_weight)
+            return loss, found
+
+        batch = (x, y, sample_weight)
+        loss, found = gradients(batch) if slices == 1 else micro_batches.summed(batch, slices, gradients)
+        optimizer.apply_gradients(zip(found, weights))
+        return {**self.get_metrics_result(), "loss": loss}
+
+    def _refuse_masks(self, predictions: Any) -> None:
+        if any(tensor_attributes.mask_of(t) is not None for t in tf.nest.flatten(predictions)):
+            raise UnsupportedModelError(
+                f"micro_batches: an output of {self.model.name!r} has a mask, so that its loss is a mean over what the "
+                "mask leaves of the whole batch, and not over samples. Leave micro_batches out"
+            )

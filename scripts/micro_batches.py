@@ -1,0 +1,159 @@
+"""Compare training steps in slices of the batch with the whole step, and with Keras's gradient accumulation.
+
+One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
+medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
+between steps beyond the plain one is shown beside them.
+
+    python scripts/micro_batches.py                  # all networks
+    python scripts/micro_batches.py sample_cnn       # this one
+    python scripts/micro_batches.py --table          # print the saved results
+
+Results are saved in scripts/results/micro_batches.json.
+"""
+
+import argparse
+import gc
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+NETWORKS = {"sample_cnn": (16, 256), "big_cnn": (16, 256), "vgg16": (16, 224)}
+SLICES = 8
+ROUNDS, WARM_UP = 7, 2
+RESULTS = pathlib.Path(__file__).parent / "results" / "micro_batches.json"
+HEAD = f"| network, batch | plain step | `micro_batches={SLICES}` | Keras, `gradient_accumulation_steps={SLICES}` |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
+    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(measure(arguments.case)))
+        return
+    if unknown := set(arguments.networks) - set(NETWORKS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
+    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if not arguments.table:
+        for name in arguments.networks or NETWORKS:
+            command = [sys.executable, __file__, "--case", name]
+            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            saved[name] = json.loads(run.stdout.splitlines()[-1])
+            RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
+            print(row(name, saved[name]), flush=True)
+    print(table(saved))
+
+
+def table(saved):
+    """The saved results in Markdown."""
+    rows = (row(name, saved[name]) for name in NETWORKS if name in saved)
+    return "\n".join([HEAD, "| --- | --- | --- | --- |", *rows])
+
+
+def row(name, case):
+    plain, cells = case["plain"], []
+    for way in ("tfgc", "keras"):
+        found = case[way]
+        kept = (found["held"] - plain["held"]) / 1e6
+        more = f", {kept:.0f} MB kept between steps" if kept >= 1 else ""
+        cells.append(f"peak {found['peak'] / plain['peak']:.0%}, time x {found['ratio']:.2f}{more}")
+    start = f"| {name}, {NETWORKS[name][0]} | {plain['peak'] / 1e6:.0f} MB, {plain['seconds']:.2f} s |"
+    return f"{start} {' | '.join(cells)} |"
+
+
+def measure(name):
+    """For each way to train: seconds and ratio to plain, the peak of a step, and the bytes kept between steps."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    ways = {"plain": whole, "tfgc": in_slices, "keras": accumulated}
+    steps, held, last = {}, {}, tf.config.experimental.get_memory_info("CPU:0")["current"]
+    for way, make in ways.items():
+        steps[way] = make(name)
+        steps[way]()
+        gc.collect()
+        now = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        held[way], last = now - last, now
+    seconds, peaks = {way: [] for way in ways}, {way: [] for way in ways}
+    for _ in range(WARM_UP + ROUNDS):
+        for way, step in steps.items():
+            spent, peak = timed(step)
+            seconds[way].append(spent)
+            peaks[way].append(peak)
+    found = {}
+    for way in ways:
+        ratios = [spent / plain for spent, plain in zip(seconds[way][WARM_UP:], seconds["plain"][WARM_UP:])]
+        found[way] = {
+            "seconds": statistics.median(seconds[way][WARM_UP:]),
+            "ratio": statistics.median(ratios),
+            "peak": max(peaks[way][WARM_UP:]),
+            "held": held[way],
+        }
+    return found
+
+
+def built(name):
+    """A network, a loss, and a batch for them."""
+    import keras
+    import numpy as np
+
+    import tfgc.zoo
+
+    keras.utils.set_random_seed(0)
+    batch, size = NETWORKS[name]
+    model = tfgc.zoo.build(name, size)
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(batch, *model.input_shape[1:])).astype("float32")
+    y = draw.integers(0, model.output_shape[-1], batch)
+    last = model.layers[-1]
+    from_logits = getattr(last, "activation", None) is not keras.activations.softmax
+    return model, keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits), x, y
+
+
+def whole(name, slices=1):
+    import tensorflow as tf
+
+    import tfgc
+
+    model, loss, x, y = built(name)
+    plan = tfgc.plan(model, strategy="keep_all")
+    step = tfgc.train_step(model, loss, "sgd", plan=plan, micro_batches=slices)
+    x, y = tf.constant(x), tf.constant(y)
+    return lambda: float(step(x, y)["loss"])
+
+
+def in_slices(name):
+    return whole(name, SLICES)
+
+
+def accumulated(name):
+    import keras
+    import tensorflow as tf
+
+    model, loss, x, y = built(name)
+    optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=SLICES)
+    model.compile(optimizer, loss, jit_compile=False)
+    parts = list(zip(tf.split(tf.constant(x), SLICES), tf.split(tf.constant(y), SLICES)))
+    return lambda: [float(model.train_on_batch(*part)) for part in parts]
+
+
+def timed(step):
+    """Seconds of a step, and its peak above what is there before it."""
+    import tensorflow as tf
+
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    begin = time.perf_counter()
+    step()
+    spent = time.perf_counter() - begin
+    return spent, tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Whether samples of a batch see one another, as operations and noise show it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from compatibility_table import ROWS
+
+from tfgc._costs import batch_coupling, independence
+from tfgc._tracing.keras_graph import Program
+
+B, F = 6, 4
+L = keras.layers
+RNG = np.random.default_rng(0)
+W = RNG.normal(size=(F, F)).astype("float32")
+
+SEPARATE = {
+    "product": lambda x: x @ W,
+    "product from the left": lambda x: tf.transpose(tf.matmul(W, x, transpose_b=True)),
+    "mean of features": lambda x: tf.reduce_mean(x, -1, keepdims=True) * x,
+    "softmax": tf.nn.softmax,
+    "reshaped": lambda x: tf.reshape(tf.reduce_sum(tf.reshape(x, (B, 2, 2)), 2), (B, 2)),
+    "parts of samples": lambda x: tf.reshape(tf.reduce_sum(tf.reshape(x, (B * 2, 2)), 1), (B, 2)),
+    "first feature": lambda x: x[:, :1] - x[..., 0][:, None],
+    "reversed features": lambda x: tf.reverse(x, [1]) + x[:, ::-1],
+    "halves": lambda x: tf.concat(tf.split(x, 2, 1)[::-1], 1),
+    "attention": lambda x: tf.einsum("bq,bk->bqk", x, x)[:, 0],
+    "table": lambda x: tf.gather(W, tf.cast(x > 0, tf.int32)[:, 0]),
+    "columns of a table": lambda x: tf.transpose(tf.gather(W, tf.cast(x > 0, tf.int32)[:, 0] * 0 + 1, axis=1)),
+    "filled": lambda x: tf.concat([x, tf.fill((B, 1), 2.0), tf.broadcast_to(W[:1], (B, F))], 1),
+    "dropout": lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, seed=(1, 2)),
+    "identities": lambda x: tf.identity_n([W, x])[1] * tf.identity_n([W, x])[0][:1],
+}
+MIXED = {
+    "mean": lambda x: x - tf.reduce_mean(x, 0),
+    "sum of squares": lambda x: x / tf.norm(x),
+    "product of samples": lambda x: tf.matmul(x, x, transpose_b=True),
+    "softmax over samples": lambda x: tf.transpose(tf.nn.softmax(tf.transpose(x))),
+    "groups of samples": lambda x: x - tf.reshape(tf.tile(tf.reduce_mean(tf.reshape(x, (3, 2, F)), 1), (1, 2)), (B, F)),
+    "rows across samples": lambda x: tf.reshape(tf.reduce_sum(tf.reshape(tf.reshape(x, (B * F,)), (4, B)), 1), (2, 2)),
+    "reversed samples": lambda x: tf.reverse(x, [0]),
+    "reversed by strides": lambda x: x[::-1],
+    "every second sample": lambda x: x[::2],
+    "first sample": lambda x: x * x[0],
+    "number of the sample": lambda x: x * tf.range(B, dtype=tf.float32)[:, None],
+    "number of the sample beside it": lambda x: tf.concat([x, tf.range(B, dtype=tf.float32)[:, None]], 1),
+    "rolled": lambda x: tf.roll(x, 1, 0),
+    "sorted": lambda x: tf.sort(x, axis=0),
+    "running sum": lambda x: tf.cumsum(x),
+    "einsum over samples": lambda x: tf.einsum("bf,bg->fg", x, x),
+    "transposed": tf.transpose,
+    "scalar": tf.reduce_sum,
+    "loop": lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y * 2), (0, x))[1],
+}
+
+
+def coupled(function):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder("float32", (B, F))
+        made = function(x)
+        return batch_coupling.couples(graph.get_operations(), [x], [made])
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_samples_that_do_not_meet_are_shown_to_be_separate(name):
+    assert not coupled(SEPARATE[name])
+    if name != "dropout":
+        x = tf.constant(RNG.normal(size=(B, F)), "float32")
+        other = tf.concat([x[:3], tf.ones((3, F))], 0)
+        np.testing.assert_allclose(SEPARATE[name](x)[:3], SEPARATE[name](other)[:3])
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_samples_that_meet_or_whose_number_matters_are_seen(name):
+    assert coupled(MIXED[name])
+
+
+WORDS = {
+    "BatchNormalization": "updates its variable",
+    "SpectralNormalization": "updates its variable",
+    "state of its own": "updates its variable",
+    "nested sublayers": "updates its variable",
+    "stateful GRU and LSTM": "cannot be traced for 6 samples",
+    "tf.numpy_function": "may change something with each batch",
+    "writes to a plain tf.Variable": "may change something with each batch",
+}
+DENSE = [row for row in ROWS if row.policy == "float32" and row.name not in ("SparseTensor", "RaggedTensor")]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("row", DENSE, ids=lambda row: row.name)
+def test_layers_that_mix_samples_are_named(row):
+    nodes, _ = independence.read(Program(row.build()), tf.nest.map_structure(lambda t: t[:8], row.x))
+    found = [sampling.obstacle for sampling in nodes.values() if sampling.obstacle is not None]
+    words = WORDS.get(row.name)
+    assert (words in found[0]) if words else not found
+
+
+class Mixing(L.Layer):
+    """Looks at other samples beyond a threshold only, in a loop."""
+
+    def call(self, x):
+        def body(i, y):
+            largest = tf.reduce_max(tf.abs(y))
+            return i + 1, tf.where(largest > 5.0, y / largest, y)
+
+        return tf.while_loop(lambda i, _: i < 1, body, (0, x))[1]
+
+
+class Summed(L.Layer):
+    """Adds a loss that is a sum over the samples."""
+
+    def call(self, x):
+        self.add_loss(tf.reduce_sum(x))
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [(Mixing, "mixes the samples of a batch"), (Summed, "adds a loss that is not a mean over the samples")],
+)
+def test_layers_whose_operations_do_not_show_it_run_on_noise(layer, words):
+    model = keras.Sequential([keras.Input((4,)), layer(), L.Dense(1, kernel_initializer="zeros")])
+    nodes, outputs = independence.read(Program(model), tf.TensorSpec((None, 4)))
+    assert [sampling.obstacle for sampling in nodes.values()] == [words, None]
+    assert outputs.shape == (6, 1)

@@ -1,0 +1,166 @@
+"""`train_step(micro_batches=...)`: the step of the whole batch, in slices."""
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, in_turn, noise
+
+import tfgc
+
+L = keras.layers
+X, Y, WEIGHT = noise(10, 8, 8, 2), tf.constant(np.random.default_rng(2).integers(0, 3, 10)), noise(10) ** 2
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def convolutions():
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 2)),
+            L.Conv2D(4, 3, activation="relu", kernel_regularizer="l2"),
+            L.Conv2D(4, 3, activity_regularizer="l2"),
+            L.LayerNormalization(),
+            L.Flatten(),
+            L.Dense(3),
+        ]
+    )
+
+
+def words():
+    inputs = keras.Input((5,), dtype="int32")
+    x = L.Embedding(9, 4)(inputs)
+    return keras.Model(inputs, [L.Dense(3, name="label")(L.GlobalAveragePooling1D()(x)), L.Dense(1, name="size")(x)])
+
+
+CASES = {
+    "images": (convolutions, CROSS_ENTROPY, ["accuracy"], X, Y, WEIGHT),
+    "sparse gradients": (
+        words,
+        {"label": CROSS_ENTROPY, "size": "mae"},
+        {"size": "mse"},
+        tf.constant(np.random.default_rng(3).integers(0, 9, (10, 5)), "int32"),
+        {"label": Y, "size": noise(10, 5, 1)},
+        None,
+    ),
+}
+WAYS = {
+    "graph": {},
+    "eager": {"run_eagerly": True},
+    "XLA": {"jit_compile": True},
+    "taken back": {"on_oom": "replan"},
+}
+
+
+def steps(case, slices, **options):
+    """Logs of three steps, the last with a smaller batch, and the weights after them."""
+    build, loss, metrics, x, y, weight = CASES[case]
+    model = fresh(build)
+    step = tfgc.train_step(model, loss, keras.optimizers.Adam(0.01), metrics=metrics, micro_batches=slices, **options)
+    logs = []
+    for batch in (
+        (x, y, weight),
+        (x, y, weight),
+        tf.nest.map_structure(lambda t: t if t is None else t[:3], (x, y, weight)),
+    ):
+        step.reset_metrics()
+        logs.append({name: float(value) for name, value in step(*batch).items()})
+    return logs, [v.numpy() for v in model.weights]
+
+
+@pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS))
+def test_slices_train_as_the_whole_batch_does(case, way):
+    expected, weights = steps(case, 1, **WAYS[way])
+    found, after = steps(case, 4, **WAYS[way])
+    for one, other in zip(expected, found, strict=True):
+        assert other == pytest.approx(one, rel=1e-5)
+    for v, w in zip(weights, after, strict=True):
+        np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-6)
+
+
+def test_slices_follow_a_plan():
+    model = fresh(convolutions)
+    plain = tfgc.train_step(fresh(convolutions), CROSS_ENTROPY, "sgd")(X, Y)
+    step = tfgc.train_step(model, CROSS_ENTROPY, "sgd", plan=tfgc.plan(model, strategy="uniform"), micro_batches=5)
+    np.testing.assert_allclose(step(X, Y)["loss"], plain["loss"], rtol=1e-6)
+
+
+def test_scaled_losses_are_added_up():
+    keras.config.set_dtype_policy("mixed_float16")
+    after = []
+    for slices in (1, 5):
+        model = fresh(words)
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**10)
+        _, loss, _, x, y, _ = CASES["sparse gradients"]
+        tfgc.train_step(model, loss, optimizer, micro_batches=slices)(x, y)
+        after.append([v.numpy() for v in model.weights])
+    for v, w in zip(*after, strict=True):
+        np.testing.assert_allclose(v, w, atol=2e-3)
+
+
+def test_each_slice_draws_random_numbers():
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dropout(0.5), L.Dense(1, use_bias=False)]))
+    step = tfgc.train_step(model, "mse", keras.optimizers.SGD(0.0), micro_batches=4)
+    losses = {float(step(tf.ones((4, 8)), tf.zeros((4, 1)))["loss"]) for _ in range(3)}
+    assert len(losses) == 3
+
+
+def activation_peak(slices, mode):
+    layers = [L.Conv2D(8, 3, padding="same", activation="relu") for _ in range(8)]
+    model = keras.Sequential([keras.Input((64, 64, 8)), *layers, L.GlobalAveragePooling2D(), L.Dense(1)])
+    plan = tfgc.plan(model, strategy="keep_all")
+    step = tfgc.train_step(model, "mse", "sgd", plan=plan, micro_batches=slices, run_eagerly=mode == "eager")
+    return memory.peak(step, tf.ones((16, 64, 64, 8)), tf.zeros((16, 1)))
+
+
+@pytest.mark.parametrize("mode", [pytest.param("graph"), pytest.param("eager", marks=pytest.mark.gate)])
+def test_activations_need_their_share(mode):
+    whole, slices = (memory.alone(activation_peak, n, mode) for n in (1, 8))
+    assert slices < 0.2 * whole
+
+
+def custom(y, predictions):
+    return tf.reduce_sum(tf.square(y - predictions))
+
+
+def contrastive(y, predictions):
+    return tf.reduce_mean(tf.square(predictions - tf.reduce_mean(predictions, 0)), -1)
+
+
+@pytest.mark.parametrize(
+    "loss", ["a sum", keras.losses.MeanSquaredError(reduction="sum"), custom, contrastive], ids=str
+)
+def test_a_loss_that_is_no_mean_is_refused(loss):
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
+    if loss == "a sum":
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    step = tfgc.train_step(model, loss, "sgd", micro_batches=2)
+    with pytest.raises(
+        tfgc.UnsupportedModelError, match=r"the loss is not a mean over the samples.* leave micro_batches"
+    ):
+        step(noise(4, 8), noise(4, 1), tf.constant([1.0, 2.0, 3.0, 4.0]))
+
+
+def test_a_mask_on_an_output_is_refused():
+    model = fresh(lambda: keras.Sequential([keras.Input((5,)), L.Embedding(9, 4, mask_zero=True), L.Dense(1)]))
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"an output of 'sequential.*' has a mask"):
+        step(tf.ones((4, 5)), tf.ones((4, 5, 1)))
+
+
+def test_a_layer_that_mixes_samples_is_named():
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.BatchNormalization(name="bn"), L.Dense(1)]))
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'bn' of 'sequential.*' updates its variable"):
+        step(noise(4, 8), noise(4, 1))
+
+
+def test_mistakes_are_explained():
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
+    for wrong in (0, 2.0, True, "4"):
+        with pytest.raises(tfgc.OptionError, match=f"micro_batches={wrong!r} is not a number of slices"):
+            tfgc.train_step(model, "mse", "sgd", micro_batches=wrong)
+    with pytest.raises(tfgc.OptionError, match="micro_batches=8, but the batch has 4 samples"):
+        tfgc.train_step(model, "mse", "sgd", micro_batches=8)(noise(4, 8), noise(4, 1))
+    with pytest.raises(tfgc.OptionError, match=r"the arrays of the batch have \[4, 6\] samples"):
+        tfgc.train_step(model, "mse", "sgd", micro_batches=2)(noise(4, 8), noise(6, 1))

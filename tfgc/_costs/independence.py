@@ -1,0 +1,161 @@
+"""Which layers of a model can run on slices of a batch, and give what they give on all of it.
+
+Independence of the samples is read from the operations of a call. Where they do not show it (a loop, an operation that
+is not known), for layers that are not Keras's own and for losses that a call adds, the call runs on noise, whole and in
+slices, and both must give the same. Variables hold noise meanwhile: a weight of zero would hide what is behind it.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._core.graph import Ref
+from tfgc._costs import batch_coupling
+from tfgc._errors import one_line
+from tfgc._framework import graph_building
+from tfgc._pure import functional, inner_functions, obstacles, random_draws
+from tfgc._tracing.keras_graph import Program
+
+SAMPLES = 6  # An even number.
+_OPEN = 16  # Stands for a size that is not known.
+_SCALES = (1.0, 30.0)  # A function may look at other samples only beyond a threshold.
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a node treats the samples of a batch.
+
+    Attributes:
+        obstacle: Why it gives something else on slices of a batch, or None.
+        draws: Whether it draws random numbers.
+    """
+
+    obstacle: str | None
+    draws: bool
+
+
+def read(program: Program, inputs: Any) -> tuple[dict[str, Sampling], Any]:
+    """The `Sampling` of each node of a model, by name, and `tf.TensorSpec`s of what the model gives for a few samples.
+
+    It ends at a node that cannot be traced, without specs.
+
+    Args:
+        program: The model's program.
+        inputs: A batch, or `tf.TensorSpec`s of one, in the structure that the model takes. Its size does not matter.
+    """
+    found: dict[str, Sampling] = {}
+    ignored = warnings.catch_warnings(action="ignore")  # The layers give them when the model trains.
+    with ignored, graph_building.scratch_graph("independence").as_default() as graph:
+        table: dict[Ref, Any] = dict(program.feed(tf.nest.map_structure(_placeholder, inputs)))
+        for node in program.graph.nodes:
+            start = len(graph.get_operations())
+            try:
+                with functional.Scope(None) as scope, inner_functions.inlined(scope.apart):
+                    program.run([node.name], table, training=True)
+            except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
+                found[node.name] = Sampling(f"cannot be traced for {SAMPLES} samples ({one_line(error)})", False)
+                return found, None
+            call = _Call(program, node.name, {ref: table[ref] for ref in node.inputs})
+            made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
+            operations = graph.get_operations()[start:]
+            draws = any(op.type in random_draws.TYPES or op.type.startswith("StatelessRandom") for op in operations)
+            found[node.name] = Sampling(call.obstacle(made, operations, scope, draws), draws)
+        outputs = program.collect(table)
+    return found, tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """The call of a node on symbolic tensors."""
+
+    program: Program
+    name: str
+    given: dict[Ref, Any]
+
+    def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any, draws: bool) -> str | None:
+        """Why it gives something else on slices, or None."""
+        for variable, _ in scope.written.values():
+            if not _is_seed(variable):
+                return f"updates its variable {variable.path!r} with each batch"
+        written = next((op.name for op in operations if obstacles.writes(op)), None)
+        if written is not None:
+            return f"has an operation, {written!r}, that may change something with each batch"
+        dense = all(isinstance(t, tf.Tensor) for t in (*self.given.values(), *made))
+        shown = dense and not batch_coupling.couples(operations, self.given.values(), made)
+        keras_own = type(self.program.call_of(self.name)[0]).__module__.startswith("keras.")
+        if shown and keras_own and not scope.losses:
+            return None
+        try:
+            with tf.init_scope():
+                return self._compared(draws)
+        except Exception as error:  # The layer is the user's code.
+            return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
+
+    def _compared(self, draws: bool) -> str | None:
+        """Run whole batches of noise and their slices."""
+        random = np.random.default_rng(0)
+        half = SAMPLES // 2
+        for scale in _SCALES:
+            first, other = ([_noise(random, t, scale) for t in self.given.values()] for _ in range(2))
+            values = [(v, _noise(random, v.value)) for v in self._weights()]
+            whole, losses = self._run(first, values)
+            if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
+                return "does not give one result for each sample of a batch"
+            if draws:  # Other sizes have other random numbers.
+                mixed, _ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
+                if losses:
+                    return "draws random numbers and adds a loss, which may not be a mean over the samples"
+                if not equal([t[:half] for t in whole], [t[:half] for t in mixed]):
+                    return "mixes the samples of a batch"
+                continue
+            parts = [self._run([t[part] for t in first], values) for part in (slice(half), slice(half, None))]
+            if not equal(whole, [tf.concat(pair, 0) for pair in zip(*(made for made, _ in parts))]):
+                return "mixes the samples of a batch"
+            if not equal(losses, [(a + b) / 2 for a, b in zip(*(losses for _, losses in parts))]):
+                return "adds a loss that is not a mean over the samples"
+        return None
+
+    def _weights(self) -> list[keras.Variable]:
+        operation = self.program.call_of(self.name)[0]
+        return operation.trainable_variables if isinstance(operation, keras.Layer) else []
+
+    def _run(self, given: Sequence[tf.Tensor], values: Sequence[tuple]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """What the call makes, and the losses that it adds."""
+        table: dict[Ref, Any] = dict(zip(self.given, given))
+        with keras.StatelessScope(values, collect_losses=True) as scope:
+            self.program.run([self.name], table, training=True)
+        made = [value for ref, value in table.items() if ref not in self.given]
+        return made, [tf.reduce_sum(loss) for loss in scope.losses]
+
+
+def _is_seed(variable: keras.Variable) -> bool:
+    return "seed_generator" in variable.path
+
+
+def _placeholder(tensor: Any) -> tf.Tensor:
+    spec = tensor if isinstance(tensor, tf.TensorSpec) else tf.TensorSpec.from_tensor(tf.convert_to_tensor(tensor))
+    return tf.compat.v1.placeholder(spec.dtype, (SAMPLES, *(size or _OPEN for size in spec.shape[1:])))
+
+
+def _noise(random: np.random.Generator, like: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
+    if like.dtype.is_bool or like.dtype.is_integer:
+        return tf.cast(random.integers(0, 2, like.shape), like.dtype)
+    return tf.cast(scale * random.normal(0.0, 0.5, like.shape), like.dtype)
+
+
+def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
+    """Whether tensors are equal but for the order in which sums are taken."""
+
+    def close(x: tf.Tensor, y: tf.Tensor) -> bool:
+        if x.shape != y.shape or not x.dtype.is_floating:
+            return x.shape == y.shape and bool(tf.reduce_all(x == y))
+        error = 32 * np.finfo(x.dtype.as_numpy_dtype).eps if x.dtype != "bfloat16" else 1 / 8
+        x, y = (tf.cast(t, "float64").numpy() for t in (x, y))
+        return np.allclose(x, y, rtol=error, atol=error * np.abs(x).max(initial=0), equal_nan=True)
+
+    return len(a) == len(b) and all(map(close, a, b))
