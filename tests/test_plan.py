@@ -156,7 +156,7 @@ def test_plans_that_do_not_cover_the_model(groups, message):
         plan.check(graph)
 
 
-@pytest.mark.parametrize("option", [{"chunks": 2}, {"offload": True}, {"mode": "drop"}])
+@pytest.mark.parametrize("option", [{"offload": True}, {"mode": "drop"}])
 def test_segments_that_are_not_built_yet_are_refused_by_name(option):
     with pytest.raises(OptionError, match=next(iter(option)) if "mode" not in option else "'drop'"):
         Segment(("a",), **option)

@@ -26,6 +26,7 @@ def explain(plan: Segmentation) -> str:
     """Return the text of `Plan.explain`."""
     per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
     again = sum(s.mode == "recompute" for s in plan.segments)
+    slices = sum(s.chunks > 1 for s in plan.segments)
     settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items())
     made = f"{plan.strategy!r} ({settings})" if settings else repr(plan.strategy)
     count = len(plan.segments)
@@ -40,6 +41,11 @@ def explain(plan: Segmentation) -> str:
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
     results = sum(segment.result_bytes or 0 for segment in plan.segments)
+    if slices:
+        lines.append(
+            f"{slices} of the segments run in slices of the batch, one after the other, forward and again for their "
+            "gradients, so that their inside needs a share of the memory."
+        )
     if results:
         spared = _in_words(sum(segment.spared_work or 0 for segment in plan.segments), plan.outlook)
         lines.append(
@@ -68,9 +74,10 @@ def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
         f"Overhead {outlook.overhead:.1%} of the plain step's work, counted in {counted}; no plan of this peak has "
         f"less than {outlook.least_overhead:.1%}."
     )
+    kinds = "between nodes, and not through the batch," if any(s.chunks > 1 for s in plan.segments) else "between nodes"
     yield (
         f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} alone needs, so no plan that cuts "
-        f"between nodes can go lower. This plan's peak is {1 + outlook.gap:.3g} times the floor."
+        f"{kinds} can go lower. This plan's peak is {1 + outlook.gap:.3g} times the floor."
     )
 
 
@@ -128,6 +135,8 @@ def _in_words(work: float, outlook: Outlook) -> str:
 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     """Why a segment is kept, or why running it again does not help; empty where the figures show it."""
+    if segment.chunks > 1:
+        return f"in {segment.chunks} slices"
     if segment.obstacle:
         fact, _, _advice = segment.obstacle.partition(". ")
         return f"cannot be run twice ({fact})"

@@ -45,7 +45,7 @@ class Cost:
         replay_flops: Those of a forward pass that takes over its small results; None: as many as without.
         seconds, backward_seconds, replay_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
-        coupled: Whether a sample's result depends on other samples of the batch.
+        sliceable: Whether it is shown to give on slices of the batch what it gives on all of it.
     """
 
     saved_tensors: tuple[Ref, ...]
@@ -69,7 +69,7 @@ class Cost:
     backward_seconds: float | None = None
     replay_seconds: float | None = None
     obstacle: str | None = None
-    coupled: bool = False
+    sliceable: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

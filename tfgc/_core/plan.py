@@ -17,8 +17,8 @@ from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
-# Positions of start and end, and a mode or the pieces of the replay
-Piece: TypeAlias = tuple[int, int, "str | Sequence[Piece]"]
+# Positions of start and end, and a mode, a number of slices in which it is recomputed, or the pieces of the replay
+Piece: TypeAlias = tuple[int, int, "str | int | Sequence[Piece]"]
 _FORMAT = "tfgc-plan"
 _VERSION = 3  # What needs no more is written as the first version, or, if a plan is one of calls, as the second.
 
@@ -67,7 +67,8 @@ class Plan(Segmentation):
     def from_pieces(
         cls, graph: Graph, pieces: Iterable[Piece], *, strategy: str, options: dict[str, Any] | None = None
     ) -> Self:
-        """Make a plan of pieces of the graph's order: (start, end, mode), or (start, end, pieces of its replay).
+        """Make a plan of pieces of the graph's order: (start, end, mode), (start, end, slices in which it is
+        recomputed), or (start, end, pieces of its replay).
 
         A piece with a node that cannot be run twice is kept.
         """
@@ -165,7 +166,8 @@ def _segments(graph: Graph, pieces: Iterable[Piece]) -> tuple[Segment, ...]:
             Segment(
                 nodes=tuple(node.name for node in nodes),
                 mode=how if isinstance(how, str) else "recompute",
-                inner=None if isinstance(how, str) else Plan(_segments(graph, how), "inner", ()),
+                chunks=how if isinstance(how, int) else 1,
+                inner=None if isinstance(how, str | int) else Plan(_segments(graph, how), "inner", ()),
                 obstacle=obstacles[0] if obstacles else None,
             )
         )

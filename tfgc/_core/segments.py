@@ -15,7 +15,7 @@ class Segment:
     Attributes:
         nodes: Their names, in the order in which they run.
         mode: `keep` (TensorFlow stores what backward needs) or `recompute`.
-        chunks: Slices of the batch in which it runs.
+        chunks: Slices of the batch in which it runs, forward and on replay; more than one only if it is recomputed.
         offload: Whether its checkpoint is stored in host memory.
         inner: The plan by which it is split again on replay, or None. It covers these nodes, and its `model` is ().
         stored_bytes: Activations that it stores until its backward pass, beyond those of earlier segments; None where
@@ -51,9 +51,13 @@ class Segment:
             raise OptionError("a segment needs at least one node")
         if self.mode not in _MODES:
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
-        for name, plain in (("chunks", 1), ("offload", False)):
-            if getattr(self, name) != plain:
-                raise OptionError(f"{name}={getattr(self, name)!r} is not built yet; leave it at {plain!r}")
+        if self.offload:
+            raise OptionError(f"offload={self.offload!r} is not built yet; leave it at False")
+        if not isinstance(self.chunks, int) or isinstance(self.chunks, bool) or self.chunks < 1:
+            raise OptionError(f"chunks={self.chunks!r} is not a number of slices: give 1 or more")
+        if self.chunks > 1 and (self.mode == "keep" or self.inner is not None):
+            why = "is kept" if self.mode == "keep" else "has an inner plan"
+            raise OptionError(f"chunks={self.chunks}: a segment that {why} runs on the whole batch; leave chunks at 1")
         if self.inner is None:
             return
         if not isinstance(self.inner, Segmentation):
@@ -66,7 +70,7 @@ class Segment:
     @property
     def takes_over_results(self) -> bool:
         """Whether a replay of it takes over the small results of the first run, if it is no part of another replay."""
-        return self.mode == "recompute" and self.inner is None
+        return self.mode == "recompute" and self.inner is None and self.chunks == 1
 
     def __str__(self) -> str:
         ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} ... {self.nodes[-1]}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import batch_coupling, flop_counts, tensor_buffers
+from tfgc._costs import flop_counts, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
@@ -38,7 +38,6 @@ class Footprint:
         flops, backward_flops: Floating-point operations.
         replay_flops: Those of a forward pass that takes over small results.
         result_bytes: Bytes of these.
-        coupled: Whether a sample's result depends on others of the batch.
         memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
         fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
         resident_bytes: Bytes that XLA holds during the whole step, beside weights and slots.
@@ -58,7 +57,6 @@ class Footprint:
     backward_flops: int
     replay_flops: int
     result_bytes: int
-    coupled: bool
     memory_inputs: tuple[int, ...] = ()
     fused_outputs: tuple[FusedOutput | None, ...] = ()
     resident_bytes: int = 0
@@ -98,7 +96,6 @@ def footprint(call: Call, *, xla: bool = False) -> Footprint:
         backward_flops=sum(map(flop_counts.flops, operations.late)),
         replay_flops=sum(flop_counts.flops(op) for op in operations.early if op in again),
         result_bytes=sum(map(buffers.bytes, results)),
-        coupled=batch_coupling.couples(operations.forward, call.inputs),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
         resident_bytes=fusion.copied_weights() if fusion else 0,

@@ -7,7 +7,7 @@ slices, and both must give the same. Variables hold noise meanwhile: a weight of
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -36,37 +36,41 @@ class Sampling:
     """
 
     obstacle: str | None
-    draws: bool
+    draws: bool = False
 
 
-def read(program: Program, inputs: Any) -> tuple[dict[str, Sampling], Any]:
-    """The `Sampling` of each node of a model, by name, and `tf.TensorSpec`s of what the model gives for a few samples.
+def read(
+    program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None
+) -> tuple[dict[str, Sampling], dict[Ref, tf.TensorSpec]]:
+    """The `Sampling` of nodes of a model, by name, and what they make for a few samples.
 
-    It ends at a node that cannot be traced, without specs.
+    It ends at a node that cannot be traced.
 
     Args:
         program: The model's program.
-        inputs: A batch, or `tf.TensorSpec`s of one, in the structure that the model takes. Its size does not matter.
+        given: The tensors that the nodes read from outside, or `tf.TensorSpec`s. How many samples they have does not
+            matter.
+        names: The nodes, in order; by default all of them.
     """
     found: dict[str, Sampling] = {}
+    nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]
     ignored = warnings.catch_warnings(action="ignore")  # The layers give them when the model trains.
     with ignored, graph_building.scratch_graph("independence").as_default() as graph:
-        table: dict[Ref, Any] = dict(program.feed(tf.nest.map_structure(_placeholder, inputs)))
-        for node in program.graph.nodes:
+        table: dict[Ref, Any] = {ref: _placeholder(tensor) for ref, tensor in given.items()}
+        for node in nodes:
             start = len(graph.get_operations())
             try:
                 with functional.Scope(None) as scope, inner_functions.inlined(scope.apart):
                     program.run([node.name], table, training=True)
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
-                found[node.name] = Sampling(f"cannot be traced for {SAMPLES} samples ({one_line(error)})", False)
-                return found, None
+                found[node.name] = Sampling(f"cannot be traced for {SAMPLES} samples ({one_line(error)})")
+                break
             call = _Call(program, node.name, {ref: table[ref] for ref in node.inputs})
             made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
             operations = graph.get_operations()[start:]
-            draws = any(op.type in random_draws.TYPES or op.type.startswith("StatelessRandom") for op in operations)
+            draws = random_draws.draws(operations)
             found[node.name] = Sampling(call.obstacle(made, operations, scope, draws), draws)
-        outputs = program.collect(table)
-    return found, tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
+    return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,11 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
-from tfgc._costs import gradient_graphs, tensor_lists, xla_graph
+from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._errors import one_line
 from tfgc._framework import graph_building, keras_models
-from tfgc._pure import obstacles, side_effects
+from tfgc._pure import obstacles, random_draws, side_effects
 from tfgc._tracing.keras_graph import Program
 
 _Reading: TypeAlias = tuple[gradient_graphs.Footprint, dict[str, Any]]
@@ -193,9 +193,15 @@ def _read(
 
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            outputs, losses, variables, trainable = side_effects.symbolic(call, tape)
+            outputs, scope, variables, trainable = side_effects.symbolic(call, tape)
         obstacle = obstacles.obstacle(graph, _UNCOUNTED)
-        targets = [t for t in [*outputs, *losses] if t.dtype.is_floating or t.dtype.is_complex]
+        pure = obstacle is None and not scope.written and not scope.losses
+        sliceable = (
+            pure
+            and not random_draws.draws(graph.get_operations())
+            and not batch_coupling.couples(graph.get_operations(), inputs, outputs)
+        )
+        targets = [t for t in [*outputs, *scope.losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
     footprint = gradient_graphs.footprint(
@@ -208,6 +214,7 @@ def _read(
         "gradient_bytes": sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         "differentiable": any(g is not None for g in gradients),
         "obstacle": obstacle,
+        "sliceable": sliceable,
     }
     return footprint, rest
 
@@ -237,7 +244,6 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
         backward_flops=footprint.backward_flops,
         replay_flops=footprint.replay_flops,
         result_bytes=footprint.result_bytes,
-        coupled=footprint.coupled,
         resident_bytes=footprint.resident_bytes,
         **{**rest, "differentiable_inputs": at(rest["differentiable_inputs"])},
     )

@@ -7,7 +7,7 @@ are three numbers: the counter that it skipped to.
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +21,11 @@ TYPES = frozenset(
 )
 # A function that is kept stores more than this share of what it computes.
 SHARE = 1 / 16
+
+
+def draws(operations: Iterable[tf.Operation]) -> bool:
+    """Whether an operation draws random numbers, from a seed that it is given or from hidden state."""
+    return any(op.type in TYPES or op.type.startswith("StatelessRandom") for op in operations)
 
 
 def too_large(operations: Sequence[tf.Operation], share: float = SHARE) -> tf.Operation | None:

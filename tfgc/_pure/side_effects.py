@@ -124,11 +124,11 @@ class Trace:
         return inner and f"{inner} is set inside tf.cond or tf.while_loop. Set it outside the branch"
 
 
-def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, Scope, list[tf.Tensor], list[tf.Tensor]]:
     """Run `fn` in the graph being built, a placeholder for each variable that it reads.
 
     Returns:
-        The result, the losses that were added, all placeholders, and those of
+        The result, what was read, written and added as losses, all placeholders, and those of
         trainable variables, which `tape` watches.
     """
     standing: list[tf.Tensor] = []
@@ -147,4 +147,4 @@ def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, list[tf.Tensor],
 
     with Scope(None, stand_in) as scope, inner_functions.inlined():
         result = fn()
-    return result, list(scope.losses), standing, trainable
+    return result, scope, standing, trainable

@@ -16,6 +16,7 @@ from tfgc._framework import concrete_functions, graph_copies, private_api, repli
 from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
+from tfgc._replay import sliced_runs
 from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
 from tfgc._replay.two_runs import TwoRuns
@@ -43,6 +44,7 @@ class Function:
         captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
             is not compiled.
         copied: Whether a graph may copy one trace of it for both runs.
+        slices: Of the batch, in which it runs.
     """
 
     fn: Callable
@@ -52,6 +54,7 @@ class Function:
     cache_key: Callable[[], Hashable] | None = None
     captures_vary: bool = False
     copied: bool = False
+    slices: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +190,8 @@ class KnownCalls:
             return self._uncompiled(call, Effects((), obstacle=obstacle))
         if self.function.wrap is not None and (effects.captured or effects.variables or effects.draws):
             effects = dataclasses.replace(effects, obstacle=_WRAPPED)
+        if self.function.slices > 1:
+            effects = dataclasses.replace(effects, obstacle=sliced_runs.obstacle(effects))
         if call.compiled and self._can_be_traced(effects):
             compiled = CompiledRecomputation(self._recomputation(call, effects))
             self._known[call.key] = compiled
@@ -214,11 +219,12 @@ class KnownCalls:
         varies = effects.captured or effects.chooses or (effects.constants and self.function.captures_vary)
         return effects.obstacle is None and not varies
 
-    def _recomputation(self, call: Call, effects: Effects) -> Recomputation:
+    def _recomputation(self, call: Call, effects: Effects) -> Any:
         function = self.function
-        return Recomputation(function.fn, function.replay_fn, call.packing, effects, call.surroundings, function.name)
+        made = Recomputation(function.fn, function.replay_fn, call.packing, effects, call.surroundings, function.name)
+        return made if function.slices == 1 else sliced_runs.SlicedRecomputation(made, function.slices)
 
-    def _uncompiled(self, call: Call, effects: Effects) -> Recomputation | TracedReplay:
+    def _uncompiled(self, call: Call, effects: Effects) -> TwoRuns:
         recomputation = self._recomputation(call, effects)
         return TracedReplay(recomputation) if effects.draws and tf.executing_eagerly() else recomputation
 

@@ -1,7 +1,7 @@
 """Attach gradients that come from a second run to the results of the first run."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -46,7 +46,7 @@ def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: l
     if tf.executing_eagerly():
         # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results)
+    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, _doubtful(inputs, sources))
     replay = _Replay(recomputation, first, run.checksums)
 
     @tf.custom_gradient
@@ -57,6 +57,14 @@ def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: l
     for i, tensor in zip(positions, attached(*arguments)):
         tensors[i] = tensor
     return tensors
+
+
+def _doubtful(inputs: Sequence[tf.Tensor], sources: Iterable[int]) -> frozenset[int]:
+    """The sources that no tape records, where one records others, in a graph."""
+    if tf.executing_eagerly():
+        return frozenset()
+    recorded = {i for i in sources if private_api.is_recorded([inputs[i]])}
+    return frozenset(sources) - recorded if recorded else frozenset()
 
 
 class _Replay:

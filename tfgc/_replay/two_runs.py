@@ -23,6 +23,8 @@ class FirstRun:
         run: What it did, without its tensors.
         draws: What it drew.
         results: What the replay need not compute again.
+        doubtful: Those of the sources that no tape recorded while a graph was built: their gradients are there to be
+            pruned, if nobody differentiates that graph from outside.
     """
 
     inputs: list[tf.Tensor]
@@ -30,6 +32,7 @@ class FirstRun:
     run: functional.Run
     draws: list[tf.Tensor]
     results: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    doubtful: frozenset[int] = frozenset()
 
 
 class TwoRuns:

@@ -45,7 +45,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
         f"{facts['recomputed']} recomputed{nested}",
         f"  peak        {size['peak_bytes']} of {size['plain_bytes']}, cut-off {facts['cut_off']:.1%} "
         f"({left_out} left out)",
-        f"  floor       {size['floor_bytes']}, set by {facts['floor_node']}; this plan is {facts['gap']:.1%} above",
+        f"  floor       {size['floor_bytes']}, set by {facts['floor_node']}; this plan is {_gap(facts['gap'])}",
         f"  overhead    {facts['overhead']:.1%} more work, in {seconds}; no plan of this peak has less than "
         f"{facts['least_overhead']:.1%}",
         f"  whole step  {size['step_bytes']} with weights and slots, {size['allocated_bytes']} in the allocator's "
@@ -109,3 +109,8 @@ def _legend(front: FrontRecord) -> str:
         f"peak above weights and slots that is saved. overhead: extra work, in {work}. nested: a replay "
         f"is split again. No plan goes below {format_bytes(front.floor_bytes)}, set by {front.floor_node}."
     )
+
+
+def _gap(gap: float) -> str:
+    """How far a peak is from the floor; slices of the batch go below it."""
+    return f"{abs(gap):.1%} {'above' if gap >= 0 else 'below'}"

@@ -102,6 +102,8 @@ class _AllocatorReplay:
 
     def _forward(self, event: Event) -> None:
         chunks = self._trace(event, _Chunks())
+        for cotangent, size in event.cotangents.new:
+            self._cotangents[cotangent] = self._allocate(size)
         outputs = len(self._buffers.outputs[event.position])
         for buffer in event.makes[:outputs]:
             self._chunks[buffer] = [self._place(self._events.sizes[buffer], chunks)]
@@ -117,6 +119,8 @@ class _AllocatorReplay:
         for total, parts in sums:
             self._cotangents[total] = self._cotangents.pop(parts[0], None)
             self._free(self._cotangents.pop(part, None) for part in parts[1:])
+        for buffer in event.results:
+            self._chunks[buffer] = [self._allocate(self._events.sizes[buffer])]
         if event.gradient_bytes:
             self._weight_gradients[event.position] = self._allocate(event.gradient_bytes)
         sizes = self._buffers.cotangent_bytes

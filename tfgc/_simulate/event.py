@@ -1,6 +1,7 @@
 """What a training step consists of: events, each of which is part of a run of some segments."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
 
@@ -19,7 +20,7 @@ class Event:
         overwritten: A buffer that is overwritten in place, or None.
         cotangents: The `CotangentChanges`.
         gradient_bytes: Bytes of the gradients of weights that it makes.
-        results: Buffers of small results that it stores for a replay.
+        results: Buffers besides: small results that it stores for a replay, or what slices are joined in.
     """
 
     position: int
@@ -33,6 +34,17 @@ class Event:
     cotangents: CotangentChanges = NO_CHANGES
     gradient_bytes: int = 0
     results: tuple[int, ...] = ()
+
+
+def freed_after(events: Sequence[Event]) -> list[list[int]]:
+    """For each event the buffers that no later one makes or reads."""
+    last: dict[int, int] = {}
+    for when, event in enumerate(events):
+        last.update(dict.fromkeys([*event.makes, *event.results, *event.reads], when))
+    freed: list[list[int]] = [[] for _ in events]
+    for buffer, when in last.items():
+        freed[when].append(buffer)
+    return freed
 
 
 @dataclasses.dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 Each segment runs forward; then comes the loss; then, last segment first, each segment runs its backward pass, after
 running again where it is recomputed, by its inner plan where it has one. Every run of a node makes new buffers. What a
-replay makes and nobody reads is not run.
+replay makes and nobody reads is not run. Segments in slices of the batch have events of their own (`sliced_events`).
 
 In mode `graph` a buffer is freed when nobody reads it any more. In mode `compiled` each segment is a compiled function
 called from Python: what it receives (inputs, what a kept segment saved, upstream gradients) and what it returned in the
@@ -17,7 +17,8 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
-from tfgc._simulate.event import Event, Run
+from tfgc._simulate.event import Event, Run, freed_after
+from tfgc._simulate.sliced_events import SlicedEvents
 from tfgc._simulate.work import node_work
 
 
@@ -51,13 +52,7 @@ class StepEvents:
     @functools.cached_property
     def freed(self) -> list[list[int]]:
         """For each event the buffers that no later event makes or reads."""
-        last: dict[int, int] = {}
-        for when, event in enumerate(self.events):
-            last.update(dict.fromkeys([*event.makes, *event.results, *event.reads], when))
-        freed: list[list[int]] = [[] for _ in self.events]
-        for buffer, when in last.items():
-            freed[when].append(buffer)
-        return freed
+        return freed_after(self.events)
 
     def _new(self, size: int) -> int:
         self.sizes.append(size)
@@ -75,6 +70,9 @@ class StepEvents:
         run = Run({**held}, {}, "replay" if replay else "forward", pending, takes_over)
         results: list[list[int]] = [[] for _ in segments]
         for segment, part, kept in zip(segments, parts, results):
+            if segment.chunks > 1:
+                self.events += SlicedEvents(self.graph, self.sizes, part, segment.chunks).forward(run)
+                continue
             stores = not replay and segment.takes_over_results
             for i in part:
                 if i in runs:
@@ -91,6 +89,9 @@ class StepEvents:
             if segment.mode == "keep":
                 for i in reversed(part):
                     self._backward(i, run)
+            elif segment.chunks > 1:
+                sliced = SlicedEvents(self.graph, self.sizes, part, segment.chunks)
+                self.events += sliced.backward(outside, self._pending)
             else:
                 inner = segment.inner.segments if segment.inner else (dataclasses.replace(segment, mode="keep"),)
                 self._run(inner, outside, replay=True, takes_over=not replay and segment.takes_over_results)

@@ -31,6 +31,7 @@ from tfgc._replay import call_checks
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
 from tfgc._training import shared_traces
+from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
 
@@ -164,14 +165,18 @@ class _SegmentChain:
 
 @dataclasses.dataclass(frozen=True)
 class _SegmentRunner:
-    """Runs one segment on a table: the tensors that it needs of it, those that it produces, and the block."""
+    """Runs one segment on a table: the tensors that it needs of it, those that it produces, the block, and a check."""
 
     needed: tuple[Ref, ...]
     produced: tuple[Ref, ...]
     block: Callable
+    check: Callable | None = None
 
     def __call__(self, table: Mapping[Ref, Any], training: bool | None) -> list[Any]:
-        return self.block(*(table[ref] for ref in self.needed), training=training)
+        tensors = [table[ref] for ref in self.needed]
+        if self.check is not None:
+            self.check(tensors)
+        return self.block(*tensors, training=training)
 
 
 def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds) -> _SegmentRunner:
@@ -196,12 +201,16 @@ def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_tra
         replay_fn=replay_fn,
         wrap=options.wrap,
         cache_key=function.settings,
-        copied=segment.mode == "recompute" and options.watch is None and options.wrap is None,
+        copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
+        slices=segment.chunks,
         share_traces_with=first,
     )
     if member is not None:
         kinds.add(member, made.calls)
-    return _SegmentRunner(function.needed, function.produced, made)
+    check = None
+    if segment.chunks > 1:
+        check = SlicesCheck(options.program, function.nodes, function.needed, name, segment.chunks)
+    return _SegmentRunner(function.needed, function.produced, made, check)
 
 
 class _SegmentFunction:

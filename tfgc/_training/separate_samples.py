@@ -31,10 +31,12 @@ class SeparateSamples:
         """The batch as tensors.
 
         Raises:
-            OptionError: If the first batch has fewer samples than there are slices.
+            OptionError: If an array has no samples in front, or not as many as the others, or if the first batch has
+                fewer samples than there are slices.
             UnsupportedModelError: If the step on slices would not be that of the whole batch.
         """
         x, y, sample_weight = made = tf.nest.map_structure(_tensor, batch, expand_composites=False)
+        _check_arrays(made)
         if not self._checked:
             samples = tf.nest.flatten(x)[0].shape[0]
             if samples is not None and samples < self._slices:
@@ -46,14 +48,15 @@ class SeparateSamples:
         return made
 
     def _check(self, x: Any, y: Any, sample_weight: Any) -> None:
-        nodes, outputs = independence.read(self._runner.program, x)
+        program = self._runner.program
+        nodes, made = independence.read(program, program.feed(x))
         for name, sampling in nodes.items():
             if sampling.obstacle is not None:
                 raise UnsupportedModelError(
                     f"micro_batches: layer {name!r} of {self._runner.model.name!r} {sampling.obstacle}, so slices of a "
                     "batch would not train as the whole batch does. Leave micro_batches out and use a plan instead"
                 )
-        reason = self._loss_obstacle(outputs, y, sample_weight)
+        reason = self._loss_obstacle(program.collect(made), y, sample_weight)
         if reason is not None:
             raise UnsupportedModelError(
                 f"micro_batches: the loss {reason}, so slices of a batch would not train as the whole batch does. Give "
@@ -89,3 +92,13 @@ def _tensor(x: Any) -> Any:
     if isinstance(x, tf.RaggedTensor | tf.SparseTensor):
         raise UnsupportedModelError(f"micro_batches: {type(x).__name__} cannot be cut into slices; give dense arrays")
     return None if x is None else tf.convert_to_tensor(x)
+
+
+def _check_arrays(batch: Any) -> None:
+    arrays = [x for x in tf.nest.flatten(batch) if x is not None]
+    for x in arrays:
+        if not x.shape.rank:
+            raise OptionError(f"micro_batches: {x!r} has no samples in front, so it cannot be cut into slices")
+    known = {x.shape[0] for x in arrays} - {None}
+    if len(known) > 1:
+        raise OptionError(f"micro_batches: the arrays of the batch have {sorted(known)} samples; give as many of each")

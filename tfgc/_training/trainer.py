@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import tensor_attributes
-from tfgc._training import micro_batches
+from tfgc._replay import batch_slices
 
 
 class Trainer(keras.Model):
@@ -33,27 +33,34 @@ class Trainer(keras.Model):
 
     def step(self, x: Any, y: Any, sample_weight: Any = None, slices: int = 1) -> dict[str, Any]:
         """Train on one batch, in so many slices; return the metrics so far, and the batch's loss."""
-        optimizer: Any = self.optimizer
-        weights = self.model.trainable_variables
+        batch = (x, y, sample_weight)
+        if slices == 1:
+            loss, gradients = self._gradients(*batch)
+        else:
+            samples = _samples(x)
 
-        def gradients(batch: tuple, share: tf.Tensor | None = None) -> micro_batches.Sums:
-            """The loss of a slice and its gradients, for its share of the batch."""
-            x, y, sample_weight = batch
-            with tf.GradientTape() as tape:
-                predictions = self(x, training=True)
-                loss: Any = self.compute_loss(x, y, predictions, sample_weight)
-                loss = loss if share is None else loss * tf.cast(share, loss.dtype)
-                scaled = optimizer.scale_loss(loss)
+            def in_slice(part: tuple) -> batch_slices.Results:
+                loss, gradients = self._gradients(*part, share=_samples(part[0]) / samples)
+                return [], [loss, *gradients]
+
+            _, (loss, *gradients) = batch_slices.run(batch, slices, in_slice)
+        optimizer: Any = self.optimizer
+        optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
+        return {**self.get_metrics_result(), "loss": loss}
+
+    def _gradients(self, x: Any, y: Any, sample_weight: Any, share: Any = None) -> tuple[tf.Tensor, list[Any]]:
+        """The loss, or a share of it, and its gradients, scaled as the optimizer wants them."""
+        optimizer: Any = self.optimizer
+        with tf.GradientTape() as tape:
+            predictions = self(x, training=True)
+            loss: Any = self.compute_loss(x, y, predictions, sample_weight)
             if share is not None:
                 self._refuse_masks(predictions)
-            found = tape.gradient(scaled, [v.value for v in weights])
-            self.compute_metrics(x, y, predictions, sample_weight)
-            return loss, found
-
-        batch = (x, y, sample_weight)
-        loss, found = gradients(batch) if slices == 1 else micro_batches.summed(batch, slices, gradients)
-        optimizer.apply_gradients(zip(found, weights))
-        return {**self.get_metrics_result(), "loss": loss}
+                loss *= tf.cast(share, loss.dtype)
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [v.value for v in self.model.trainable_variables])
+        self.compute_metrics(x, y, predictions, sample_weight)
+        return loss, gradients
 
     def _refuse_masks(self, predictions: Any) -> None:
         if any(tensor_attributes.mask_of(t) is not None for t in tf.nest.flatten(predictions)):
@@ -61,3 +68,7 @@ class Trainer(keras.Model):
                 f"micro_batches: an output of {self.model.name!r} has a mask, so that its loss is a mean over what the "
                 "mask leaves of the whole batch, and not over samples. Leave micro_batches out"
             )
+
+
+def _samples(x: Any) -> tf.Tensor:
+    return tf.shape(tf.nest.flatten(x)[0])[0]

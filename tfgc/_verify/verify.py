@@ -118,7 +118,8 @@ def verify(
         if plan is None and layers is None:
             plan = _least(model, data)
         changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
-        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates)
+        sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
+        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
         for mode in modes:
             befores, baseline = step.run(_BASELINE[mode], steps)
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")

@@ -5,45 +5,21 @@ is the number of bytes held. A step is a segment that is recomputed or a node th
 same state everything stays possible that is possible with more, so one label per state decides what fits under a peak.
 """
 
-from collections.abc import Collection
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate.work import node_work
-from tfgc.strategies._segment_costs import SegmentCosts
+from tfgc.strategies import _sliced_costs
+from tfgc.strategies._flat_steps import Row, State, Steps
+from tfgc.strategies._segment_costs import SegmentCosts, runs_until
 
 # Pairs of a state and the row of the step taken from there
 Path: TypeAlias = list[tuple[int, int]]
-
-
-class State(NamedTuple):
-    """A position, and the buffers that are held there."""
-
-    position: int
-    held: frozenset[int]
-
-
-class Steps(NamedTuple):
-    """The steps from one state, an array for each column.
-
-    Attributes:
-        target: The state that a step leads to.
-        need: Most bytes at once meanwhile, on top of those held before.
-        added: Bytes that are held afterwards in addition.
-        work: Work of a replay.
-        replayed: Whether the step is a segment that is recomputed.
-    """
-
-    target: NDArray[np.int64]
-    need: NDArray[np.int64]
-    added: NDArray[np.int64]
-    work: NDArray[Any]
-    replayed: NDArray[np.bool_]
 
 
 class FlatPlans:
@@ -53,16 +29,21 @@ class FlatPlans:
         graph: The `Graph`.
         limit: Bytes that no plan of interest exceeds.
         places: Positions where segments that are recomputed may start; by default all where one may start.
+        slices: Of the batch, in which segments whose nodes allow it may run; see `_sliced_costs`.
 
     Attributes:
         steps: The `Steps` from each state.
         ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
-    def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None) -> None:
+    def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None, slices: int = 1) -> None:
         self.graph = graph
+        self._slices = slices
+        self._sliceable_until = runs_until([cost.sliceable for cost in graph.costs])
         self._buffers = b = Buffers.of(graph)
-        self._costs = SegmentCosts(b, [work.replay for work in node_work(graph)[0]])
+        works = node_work(graph)[0]
+        self._costs = SegmentCosts(b, [work.replay for work in works])
+        self._forward_work = [work.forward for work in works]
         self._limit = limit
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)
@@ -100,10 +81,26 @@ class FlatPlans:
                     held = (state.held | segment.inputs) & self._live_across[segment.end]
                     need = max(segment.forward_peak, segment.replay_peak)
                     target = self._id(State(segment.end, held))
-                    rows.append((target, need, segment.captured_bytes, segment.work, True))
+                    rows.append((target, need, segment.captured_bytes, segment.work, 1))
+            if self._slices > 1:
+                rows += self._in_slices(state)
         return Steps(*(np.array(column) for column in zip(*rows)))
 
-    def _keep(self, state: State) -> tuple[int, int, int, float, bool]:
+    def _in_slices(self, state: State) -> Iterator[Row]:
+        """The steps over segments that run in slices."""
+        b, (start, held), k = self._buffers, state, self._slices
+        live = self._costs.live(start, held)
+        for segment in self._costs.sweep(start, held, k * self._limit):
+            if segment.end > self._sliceable_until[start]:
+                return
+            if self._may_cut[segment.end]:
+                peak, captured_bytes = _sliced_costs.sliced(b, start, live, segment, k)
+                if peak <= self._limit:
+                    after = (held | segment.inputs) & self._live_across[segment.end]
+                    work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
+                    yield self._id(State(segment.end, after)), peak, captured_bytes, work, k
+
+    def _keep(self, state: State) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
         b, (position, held) = self._buffers, state
         new = [x for x in b.saved[position] if x not in held]
@@ -113,7 +110,7 @@ class FlatPlans:
         if gradient_bytes is not None:
             need = max(need, added + gradient_bytes + b.backward_peak[position])
         after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
-        return self._id(State(position + 1, after)), need, added, 0, False
+        return self._id(State(position + 1, after)), need, added, 0, 0
 
     def _fit(self, peak: float) -> tuple[Path | None, float]:
         """The path to the end that holds least under `peak`, None if there is none; and the next peak that may do."""
@@ -168,11 +165,12 @@ class FlatPlans:
 
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""
-        pieces: list[tuple[int, int, str]] = []
+        pieces: list[tuple[int, int, str | int]] = []
         for state, row in path:
             steps, start = self.steps[state], self._states[state].position
             end = self._states[steps.target[row]].position
-            if not steps.replayed[row] and pieces and pieces[-1][2] == "keep":
+            slices = int(steps.slices[row])
+            if not slices and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
-            pieces.append((start, end, "recompute" if steps.replayed[row] else "keep"))
+            pieces.append((start, end, slices or "keep"))
         return Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)

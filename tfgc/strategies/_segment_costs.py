@@ -54,7 +54,7 @@ class SegmentCosts:
         made = [sum(b.size[x] for x in outputs) if b.in_place[i] else 0 for i, outputs in enumerate(b.outputs)]
         self.forward_peak = [max(0, peak - m) for peak, m in zip(b.forward_peak, made)]
         self.saving_peak = [max(0, peak - m) for peak, m in zip(b.saving_peak, made)]
-        self.replayable_until = _runs_until([cost.obstacle is None for cost in b.graph.costs])
+        self.replayable_until = runs_until([cost.obstacle is None for cost in b.graph.costs])
         n = len(b.graph)
         self._newly_replayed: list[list[int]] = [[] for _ in range(n + 2)]
         for i, end in enumerate(b.first_replay_end):
@@ -80,7 +80,7 @@ class SegmentCosts:
             yield cost
 
 
-def _runs_until(flags: Sequence[bool]) -> list[int]:
+def runs_until(flags: Sequence[bool]) -> list[int]:
     """For each position where the run of true flags from there on ends."""
     until = [len(flags)] * (len(flags) + 1)
     for i in range(len(flags) - 1, -1, -1):

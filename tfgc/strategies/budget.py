@@ -9,6 +9,7 @@ than `least_overhead`. O(p^3) for p positions.
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,16 +19,21 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
+from tfgc.strategies._cheapest_path import cheapest
+from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
 
 _CANDIDATES = 128
+_SLICED_CANDIDATES = 24
 # Up to so many nodes the plan of `optimal` is part of the front.
 _SMALL = 1000
 
 
-def plan(graph: Graph, *, budget: int, positions: int = 100, nested: bool = True) -> Plan:
+def plan(graph: Graph, *, budget: int, positions: int = 100, nested: bool = True, slices: int = 1) -> Plan:
     """Return the plan of least work whose predicted peak, weights left out, is at most `budget` bytes.
+
+    With `slices=8` segments whose nodes allow it may run in eight slices of the batch; these are not nested.
 
     Example:
         >>> import keras, tfgc
@@ -37,12 +43,13 @@ def plan(graph: Graph, *, budget: int, positions: int = 100, nested: bool = True
         >>> plans[0].outlook.overhead > plans[1].outlook.overhead > 0
         True
     """
-    return frontier(graph, positions=positions, nested=nested).within(budget)
+    return frontier(graph, positions=positions, nested=nested, slices=slices).within(budget)
 
 
-def frontier(graph: Graph, *, positions: int = 100, nested: bool = True) -> Frontier:
+def frontier(graph: Graph, *, positions: int = 100, nested: bool = True, slices: int = 1) -> Frontier:
     """The plans from the least peak to the plain step."""
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
+    slices = check_int("slices", slices)
     plain = Plan.from_cuts(graph, [], strategy="budget")
     places = _cut_places.places(graph)
     chosen = _cut_places.merged(graph, places, positions)
@@ -57,7 +64,20 @@ def frontier(graph: Graph, *, positions: int = 100, nested: bool = True) -> Fron
     if len(graph) <= _SMALL:
         optimal = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(optimal, strategy="budget", options=options))
+    if slices > 1:
+        plans += _in_slices(graph, chosen, most, {**options, "slices": slices})
     return Frontier.of(graph, plans)
+
+
+def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str, int]) -> Iterator[Plan]:
+    """Plans of which some segments run in slices, from the least peak to `most`."""
+    least = strategies.get("optimal")(graph, slices=options["slices"])
+    yield dataclasses.replace(least, strategy="budget", options=options)
+    plans = FlatPlans(graph, most, places, options["slices"])
+    for peak in np.geomspace(simulator.predict(graph, least).peak_bytes, most, _SLICED_CANDIDATES):
+        path = cheapest(plans, int(peak))
+        if path is not None:
+            yield plans.plan(path, strategy="budget", options=options)
 
 
 def _spread(slots: list[int]) -> list[int]:

@@ -21,6 +21,7 @@ import itertools
 from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
+from tfgc._errors import check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
 from tfgc.strategies._cheapest_path import cheapest
@@ -31,8 +32,11 @@ _PLACES = 100
 _MOST_STATES = 5000
 
 
-def plan(graph: Graph) -> Plan:
+def plan(graph: Graph, *, slices: int = 1) -> Plan:
     """Return the plan of least predicted peak.
+
+    With `slices=8` segments whose nodes allow it may run in eight slices of the batch. What these need is estimated
+    from above, so that the guarantee is one for plans without slices; the simulator chooses between both.
 
     Example:
         >>> import keras, tfgc
@@ -42,6 +46,7 @@ def plan(graph: Graph) -> Plan:
         >>> best.outlook.peak_bytes <= simple.outlook.peak_bytes
         True
     """
+    slices = check_int("slices", slices)
     places, sqrt = _cut_places.places(graph), strategies.get("sqrt")
     allowed, simple = set(places), []
     for n in _counts(len(graph)):
@@ -59,14 +64,31 @@ def plan(graph: Graph) -> Plan:
     cheaper = cheapest(plans, plans.peak(best))
     if cheaper is not None and plans.work(cheaper) < plans.work(best):
         best = cheaper
-    return _kept_at_the_end(graph, plans.plan(best, strategy="optimal", options=options))
+    plan = _kept_at_the_end(graph, plans.plan(best, strategy="optimal", options=options))
+    return (
+        plan
+        if slices == 1
+        else _least(graph, plan, FlatPlans(graph, limit, chosen, slices), {**options, "slices": slices})
+    )
+
+
+def _least(graph: Graph, plan: Plan, plans: FlatPlans, options: dict[str, int]) -> Plan:
+    """The plan of least peak, `plan` or one of `plans`."""
+    path = plans.least_peak()
+    assert path is not None  # That of `plan` is among them.
+    cheaper = cheapest(plans, plans.peak(path)) or path
+    found = [plans.plan(each, strategy="optimal", options=options) for each in (path, cheaper)]
+    candidates = [dataclasses.replace(plan, options=options), *(_kept_at_the_end(graph, each) for each in found)]
+    predicted = [simulator.predict(graph, each) for each in candidates]
+    best = min(range(len(candidates)), key=lambda i: (predicted[i].peak_bytes, predicted[i].work))
+    return candidates[best]
 
 
 def _kept_at_the_end(graph: Graph, plan: Plan) -> Plan:
     """The plan with its last segments kept as long as the peak stays: what they store is read at once."""
     peak, segments = simulator.predict(graph, plan).peak_bytes, list(plan.segments)
     for i, segment in reversed(list(enumerate(segments))):
-        kept = [*segments[:i], dataclasses.replace(segment, mode="keep"), *segments[i + 1 :]]
+        kept = [*segments[:i], dataclasses.replace(segment, mode="keep", chunks=1), *segments[i + 1 :]]
         trial = dataclasses.replace(plan, segments=tuple(kept))
         if simulator.predict(graph, trial).peak_bytes > peak:
             break

@@ -1,14 +1,17 @@
-"""Compare training steps in slices of the batch with the whole step, and with Keras's gradient accumulation.
+"""Compare training in slices of the batch with the plain step, and with Keras's gradient accumulation.
+
+Steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with `slices=8`, and Keras's optimizer with
+`gradient_accumulation_steps=8` on a batch that is cut by hand.
 
 One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
 medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
 between steps beyond the plain one is shown beside them.
 
-    python scripts/micro_batches.py                  # all networks
-    python scripts/micro_batches.py sample_cnn       # this one
-    python scripts/micro_batches.py --table          # print the saved results
+    python scripts/slices.py                  # all networks
+    python scripts/slices.py sample_cnn       # this one
+    python scripts/slices.py --table          # print the saved results
 
-Results are saved in scripts/results/micro_batches.json.
+Results are saved in scripts/results/slices.json.
 """
 
 import argparse
@@ -24,8 +27,11 @@ import time
 NETWORKS = {"sample_cnn": (16, 256), "big_cnn": (16, 256), "vgg16": (16, 224)}
 SLICES = 8
 ROUNDS, WARM_UP = 7, 2
-RESULTS = pathlib.Path(__file__).parent / "results" / "micro_batches.json"
-HEAD = f"| network, batch | plain step | `micro_batches={SLICES}` | Keras, `gradient_accumulation_steps={SLICES}` |"
+RESULTS = pathlib.Path(__file__).parent / "results" / "slices.json"
+HEAD = (
+    f"| network, batch | plain step | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
+    f"Keras, `gradient_accumulation_steps={SLICES}` |"
+)
 
 
 def main():
@@ -53,12 +59,12 @@ def main():
 def table(saved):
     """The saved results in Markdown."""
     rows = (row(name, saved[name]) for name in NETWORKS if name in saved)
-    return "\n".join([HEAD, "| --- | --- | --- | --- |", *rows])
+    return "\n".join([HEAD, "| --- | --- | --- | --- | --- |", *rows])
 
 
 def row(name, case):
     plain, cells = case["plain"], []
-    for way in ("tfgc", "keras"):
+    for way in ("micro_batches", "segments", "keras"):
         found = case[way]
         kept = (found["held"] - plain["held"]) / 1e6
         more = f", {kept:.0f} MB kept between steps" if kept >= 1 else ""
@@ -72,7 +78,7 @@ def measure(name):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    ways = {"plain": whole, "tfgc": in_slices, "keras": accumulated}
+    ways = {"plain": whole, "micro_batches": in_slices, "segments": by_plan, "keras": accumulated}
     steps, held, last = {}, {}, tf.config.experimental.get_memory_info("CPU:0")["current"]
     for way, make in ways.items():
         steps[way] = make(name)
@@ -116,13 +122,13 @@ def built(name):
     return model, keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits), x, y
 
 
-def whole(name, slices=1):
+def whole(name, slices=1, **options):
     import tensorflow as tf
 
     import tfgc
 
     model, loss, x, y = built(name)
-    plan = tfgc.plan(model, strategy="keep_all")
+    plan = tfgc.plan(model, len(x), **(options or {"strategy": "keep_all"}))
     step = tfgc.train_step(model, loss, "sgd", plan=plan, micro_batches=slices)
     x, y = tf.constant(x), tf.constant(y)
     return lambda: float(step(x, y)["loss"])
@@ -130,6 +136,10 @@ def whole(name, slices=1):
 
 def in_slices(name):
     return whole(name, SLICES)
+
+
+def by_plan(name):
+    return whole(name, strategy="optimal", slices=SLICES)
 
 
 def accumulated(name):

@@ -1,0 +1,241 @@
+"""Segments that run in slices of the batch: the same gradients in a share of the memory."""
+
+import dataclasses
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(10, 8, 8, 2), noise(10, 3)
+
+
+def convolutions():
+    inputs = keras.Input((8, 8, 2))
+    x = L.Conv2D(4, 3, activation="relu", padding="same")(inputs)
+    y = L.Conv2D(4, 3, padding="same")(x)
+    x = L.LayerNormalization()(L.Add()([x, y]))
+    return keras.Model(inputs, L.Dense(3)(L.Flatten()(L.Conv2D(4, 3)(x))))
+
+
+def normalized():
+    layers = [L.Conv2D(2, 3), L.BatchNormalization(name="bn")]
+    layers += [L.Conv2D(8, 3, padding="same", activation="relu") for _ in range(6)]
+    return keras.Sequential([keras.Input((8, 8, 2)), *layers, L.Flatten(), L.Dense(3)])
+
+
+def words():
+    inputs = keras.Input((5,), dtype="int32")
+    return keras.Model(inputs, L.Dense(3)(L.Flatten()(L.Embedding(9, 4)(inputs))))
+
+
+def sliced(model, slices, segments=2, **changes):
+    plan = tfgc.plan(model, strategy="uniform", segments=segments)
+    parts = [dataclasses.replace(s, mode="recompute", chunks=slices, **changes) for s in plan.segments]
+    return dataclasses.replace(plan, segments=tuple(parts))
+
+
+def gradients(model, mode, x=X, y=Y):
+    """Of a loss over the whole batch, which no slice of it knows."""
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            made = model(x, training=True)
+            loss = tf.reduce_mean((made - y) ** 2) * tf.norm(tf.matmul(made, made, transpose_b=True))
+        sources = [x, *(v.value for v in model.trainable_variables)]
+        found = tape.gradient(loss, sources)
+        return loss, [None if g is None else tf.convert_to_tensor(g) for g in found]
+
+    if mode == "graph":
+        step = tf.function(step)
+    elif mode == "XLA":
+        step = tf.function(step, jit_compile=True)
+    step(x, y)
+    return step(x, y)
+
+
+def check_equal(build, mode, slices, x=X, y=Y):
+    loss, expected = gradients(fresh(build), "XLA" if mode == "XLA" else "graph", x, y)
+    model = fresh(build)
+    tfgc.enable(model, sliced(model, slices), compile_segments=mode != "eager")
+    found_loss, found = gradients(model, mode, x, y)
+    np.testing.assert_allclose(found_loss, loss, rtol=1e-6)
+    for one, other in zip(expected, found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6 * float(tf.reduce_max(tf.abs(one))))
+
+
+@pytest.mark.parametrize("slices", [2, 4, 16])
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
+def test_gradients_are_those_of_the_whole_batch(mode, slices):
+    check_equal(convolutions, mode, slices)
+
+
+@pytest.mark.parametrize("mode", ["compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
+def test_sparse_gradients_are_joined(mode):
+    tokens = tf.constant(np.random.default_rng(3).integers(0, 9, (10, 5)), "int32")
+    check_equal(words, mode, 4, tokens)
+
+
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
+def test_fit_with_a_last_batch_that_does_not_divide(options):
+    weights = []
+    for plan in (None, 4):
+        model = fresh(convolutions)
+        if plan:
+            tfgc.enable(model, sliced(model, plan))
+        model.compile("sgd", "mse", jit_compile=False, **options)
+        model.fit(X, Y, batch_size=7, epochs=2, shuffle=False, verbose=0)
+        weights.append([v.numpy() for v in model.weights])
+    for v, w in zip(*weights, strict=True):
+        np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["compiled", "graph"])
+def test_second_order_gradients(traced):
+    def penalty(model):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                made = tf.reduce_sum(model(X, training=True) ** 2)
+            norm = tf.reduce_sum(inner.gradient(made, X) ** 2)
+        return outer.gradient(norm, model.trainable_variables[0].value)
+
+    expected = penalty(fresh(convolutions))
+    model = fresh(convolutions)
+    tfgc.enable(model, sliced(model, 5))
+    run = tf.function(penalty) if traced else penalty
+    np.testing.assert_allclose(run(model), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_that_is_differentiated_inside_and_from_outside():
+    def gradient_of_input(model):
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                made = tf.reduce_sum(model(x, training=True) ** 2)
+            return made, tape.gradient(made, model.trainable_variables[-1].value)
+
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            made, _ = step(X)
+        return tape.gradient(made, X)
+
+    model = fresh(convolutions)
+    tfgc.enable(model, sliced(model, 5))
+    np.testing.assert_allclose(gradient_of_input(model), gradient_of_input(fresh(convolutions)), rtol=1e-4, atol=1e-5)
+
+
+def test_plans_slice_what_allows_it():
+    model = fresh(normalized)
+    plan = tfgc.plan(model, 64, strategy="optimal", slices=8)
+    assert plan.options["slices"] == 8
+    of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
+    assert of["bn"] == 1
+    assert max(of.values()) == 8
+    assert plan.outlook.peak_bytes < tfgc.plan(model, 64, strategy="optimal").outlook.peak_bytes
+    assert tfgc.Plan.from_json(plan.to_json()) == plan
+    assert "in 8 slices" in plan.explain()
+
+
+def test_budgets_below_all_other_plans_are_met_with_slices():
+    model = fresh(convolutions)
+    least = tfgc.estimate(model, 512, tfgc.plan(model, 512, strategy="optimal"), optimizer="sgd").needed_bytes
+    budget = int(0.7 * least)
+    with pytest.raises(tfgc.InfeasibleBudgetError):
+        tfgc.plan(model, 512, budget=budget, optimizer="sgd")
+    plan = tfgc.plan(model, 512, budget=budget, optimizer="sgd", slices=8)
+    assert tfgc.estimate(model, 512, plan, optimizer="sgd").needed_bytes <= budget
+    overheads = [tfgc.plan(model, 512, budget=b, slices=8).outlook.overhead for b in ("30%", "60%", "90%")]
+    assert overheads == sorted(overheads, reverse=True)
+
+
+def activation_peak(slices, mode):
+    layers = [L.Dense(64, activation="relu") for _ in range(6)]
+    model = keras.Sequential([keras.Input((2048, 64)), *layers, L.GlobalAveragePooling1D(), L.Dense(1)])
+    plan = tfgc.plan(model, 16, strategy="optimal", slices=slices) if slices else tfgc.plan(model, strategy="keep_all")
+    step = tfgc.train_step(model, "mse", "sgd", plan=plan, run_eagerly=mode == "compiled")
+    peak = memory.peak(step, tf.ones((16, 2048, 64)), tf.zeros((16, 1)))
+    predicted = tfgc.estimate(model, 16, plan, mode=mode, optimizer="sgd", loss="mse")
+    return peak, predicted.needed_bytes - predicted.fixed_bytes
+
+
+@pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.gate)])
+def test_the_inside_needs_its_share(mode):
+    plain, _ = memory.alone(activation_peak, 0, mode)
+    whole, _ = memory.alone(activation_peak, 1, mode)
+    slices, predicted = memory.alone(activation_peak, 8, mode)
+    assert slices < 0.3 * plain
+    assert slices < 0.5 * whole
+    assert 0.85 < slices / predicted < 1.15
+
+
+MISTAKES = {
+    "BatchNormalization": (normalized, "'bn' updates its variable"),
+    "Dropout": (
+        lambda: keras.Sequential([keras.Input((8, 8, 2)), L.Dropout(0.5, name="drop"), L.Flatten(), L.Dense(3)]),
+        "'drop' draws random numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_segments_that_cannot_be_sliced_are_refused_by_name(name, mode):
+    build, words = MISTAKES[name]
+    model = fresh(build)
+    tfgc.enable(model, sliced(model, 2))
+    with pytest.raises(tfgc.UnsupportedModelError, match=f"cannot run in 2 slices of the batch: {words}"):
+        gradients(model, mode)
+
+
+def test_slices_that_make_no_sense_are_refused():
+    for wrong in (0, -1, 2.0, True):
+        with pytest.raises(tfgc.OptionError, match=r"chunks=.* is not a number of slices"):
+            tfgc.Segment(("a",), chunks=wrong)
+    with pytest.raises(tfgc.OptionError, match="a segment that is kept runs on the whole batch"):
+        tfgc.Segment(("a",), mode="keep", chunks=2)
+    with pytest.raises(tfgc.OptionError, match="slices"):
+        tfgc.plan(fresh(convolutions), 8, strategy="optimal", slices=0)
+
+
+def encoder():
+    inputs = keras.Input((32, 32, 3))
+    x = inputs
+    for filters in (16, 16, 16):
+        x = L.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    return keras.Model(inputs, L.UnitNormalization()(L.Dense(4)(L.Flatten()(x))))
+
+
+def contrastive_peak(batch, slices):
+    """The peak of a SimCLR-like step: each sample is compared with all others of the batch."""
+    model = encoder()
+    if slices > 1:
+        tfgc.enable(model, tfgc.plan(model, batch, strategy="optimal", slices=slices))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            made = model(x, training=True)
+            similar = tf.matmul(made, made, transpose_b=True) / 0.1
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(batch), similar))
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    x = tf.random.stateless_normal((batch, 32, 32, 3), seed=(1, 2))
+    return memory.peak(step, x), [g.numpy() for g in step(x)]
+
+
+@pytest.mark.gate
+def test_a_contrastive_loss_over_a_batch_eight_times_as_large_needs_no_more_memory():
+    (small, _), (large, found) = (memory.alone(contrastive_peak, *case) for case in ((64, 1), (512, 32)))
+    _, expected = memory.alone(contrastive_peak, 512, 1)
+    assert large <= small
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5 * np.abs(one).max())

@@ -1,0 +1,51 @@
+"""Buffers that are filled row by row, in place.
+
+`concat`, `TensorArray` and `tensor_scatter_nd_update` copy all rows once more. TensorFlow's `InplaceUpdate` does not.
+XLA does not know it, and has an operation that is in place inside a loop. Neither has a
+gradient in TensorFlow; each gets one here.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import private_api, versions
+
+try:
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+def _register(kind: str, gradient: Callable) -> None:
+    with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
+        tf.RegisterGradient(kind)(gradient)
+
+
+# The rows of the buffer that were there before get a gradient, too, which goes nowhere: nothing made them.
+_register("InplaceUpdate", lambda op, upstream: (upstream, None, tf.gather(upstream, op.inputs[1])))
+_register(
+    "XlaDynamicUpdateSlice",
+    lambda op, upstream: (upstream, tf.slice(upstream, op.inputs[2], tf.shape(op.inputs[1])), None),
+)
+
+
+def empty(rows: Any, like: tf.Tensor) -> tf.Tensor:
+    """A buffer for so many rows like those of a tensor, made when that is there."""
+    if private_api.in_xla():
+        return tf.zeros([rows, *like.shape[1:]], like.dtype)
+    rest = like.shape[1:] if like.shape[1:].is_fully_defined() else tf.unstack(tf.shape(like))[1:]
+    if tf.executing_eagerly():
+        return tf.raw_ops.Empty(shape=[rows, *rest], dtype=like.dtype)
+    # What reads nothing would be made at the start of the step; and `Empty` is never pruned.
+    with tf.control_dependencies([like]):
+        return tf.fill([rows, *rest], tf.zeros([], like.dtype))
+
+
+def write(buffer: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:
+    """The buffer with `rows` from `start` on; what it held before is gone."""
+    if private_api.in_xla():
+        return gen_xla_ops.xla_dynamic_update_slice(buffer, rows, [start] + [0] * (len(rows.shape) - 1))
+    return tf.raw_ops.InplaceUpdate(x=buffer, i=start + tf.range(tf.shape(rows)[0]), v=rows)

@@ -1,0 +1,144 @@
+"""Run a function on slices of a batch, one after the other, and join what it gives.
+
+Invariant: the results of a slice are written into one buffer, or added to one sum, and freed before the next one
+starts. The first slice has what is left over, so that the others are of one size: in a graph they are one loop. It
+shows which results there are, so that the loop can be built.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tfgc._framework import private_api, row_buffers
+from tfgc._replay.forward_backward import fence
+
+# What a slice gives: tensors with its samples in front, which are joined, and gradients, which are added; or Nones.
+Results: TypeAlias = tuple[list[Any], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Where a batch is cut: numbers, or tensors of a graph where the size of the batch is open.
+
+    Attributes:
+        samples: In the batch.
+        size: Of a slice.
+        count: Slices.
+        first: Samples in the first one.
+    """
+
+    samples: Any
+    size: Any
+    count: Any
+    first: Any
+
+    def start(self, i: Any) -> Any:
+        """Where slice `i` starts; not for the first one."""
+        return self.first + (i - 1) * self.size
+
+
+def cut(array: tf.Tensor, most: int) -> Cut:
+    """Cut a batch, of which `array` is a part, into at most so many slices of about one size."""
+    n: Any = array.shape[0] if array.shape[0] is not None else tf.shape(array)[0]
+    biggest = max if isinstance(n, int) else tf.maximum
+    size = biggest(-(-n // most), 1)
+    count = biggest(-(-n // size), 1)
+    return Cut(n, size, count, n - (count - 1) * size)
+
+
+def run(batch: Any, most: int, step: Callable[[Any], Results]) -> Results:
+    """Run a step on each slice.
+
+    Args:
+        batch: Arrays in any structure, the samples in front; None where there is none.
+        most: How many slices.
+        step: Takes a slice.
+
+    Returns:
+        As of one step on the whole batch.
+    """
+    cuts = cut(next(x for x in tf.nest.flatten(batch) if x is not None), most)
+    rows, sums = step(_part(batch, 0, cuts.first))
+    if isinstance(cuts.count, int) and cuts.count == 1:
+        return rows, sums
+    joined = [
+        None if made is None else row_buffers.write(row_buffers.empty(cuts.samples, made), 0, made) for made in rows
+    ]
+    sparse = any(isinstance(g, tf.IndexedSlices) for g in sums)
+    # What a loop that XLA compiles holds cannot grow, and optimizers tell the rows of sparse gradients apart.
+    if not tf.executing_eagerly() and not (sparse and private_api.in_xla()):
+        return _loop(batch, cuts, step, joined, sums)
+    for i in range(1, cuts.count):
+        with fence(_tensors([*joined, *sums])) as wait:
+            part = tf.nest.map_structure(lambda x: x if x is None else wait(x), _part(batch, cuts.start(i), cuts.size))
+        joined, sums = _added(joined, sums, cuts.start(i), step(part))
+    return joined, sums
+
+
+def _loop(batch: Any, cuts: Cut, step: Callable, joined: list[Any], sums: list[Any]) -> Results:
+    """All slices but the first, as one loop of a graph; `joined` and `sums` are what the first one gave."""
+    given = [*joined, *sums]
+    packed = _tensors(given)
+
+    def body(i: tf.Tensor, *tensors: tf.Tensor) -> tuple:
+        before = _like(given, tensors)
+        made = step(_part(batch, cuts.start(i), cuts.size))
+        rows, found = _added(before[: len(joined)], before[len(joined) :], cuts.start(i), made)
+        after = _tensors([*rows, *found])
+        with tf.control_dependencies(after):  # All of the next slice waits for its number.
+            return tf.identity(i + 1), *after
+
+    with tf.control_dependencies(packed):
+        start = tf.identity(tf.constant(1))
+    growing = any(isinstance(g, tf.IndexedSlices) for g in sums)
+    shapes = [tf.TensorShape([None, *t.shape[1:]]) if growing and t.shape.rank else t.shape for t in packed]
+    _, *left = tf.while_loop(
+        lambda i, *_: i < cuts.count, body, [start, *packed], [tf.TensorShape([]), *shapes], parallel_iterations=1
+    )
+    made = _like(given, left)
+    return made[: len(joined)], made[len(joined) :]
+
+
+def _added(joined: list[Any], sums: list[Any], start: Any, made: Results) -> Results:
+    """Results of all slices so far, with those of one more."""
+    rows, found = made
+    written = [None if row is None else row_buffers.write(buffer, start, row) for buffer, row in zip(joined, rows)]
+    return written, [_plus(*pair) for pair in zip(sums, found)]
+
+
+def _part(batch: Any, start: Any, size: Any) -> Any:
+    def part(x: Any) -> Any:
+        if x is None:
+            return None
+        rest = [-1 if length is None else length for length in x.shape[1:]]  # XLA wants to know the sizes.
+        return tf.slice(x, [start] + [0] * len(rest), [size, *rest])
+
+    return tf.nest.map_structure(part, batch)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(a, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.concat([a.values, b.values], 0), tf.concat([a.indices, b.indices], 0), a.dense_shape)
+    return a + b
+
+
+def _tensors(results: Sequence[Any]) -> list[tf.Tensor]:
+    """What results consist of: tensors, of a sparse gradient its values and their places."""
+    parts = [(r.values, r.indices) if isinstance(r, tf.IndexedSlices) else (r,) for r in results if r is not None]
+    return [tensor for part in parts for tensor in part]
+
+
+def _like(results: Sequence[Any], tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """The reverse of `_tensors`, for results of the same kinds."""
+    left = iter(tensors)
+
+    def made(result: Any) -> Any:
+        if isinstance(result, tf.IndexedSlices):
+            return tf.IndexedSlices(next(left), next(left), result.dense_shape)
+        return None if result is None else next(left)
+
+    return [made(result) for result in results]

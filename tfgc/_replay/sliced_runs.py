@@ -1,0 +1,80 @@
+"""A recomputation whose two directions run in slices of the batch, so that its inside needs a share of the memory."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._pure import functional, side_effects, tensor_packing
+from tfgc._replay import batch_slices
+from tfgc._replay.forward_backward import Recomputation
+from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
+
+
+class SlicedRecomputation(TwoRuns):
+    """A recomputation in slices. Its function must give for each sample what it gives for that sample alone.
+
+    Args:
+        recomputation: What runs on a slice.
+        slices: How many.
+    """
+
+    def __init__(self, recomputation: Recomputation, slices: int) -> None:
+        super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
+        self._recomputation, self._slices = recomputation, slices
+
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+        arguments, values = self._split(inputs)
+        runs: list[functional.Run] = []
+
+        def step(part: list[tf.Tensor]) -> batch_slices.Results:
+            runs.append(self._recomputation.forward([*part, *values]))
+            return runs[-1].tensors, []
+
+        tensors, _ = batch_slices.run(arguments, self._slices, step)
+        return dataclasses.replace(runs[0], tensors=tensors, specs=[tensor_packing.spec_of(t) for t in tensors])
+
+    def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
+        # A loop computes all that it returns. One that nobody reads is pruned as a whole.
+        apart = [i for i in first.sources if i in first.doubtful]
+        others = [i for i in first.sources if i not in first.doubtful]
+        made: dict[int, Any] = {}
+        for sources in filter(None, (others, apart)):
+            made.update(zip(sources, self._gradients(first, upstream, sources)))
+        return [made[i] for i in first.sources], []
+
+    def _gradients(self, first: FirstRun, upstream: Sequence[tf.Tensor], sources: list[int]) -> list[Any]:
+        arguments, values = self._split(first.inputs)
+        run = dataclasses.replace(first.run, specs=[_of_any_batch(spec) for spec in first.run.specs])
+        rows = sum(i < len(arguments) for i in sources)
+
+        def step(part: tuple[list[tf.Tensor], list[tf.Tensor]]) -> batch_slices.Results:
+            arguments, upstream = part
+            of_slice = FirstRun([*arguments, *values], sources, run, [])
+            gradients, _ = self._recomputation.backward(of_slice, upstream)
+            return [None if g is None else tf.convert_to_tensor(g) for g in gradients[:rows]], gradients[rows:]
+
+        batch = arguments, [tf.convert_to_tensor(u) for u in upstream]
+        joined, summed = batch_slices.run(batch, self._slices, step)
+        return [*joined, *summed]
+
+    def _split(self, inputs: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The arguments, and the values of variables."""
+        n = len(inputs) - len(self.effects.reads)
+        return inputs[:n], inputs[n:]
+
+
+def obstacle(effects: side_effects.Effects) -> str | None:
+    """Why a function with these effects cannot run in slices, or None."""
+    if effects.writes:
+        return f"it cannot run in slices of the batch, since it updates {effects.writes[0].path!r} with each batch"
+    if effects.draws or effects.chooses:
+        return "it cannot run in slices of the batch, since it draws random numbers"
+    if effects.captured or effects.variables:
+        return "it cannot run in slices of the batch, since it closes over tensors or plain variables"
+    return effects.obstacle
+
+
+def _of_any_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)

@@ -1,0 +1,139 @@
+"""The events of a segment in slices of the batch: what is inside needs a share, what goes in and out does not.
+
+A slice of all that a node makes, saves and works with counts as 1/k of it. Outputs are joined in buffers of the whole
+batch, and so are the gradients of inputs, which are there from the first slice on, as the upstream gradients are to the
+last. The gradients of a slice with respect to weights are added to a sum, so that both are there at once.
+"""
+
+from collections.abc import Sequence
+
+from tfgc._core.buffers import Buffers
+from tfgc._core.cotangents import CotangentChanges
+from tfgc._core.graph import Graph
+from tfgc._simulate.event import Event, Run
+from tfgc._simulate.work import node_work
+
+
+def outputs(b: Buffers, part: Sequence[int]) -> list[int]:
+    """The buffers that a segment makes and others read, or that the graph returns."""
+    inside = set(part)
+    made = (number for i in part for number in b.outputs[i])
+    return [x for x in made if x in b.graph_outputs or not inside.issuperset([*b.readers[x], *b.savers[x]])]
+
+
+def input_gradients(b: Buffers, part: Sequence[int]) -> list[tuple[int, int]]:
+    """The cotangents that a segment hands to those before it, with their bytes."""
+    made: dict[int, int] = {}
+    for i in reversed(part):
+        changes = b.cotangent_changes[i]
+        made |= dict(changes.new)
+        for number in changes.ended:
+            made.pop(number, None)
+        for total, parts in changes.sums:
+            sizes = [made.pop(number, None) for number in parts]
+            if None not in sizes:
+                made[total] = b.cotangent_bytes[total]
+    return list(made.items())
+
+
+class SlicedEvents:
+    """Makes the events of one segment.
+
+    Args:
+        graph: The graph.
+        sizes: Bytes of each buffer so far, to which the events add theirs.
+        part: Positions of the nodes.
+        slices: How many.
+    """
+
+    def __init__(self, graph: Graph, sizes: list[int], part: Sequence[int], slices: int) -> None:
+        self._graph, self._sizes, self._part, self._slices = graph, sizes, part, slices
+        self._work, _ = graph.once(node_work)
+        self._buffers = Buffers.of(graph)
+
+    def forward(self, run: Run) -> list[Event]:
+        """Those of the first pass."""
+        b, part = self._buffers, self._part
+        joined = {number: self._new(b.size[number]) for number in outputs(b, part)}
+        held = {**run.held}
+        events = [self._run(i, held, run.phase, run.pending, b.forward_peak[i], keep=False) for i in part]
+        for event, i in zip(events, part):
+            event.work = self._work[i].forward
+        events[0].results = tuple(joined.values())
+        events[-1].reads.extend(joined.values())
+        run.held.update(joined)
+        return events
+
+    def backward(self, outside: dict[int, int], pending: int) -> list[Event]:
+        """Those of the replay and the backward pass; `pending` are bytes of gradients that wait besides those here."""
+        b, part, costs = self._buffers, self._part, self._graph.costs
+        handed, ended = input_gradients(b, part), self._ended()
+        summed = sum(costs[i].gradient_bytes for i in part) if self._graph.whole_step else 0
+        waiting = b.pending_gradient_bytes[max(part) + 1]
+        base = waiting + sum(size for _, size in handed) + pending
+        passing = waiting - sum(b.cotangent_bytes[number] for number in ended)
+        held, runs = {**outside}, b.replayed(part)
+        internal: dict[int, int] = {}
+        events = []
+        for i in part:
+            if i in runs:
+                event = self._run(i, held, "replay", base, b.saving_peak[i], keep=True)
+                event.work = self._work[i].forward
+                internal[i] = event.makes[-1]
+                events.append(event)
+        for i in reversed(part):
+            alive = b.gradient_bytes_at[i]
+            if alive is None:
+                continue
+            weights = costs[i].gradient_bytes if self._graph.whole_step else 0
+            inside = self._share(max(0, alive - weights - passing) + b.backward_peak[i])
+            reads = [held[number] for number in b.saved[i]] + ([internal[i]] if i in internal else [])
+            events.append(
+                Event(
+                    position=i,
+                    phase="backward",
+                    reads=reads,
+                    makes=[],
+                    extra_bytes=base + inside + weights,
+                    byte_trace=tuple(map(self._share, costs[i].backward_trace)),
+                    work=self._work[i].backward,
+                    gradient_bytes=weights,
+                )
+            )
+        if events:
+            sums = self._new(summed)
+            events[0].results = (sums,)
+            events[0].cotangents = CotangentChanges(new=tuple(handed))
+            events[-1].cotangents = CotangentChanges(ended=(*ended, *events[-1].cotangents.ended))
+            events[-1].reads.extend([sums, *outside.values()])
+        return events
+
+    def _run(self, i: int, held: dict[int, int], phase: str, pending: int, peak: int, keep: bool) -> Event:
+        """A run of a node on a slice."""
+        b, cost = self._buffers, self._graph.costs[i]
+        reads = [held[number] for number in b.inputs[i]]
+        makes = [self._new(self._share(b.size[number])) for number in b.outputs[i]]
+        held.update(zip(b.outputs[i], makes))
+        if keep:
+            makes.append(self._new(self._share(b.internal_bytes[i])))
+        byte_trace = tuple(map(self._share, cost.forward_saving_trace if keep else cost.forward_trace))
+        return Event(i, phase, reads, makes, self._share(peak) + pending, byte_trace)
+
+    def _ended(self) -> tuple[int, ...]:
+        """Upstream cotangents that nobody needs after the segment."""
+        b, made, ended = self._buffers, set(), []
+        for i in reversed(self._part):
+            sums, new, done = b.cotangent_changes[i]
+            made.update(number for number, _ in (*sums, *new))
+            ended += [number for _, parts in sums for number in parts if number not in made]
+            ended += [number for number in done if number not in made]
+        return tuple(ended)
+
+    def _share(self, size: int) -> int:
+        """Bytes of a slice, rounded up; negative ones as the positive ones that they free."""
+        share = -(-abs(size) // self._slices)
+        return share if size > 0 else -share
+
+    def _new(self, size: int) -> int:
+        self._sizes.append(size)
+        return len(self._sizes) - 1
