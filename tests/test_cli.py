@@ -110,6 +110,14 @@ def test_mistakes_give_one_line_and_an_exit_code(arguments, code, words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["zoo"], ["--help"]])
+def test_an_output_that_is_full_gives_one_line_and_an_exit_code(arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tfgc", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "tfgc: cannot write the output: No space left on device\n")
+
+
 @pytest.mark.parametrize(
     ("line", "offers"),
     [("tfgc pl", {"plan"}), ("tfgc plan dens", {"densenet161", "densenet121"}), ("tfgc bench in", {"inception-v4"})],
@@ -147,6 +155,19 @@ def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
     assert "Traceback" not in said
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+@pytest.mark.parametrize("name", ["click", "tfgc._cli.commands.zoo"])
+def test_an_interrupt_while_the_command_is_loaded_ends_with_its_code(name):
+    code = (
+        "import sys, tfgc.__main__\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {name!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt()); tfgc.__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "zoo"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tfgc: interrupted\n")
 
 
 @pytest.mark.gate

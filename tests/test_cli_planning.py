@@ -233,6 +233,7 @@ def test_front_is_drawn_with_axes_in_units_and_names():
     assert labels[1:] == ["budget 600", "budget 60%", "budget 1 B: infeasible", "floor: conv"]
 
 
+GIVEN = ("model", "batch_size", "budget", "strategy", "optimizer", "mode", "loss")
 MISTAKES = [
     (["plan", "test_cli_planning:chai", "--batch-size", "8"], "cannot import the builder"),
     (["plan", "test_cli_planning:failing", "--batch-size", "8"], "RuntimeError: no luck"),
@@ -265,10 +266,27 @@ MISTAKES = [
     (["compare", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
     (["compare", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "these do: budget, ilp"),
     (["compare", *OPEN, "--input", "tokens="], "--input 'tokens='"),
+    (["plan", *OPEN, "--input", "tokens=²"], "--input 'tokens=²'"),
+    (["plan", *OPEN, "--input", f"tokens={'9' * 5000}"], "--input 'tokens=999"),
+    (["plan", CHAIN[0], "--batch-size", f"{10**400}"], "batch_size: must be an integer >= 1 and < 2**63"),
+    (["compare", CHAIN[0], "--batch-size", f"{10**400}"], "batch_size: must be an integer >= 1 and < 2**63"),
+    (["plan", *CHAIN, "--strategy", "sqrt:²"], "number of segments"),
+    *((["plan", *CHAIN, "--option", f"{name}=3"], f"no option '{name}': give it beside") for name in GIVEN),
+    (["max-batch", CHAIN[0], "--budget", "1GB", "--option", "budget=3"], "'budget' takes no option 'budget': give it"),
+    (["max-batch", CHAIN[0], "--budget", "1GB", "--option", "build=3"], "'budget' takes no option 'build'"),
+    (["plan", ":", "--batch-size", "8"], "cannot import the builder ':'"),
+    (["plan", ".a:b", "--batch-size", "8"], "cannot import the builder '.a:b'"),
+    (["plan", "sys:exit", "--batch-size", "8"], "'sys:exit' cannot be built: SystemExit"),
+    (["plan", "os:getcwd", "--batch-size", "8"], "'os:getcwd' must return a keras.Model, it returned '/"),
+    (["plan", "big_cnn(1 2)", "--batch-size", "8"], "'big_cnn(1 2)': arguments must be integers"),
+    (["plan", *CHAIN, "--example", ".a:b"], "--example '.a:b' cannot be imported"),
+    (["plan", *CHAIN, "--example", "sys:exit"], "--example 'sys:exit' cannot be called: SystemExit"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+@pytest.mark.parametrize(
+    ("arguments", "words"), MISTAKES, ids=lambda x: " ".join(x)[:99] if isinstance(x, list) else ""
+)
 def test_mistakes_typed_on_purpose(arguments, words):
     with pytest.raises(TfgcError) as error:
         CliRunner().invoke(cli, arguments, catch_exceptions=False)

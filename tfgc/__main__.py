@@ -9,9 +9,21 @@ import sys
 
 from tfgc import _user_modules
 
+# Of writing to a full or broken output.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO)
+
 
 def main() -> None:
     """Run the `tfgc` command."""
+    try:
+        code = _run()
+    except KeyboardInterrupt:
+        code = _failed("interrupted", 130)
+    sys.exit(code)
+
+
+def _run() -> int | None:
+    # Imported here, where an interrupt is caught.
     import click
 
     from tfgc._cli import group
@@ -19,24 +31,30 @@ def main() -> None:
 
     try:
         code = group.cli.main(prog_name="tfgc", standalone_mode=False)
-        sys.stdout.flush()
-        sys.exit(code)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except TfgcError as error:
-        print(f"tfgc: {error}", file=sys.stderr)
-        sys.exit(1)
+        return _failed(str(error), 1)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in _UNWRITABLE:
             raise
         # Python would try once more to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"tfgc: cannot write the output: {error.strerror}", file=sys.stderr)
-        sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        print("tfgc: interrupted", file=sys.stderr)
-        sys.exit(130)
+        return _failed(f"cannot write the output: {error.strerror}", 1)
+    except click.Abort:
+        return _failed("interrupted", 130)
+
+
+def _failed(why: str, code: int) -> int:
+    import contextlib
+
+    with contextlib.suppress(OSError):
+        print(f"tfgc: {why}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -146,17 +146,15 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def check_int(name: str, value: Any, least: int = 1) -> int:
-    """Return `value` as an int, or say what `name` must be.
-
-    >>> check_int("segments", 3)
-    3
-    """
+    """Return `value` as an int of 64 bits, or say what `name` must be."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < least:
         raise OptionError(f"{name}={value!r}: must be an integer >= {least}")
+    if number >= 2**63:
+        raise OptionError(f"{name}: must be an integer >= {least} and < 2**63, not one of {number.bit_length()} bits")
     return number
 
 

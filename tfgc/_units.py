@@ -26,6 +26,15 @@ def parse_bytes(text: object) -> int:
     return int(count)
 
 
+def parse_count(text: str) -> int | None:
+    """The number that decimal digits stand for; None for other text, and for more digits than sizes have.
+
+    >>> parse_count("64"), parse_count("-1"), parse_count("²"), parse_count("9" * 5000)
+    (64, None, None, None)
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def format_bytes(count: float) -> str:
     """
     >>> format_bytes(0), format_bytes(999), format_bytes(2_621_000_000)

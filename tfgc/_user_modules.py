@@ -56,6 +56,8 @@ def module(name: str) -> ModuleType:
     Raises:
         ImportError: If there is none.
     """
+    if not all(name.split(".")):
+        raise ImportError(f"{name!r} is no module's name")
     finder = next((one for one in sys.meta_path if isinstance(one, Finder)), None)
     first, _, inner = name.partition(".")
     spec = None if finder is None else finder.search(first)
@@ -74,6 +76,25 @@ def module(name: str) -> ModuleType:
             why = f"{error}; {first!r} in the current folder has the name of an installed module: rename it"
             raise ImportError(why) from error
     return finder.apart(spec)
+
+
+def function(name: str) -> object:
+    """What `module:function` names.
+
+    Raises:
+        ImportError: If there is no such thing, or the module cannot be imported.
+    """
+    from tfgc._errors import one_line  # not above: the current folder may still be on the path
+
+    path, _, inside = name.partition(":")
+    try:
+        return getattr(module(path), inside)
+    except ImportError:
+        raise
+    except AttributeError as error:
+        raise ImportError(str(error)) from error
+    except (Exception, SystemExit) as error:  # the user's code
+        raise ImportError(one_line(error)) from error
 
 
 class Finder:

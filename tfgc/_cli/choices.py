@@ -68,14 +68,13 @@ def example_batch(name: str | None) -> Any:
     from tfgc import _user_modules
 
     _user_modules.install([os.getcwd()])
-    module, _, function = name.partition(":")
     try:
-        made = getattr(_user_modules.module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+        made = _user_modules.function(name)
+    except ImportError as error:
         raise OptionError(f"--example {name!r} cannot be imported: {error}; it is written module:function") from error
     try:
         return made()
-    except Exception as error:  # the user's code
+    except (Exception, SystemExit) as error:  # the user's code
         raise OptionError(f"--example {name!r} cannot be called: {one_line(error)}") from error
 
 
@@ -105,14 +104,21 @@ class PlanChoice:
 
     def make(self, model: keras.Model, batch_size: int, **common: Any) -> Plan:
         """Make a plan."""
-        from tfgc import strategies
         from tfgc._planning import planner
 
-        strategy, options = self.strategy, dict(self.strategy_options)
-        if strategy is not None:
-            strategy, more = strategies.named(strategy)
-            options = {**more, **options}
+        default = "optimal" if self.budget is None else "budget"
+        strategy, options = chosen_strategy(self.strategy, self.strategy_options, default)
         return planner.plan(model, batch_size, strategy=strategy, budget=self.budget, **common, **options)
+
+
+def chosen_strategy(text: str | None, settings: values.Settings, default: str) -> tuple[str | None, dict[str, Any]]:
+    """The strategy that `--strategy` names and its options: those that it, or else the default, takes."""
+    from tfgc import strategies
+
+    name, more = (None, {}) if text is None else strategies.named(text)
+    options = {**more, **dict(settings)}
+    strategies.check_names(name or default, options)
+    return name, options
 
 
 def import_quietly() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tfgc._errors import OptionError, check_int
+from tfgc._units import parse_count
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Settings = tuple[tuple[str, Any], ...]
@@ -39,10 +40,10 @@ class InputShape(click.ParamType):
         if isinstance(value, tuple):
             return value
         name, _, sizes = value.rpartition("=")
-        words = [word.strip() for word in sizes.split(",")]
-        if not name or not all(word.isdigit() for word in words):
+        shape = [parse_count(word.strip()) for word in sizes.split(",")]
+        if not name or None in shape:
             raise OptionError(f"--input {value!r}: must be the input's name and its size without the batch: tokens=128")
-        return name, tuple(check_int(f"--input {name}", int(word)) for word in words)
+        return name, tuple(check_int(f"--input {name}", size) for size in shape)
 
 
 class Setting(click.ParamType):

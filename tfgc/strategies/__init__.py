@@ -9,7 +9,7 @@ that makes a whole Pareto front at once also has a function `frontier(graph, **o
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
@@ -17,11 +17,15 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._simulate import outlooks
+from tfgc._units import parse_count
 from tfgc.strategies._frontier import Frontier
 
 Strategy: TypeAlias = str | Callable[..., Plan]
 # Options of `tfgc.plan` and `tfgc.enable` that a misspelled one may have been meant to be.
-_OF_EVERY_PLAN = ("batch_size", "budget", "example", "input_shapes", "layers", "optimizer", "strategy")
+_OF_EVERY_PLAN = (
+    "batch_size", "budget", "example", "input_shapes", "layers", "loss", "measure", "mode", "model", "optimizer",
+    "strategy",
+)  # fmt: skip
 
 
 def available() -> list[str]:
@@ -77,9 +81,10 @@ def named(text: str) -> tuple[str, dict[str, int]]:
     name, colon, count = text.partition(":")
     if not colon:
         return name, {}
-    if not count.isdigit():
+    segments = parse_count(count)
+    if segments is None:
         raise OptionError(f"strategy {text!r}: a number of segments must follow the colon")
-    return name, {"segments": check_int("segments", int(count))}
+    return name, {"segments": check_int("segments", segments)}
 
 
 def honours_budget(strategy: Strategy) -> bool:
@@ -99,26 +104,39 @@ def apply(strategy: Strategy, graph: Graph, *, budget: int | None = None, **opti
 
 def check_options(strategy: Strategy, options: Mapping[str, Any], budget: Any = None) -> dict[str, Any]:
     """Return the options to call a strategy with, refusing those that it does not accept."""
-    plan = get(strategy)
-    name = strategy if isinstance(strategy, str) else getattr(plan, "__name__", repr(plan))
-    taken = inspect.signature(plan).parameters
+    name, taken = _name(strategy), inspect.signature(get(strategy)).parameters
     if budget is not None and "budget" not in taken:
         raise OptionError(f"strategy {name!r} does not honour a budget; leave budget={budget!r} out")
-    if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        known = list(options)
-    else:
-        known = [k for k in taken if k not in ("graph", "budget")]
-    for option in options:
-        if option not in known:
-            offer = f"it takes {', '.join(known)}" if known else "it takes none"
-            hint = did_you_mean(option, [*known, *_OF_EVERY_PLAN])
-            raise OptionError(f"strategy {name!r} takes no option {option!r}{hint} ({offer})")
+    check_names(strategy, options)
     for k, p in taken.items():
         if k == "budget" and p.default is p.empty and budget is None:
             raise OptionError(f"strategy {name!r} needs budget=: bytes that a step may use, such as '4GB'")
         if k not in ("graph", "budget") and p.default is p.empty and p.kind is p.KEYWORD_ONLY and k not in options:
             raise OptionError(f"strategy {name!r} needs the option {k}=...")
     return {**options} if budget is None else {**options, "budget": budget}
+
+
+def check_names(strategy: Strategy, options: Iterable[str]) -> None:
+    """Refuse options that a strategy does not have.
+
+    >>> check_names("optimal", ["batch_size"])
+    Traceback (most recent call last):
+    tfgc._errors.OptionError: strategy 'optimal' takes no option 'batch_size': give it beside the strategy (...)
+    """
+    taken = inspect.signature(get(strategy)).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        return
+    known = [k for k in taken if k not in ("graph", "budget")]
+    for option in options:
+        if option not in known:
+            offer = f"it takes {', '.join(known)}" if known else "it takes none"
+            hint = did_you_mean(option, [*known, *_OF_EVERY_PLAN])
+            hint = ": give it beside the strategy" if option in _OF_EVERY_PLAN else hint
+            raise OptionError(f"strategy {_name(strategy)!r} takes no option {option!r}{hint} ({offer})")
+
+
+def _name(strategy: Strategy) -> str:
+    return strategy if isinstance(strategy, str) else getattr(strategy, "__name__", repr(strategy))
 
 
 def segment_count(graph: Graph, segments: int | None) -> int:

@@ -11,11 +11,13 @@ import importlib
 import inspect
 import os
 import re
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from tfgc import _user_modules
 from tfgc._errors import OptionError, TfgcError, did_you_mean, one_line
+from tfgc._units import parse_count
 from tfgc.zoo._catalogue import catalogue, families
 
 if TYPE_CHECKING:
@@ -61,17 +63,18 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
             raise OptionError(f"there is no file {name!r}")
         return _attempt(name, lambda: cast("keras.Model", keras.models.load_model(name, compile=False)))
     if ":" in name:
-        module, _, function = name.partition(":")
         try:
-            builder = getattr(_user_modules.module(module), function)
-        except (ImportError, AttributeError) as error:
+            builder = _user_modules.function(name)
+        except ImportError as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}") from error
-        return _attempt(name, lambda: _call(builder, (), image_size, name))
+        return _model(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
     called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
     base = called[1] if called else name
-    arguments = [int(word) for word in called[2].split(",") if word.strip()] if called else []
+    arguments = [parse_count(word.strip()) for word in called[2].split(",") if word.strip()] if called else []
     networks = available()
     if base in networks:
+        if None in arguments:
+            raise OptionError(f"{name!r}: arguments must be integers with commas between them")
         return _attempt(name, lambda: _call(networks[base], arguments, image_size, name))
     if called:
         raise OptionError(f"{name!r}: only tfgc's own networks take arguments ({', '.join(sorted(networks))})")
@@ -84,8 +87,16 @@ def _attempt(name: str, build: Callable[[], keras.Model]) -> keras.Model:
         return build()
     except TfgcError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TfgcError(f"{name!r} cannot be built: {one_line(error)}") from error
+
+
+def _model(name: str, built: object) -> keras.Model:
+    import keras
+
+    if not isinstance(built, keras.Model):
+        raise OptionError(f"{name!r} must return a keras.Model, it returned {reprlib.repr(built)}")
+    return built
 
 
 def _application(name: str, image_size: int | None, others: list[str]) -> keras.Model:
@@ -105,7 +116,7 @@ def _application(name: str, image_size: int | None, others: list[str]) -> keras.
 
 
 def _call(
-    builder: Callable[..., keras.Model], arguments: Sequence[int], image_size: int | None, name: str
+    builder: Callable[..., keras.Model], arguments: Sequence[int | None], image_size: int | None, name: str
 ) -> keras.Model:
     try:
         inspect.signature(builder).bind(*arguments)

@@ -57,10 +57,11 @@ def command(
                 runs.done()
             runs.start(f"{name}: {what}")
 
+        chosen, settings = choices.chosen_strategy(strategy, strategy_options, "budget")
         result = max_batch.max_batch(
             name,
             budget,
-            strategy=strategy,
+            strategy=chosen,
             image_size=image_size,
             input_shapes=dict(inputs) or None,
             example=choices.example_batch(example),
@@ -69,7 +70,7 @@ def command(
             confirm=confirm,
             steps=steps,
             on_start=start,
-            **dict(strategy_options),
+            **settings,
         )
     if output and result.plan is not None:
         _files.write(output, result.plan.to_json())
