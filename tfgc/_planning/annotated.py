@@ -16,6 +16,8 @@ from tfgc._tracing import keras_graph
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
 NOMINAL_BATCH = 64
+# Up to here floats count bytes exactly.
+_MOST_BYTES = 2**53
 
 
 def graph_of(
@@ -57,6 +59,8 @@ def graph_of(
     if not program.graph.sizes_known and not asked:
         return program.graph
     graph = node_costs.annotate(program, xla=xla)
+    if graph.sizes_known and sum(map(graph.bytes, graph.specs)) > _MOST_BYTES:
+        raise OptionError(f"batch_size={batch}: the tensors of a step take more than 2**53 bytes, use a smaller batch")
     for node, cost in zip(graph.nodes, graph.costs):
         if cost.obstacle:
             message = f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}."
