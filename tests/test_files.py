@@ -397,7 +397,7 @@ def test_timings_that_cannot_be_kept_are_left_out(path):
         (["report", "sub"], "cannot read 'sub': Is a directory"),
         (["report", "none.json"], "cannot read 'none.json': No such file or directory"),
         (["report", "cut.json"], "'cut.json': not a results file, or a damaged one: Expecting value: line 2 column 1"),
-        (["report", "{}.json"], "'{}.json': not a results file, or a damaged one: it has no 'format'"),
+        (["report", "{}.json"], "'{}.json': not a results file, or a damaged one: its format is not 'tfgc-measurements'"),
         (["report", "picture.json"], "cannot read 'picture.json': 'utf-8' codec can't decode byte"),
         (["sweep", "net", "--batch-size", "2", "--plot", "x.pdf"],
          "--plot 'x.pdf': what is written is a .png file, name it so"),

@@ -12,6 +12,7 @@ from tfgc._calls.order import Orders, Run
 from tfgc._calls.replays import Piece, Replay
 from tfgc._calls.step import Step
 from tfgc._calls.tree import Call
+from tfgc._core.segments import Phase
 from tfgc._simulate.bfc_allocator import Address, Allocator
 
 _ROUNDS = 4
@@ -30,7 +31,7 @@ class Outcome:
 
     peak_bytes: int
     owner: Call
-    phase: str
+    phase: Phase
     work: int
 
 

@@ -117,16 +117,11 @@ def _rows(plan: Segmentation, outlook: Outlook | None, label: str = "", peak: bo
 
 
 def _figures(segment: Segment, outlook: Outlook | None) -> tuple[str, str, str]:
-    if outlook is None or segment.stored_bytes is None or segment.inside_bytes is None:
+    if outlook is None or segment.stored_bytes is None or segment.inside_bytes is None or segment.work is None:
         return "", "", ""
     if segment.mode == "keep":
         return format_bytes(segment.stored_bytes), "", ""
-    return format_bytes(segment.stored_bytes), format_bytes(segment.inside_bytes), _work(segment, outlook)
-
-
-def _work(segment: Segment, outlook: Outlook) -> str:
-    assert segment.work is not None  # It is known where there is an outlook.
-    return _in_words(segment.work, outlook)
+    return format_bytes(segment.stored_bytes), format_bytes(segment.inside_bytes), _in_words(segment.work, outlook)
 
 
 def _in_words(work: float, outlook: Outlook) -> str:
@@ -140,7 +135,7 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     if segment.obstacle:
         fact, _, _advice = segment.obstacle.partition(". ")
         return f"cannot be run twice ({fact})"
-    if outlook is None or segment.inside_bytes is None or segment.input_bytes is None:
+    if outlook is None or segment.inside_bytes is None or segment.input_bytes is None or segment.work is None:
         return ""
     if segment.inside_bytes == 0:
         return "nothing to free"
@@ -152,7 +147,7 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     if segment.mode == "recompute":
         return ""
     freed = format_bytes(segment.inside_bytes - segment.input_bytes)
-    return f"a replay would free {freed} for {_work(segment, outlook)}"
+    return f"a replay would free {freed} for {_in_words(segment.work, outlook)}"
 
 
 def _table(rows: Iterable[Sequence[str]], shown: Sequence[int]) -> str:

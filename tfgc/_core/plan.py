@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self, TypeAlias
 
-from tfgc._core import explanation, plan_data
+from tfgc._core import checked_json, explanation, plan_data
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
@@ -117,17 +117,10 @@ class Plan(Segmentation):
             TfgcError: If the text is not a plan, is damaged, or is of a newer version.
         """
         try:
-            data = json.loads(text)
-            if data.pop("format") != _FORMAT:
-                raise ValueError(f"its format is not {_FORMAT!r}")
-            version = data.pop("version")
-            if version > _VERSION:
-                raise TfgcError(
-                    f"the plan is of version {version}, this tfgc reads up to {_VERSION}: upgrade tfgc or plan again"
-                )
-            fingerprint = data.pop("fingerprint")
+            _, data = checked_json.document(text, _FORMAT, _VERSION)
+            fingerprint = data.pop("fingerprint", None)
             plan = plan_data.revived(cls, data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise TfgcError(f"not a plan file, or a damaged one: {error}; make it again with tfgc.plan") from error
         if plan.fingerprint != fingerprint:
             raise TfgcError("a damaged plan file: its nodes do not match its fingerprint; make it again with tfgc.plan")

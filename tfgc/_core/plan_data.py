@@ -2,15 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from tfgc._core.segments import Outlook, Segment, Segmentation
+from tfgc._core import checked_json
+from tfgc._core.segments import Segment, Segmentation
 
 PlanType = TypeVar("PlanType", bound=Segmentation)
 
 
 # Fields of a segment that files of the first versions do not have.
 _OF_RESULTS = ("result_bytes", "spared_work")
+# Fields of a plan that only those of calls have.
+_OF_CALLS = ("calls", "parts")
 
 
 def takes_over_results(plan: Segmentation) -> bool:
@@ -29,16 +32,15 @@ def plain(plan: Segmentation) -> dict[str, Any]:
             del fields[name]
     if plan.calls:
         return {**data, "parts": {name: plain(part) for name, part in plan.parts.items()}}
-    return {name: value for name, value in data.items() if name not in ("calls", "parts")}
+    return {name: value for name, value in data.items() if name not in _OF_CALLS}
 
 
 def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
-    """The plan, with its inner plans, that `dataclasses.asdict` turned into `data`."""
-    segments = []
-    for fields in data["segments"]:
-        inner = None if fields.get("inner") is None else revived(kind, fields["inner"])
-        segments.append(Segment(**{**fields, "nodes": tuple(fields["nodes"]), "inner": inner}))
-    outlook = None if data.get("outlook") is None else Outlook(**data["outlook"])
-    parts = {name: revived(kind, part) for name, part in data.get("parts", {}).items()}
-    made = {"segments": tuple(segments), "model": tuple(data["model"]), "outlook": outlook, "parts": parts}
-    return kind(**{**data, **made})
+    """The plan, with its inner plans, that `plain` turned into `data`.
+
+    Raises:
+        ValueError: If it is not what `plain` makes.
+    """
+    younger = {Segment: _OF_RESULTS, kind: _OF_CALLS}
+    schema = checked_json.Schema(younger, instead={Segmentation: kind, Self: kind})
+    return schema.read(kind, data, "the plan")

@@ -1,11 +1,13 @@
 """What a plan consists of: its segments, and what it promises. Plain data."""
 
 import dataclasses
-from typing import Any, Optional, Self
+from typing import Any, Literal, Optional, Self, TypeAlias
 
 from tfgc._errors import OptionError
 
 _MODES = ("keep", "recompute")
+# What a node does; `return` is that of a compiled segment, which returns its gradients.
+Phase: TypeAlias = Literal["forward", "loss", "replay", "backward", "return"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Outlook:
 
     peak_bytes: int
     node: str
-    phase: str
+    phase: Phase
     plain_bytes: int
     floor_bytes: int
     floor_node: str

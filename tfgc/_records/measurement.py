@@ -6,8 +6,8 @@ what a results file holds.
 """
 
 import dataclasses
-from typing import Any
 
+from tfgc._core.checked_json import AnyFloat, Scalar
 from tfgc._core.modes import PLAIN
 from tfgc._records.front import FrontRecord
 
@@ -102,10 +102,10 @@ class Measurement:
     process_base_bytes: int | None = None
     step_seconds: float | None = None
     first_step_seconds: float | None = None
-    losses: tuple[float, ...] = ()
-    timeline: tuple[tuple[float, int], ...] = ()
+    losses: tuple[AnyFloat, ...] = ()
+    timeline: tuple[tuple[float, float], ...] = ()
     device: str = ""
-    machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    machine: dict[str, Scalar] = dataclasses.field(default_factory=dict)
     predicted: Predicted | None = None
     parts: tuple[SegmentSummary, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -151,8 +151,8 @@ class Study:
     batch_size: int
     records: tuple[Measurement, ...] = ()
     front: FrontRecord | None = None
-    published: dict[str, Any] = dataclasses.field(default_factory=dict)
-    found: dict[str, Any] = dataclasses.field(default_factory=dict)
+    published: dict[str, Scalar] = dataclasses.field(default_factory=dict)
+    found: dict[str, Scalar] = dataclasses.field(default_factory=dict)
 
     def record(self, name: str) -> Measurement | None:
         """The record of a name such as `plain-graph`; None if there is none."""

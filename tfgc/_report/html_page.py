@@ -112,7 +112,7 @@ def _markdown(listed: list[Results], studies: list[Study]) -> str:
 def suites(listed: list[Results]) -> list[TextTable]:
     """The tables of the benchmark suites among the `Results`, next to published figures."""
     known = [one for one in listed if one.suite in _suites.available()]
-    return [sheet for one in known for sheet in _suites.get(one.suite).sheets(one)]
+    return [sheet for one in known for sheet in _suites.sheets(one)]
 
 
 def open_tables(study: Study) -> list[TextTable]:

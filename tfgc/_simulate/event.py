@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
+from tfgc._core.segments import Phase
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,7 +25,7 @@ class Event:
     """
 
     position: int
-    phase: str
+    phase: Phase
     reads: list[int]
     makes: list[int]
     extra_bytes: int
@@ -61,6 +62,6 @@ class Run:
 
     held: dict[int, int]
     internal: dict[int, int]
-    phase: str
+    phase: Phase
     pending: int
     takes_over: bool

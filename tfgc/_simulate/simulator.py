@@ -8,6 +8,7 @@ import dataclasses
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Phase
 from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
 
@@ -43,7 +44,7 @@ class Prediction:
     peak_bytes: int
     activation_bytes: int
     node: str
-    phase: str
+    phase: Phase
     work: float
     plain_work: float
     unit: str

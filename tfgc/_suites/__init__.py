@@ -11,11 +11,18 @@ Suites hold no TensorFlow: what they describe is run by `tfgc._measure.suite_run
 `_figures` what tables are made of; the published figures are in `reference/`.
 """
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from tfgc._errors import OptionError, did_you_mean
+from tfgc._errors import OptionError, TfgcError, did_you_mean, one_line
+
+if TYPE_CHECKING:
+    from tfgc._records.measurement import Results
+    from tfgc._records.table import TextTable
 
 
 def available() -> list[str]:
@@ -39,3 +46,20 @@ def get(suite: str) -> ModuleType:
             f"there is no suite {suite!r}{did_you_mean(suite, available())} (available: {', '.join(available())})"
         )
     return importlib.import_module(f"{__name__}.{suite.replace('-', '_')}")
+
+
+def sheets(results: Results) -> list[TextTable]:
+    """The tables of the suite that results belong to.
+
+    Raises:
+        TfgcError: If figures are missing or are no figures: only the tables know which of the published ones they
+            need.
+    """
+    suite = get(results.suite)
+    try:
+        return suite.sheets(results)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise TfgcError(
+            f"the results lack figures that the tables of {results.suite} need, or hold others: {one_line(error)}; "
+            f"run tfgc bench {results.suite} again with a new file"
+        ) from error

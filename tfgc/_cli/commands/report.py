@@ -29,10 +29,13 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
 
     kind = html_page.ending(output or _DEFAULT)
     listed = [results_json.read(path) for path in files]
-    if options.emit_json(measurement.Results(tuple(study_tables.joined(listed)), options.this_command()), json_path):
+    results = measurement.Results(tuple(study_tables.joined(listed)), options.this_command())
+    if json_path != "-":
+        html_page.require(kind)
+        report = html_page.render(listed, kind)  # before anything is written
+        _files.write(output, report)
+    if options.emit_json(results, json_path):
         return
-    html_page.require(kind)
-    _files.write(output, html_page.render(listed, kind))
     click.echo(f"written to {output}")
 
 

@@ -1,0 +1,234 @@
+"""Plans and results that were changed at random: read as they are, or refused in one line, and nothing half done."""
+
+import copy
+import json
+import pathlib
+import random
+
+import pytest
+from click.testing import CliRunner
+from random_graphs import chain
+
+from tfgc import Outlook, Plan, Segment, TfgcError, strategies
+from tfgc._cli.commands import bench, report
+from tfgc._core import plan as plans
+from tfgc._records import results_json
+
+FILES = sorted((pathlib.Path(__file__).parent.parent / "scripts" / "results").glob("*.json"))
+RESULTS = [path for path in FILES if '"tfgc-measurements"' in path.read_text()[:200]]
+STRANGE = (
+    None, True, False, 0, -1, 1, 3.5, 10**30, 10**400, 1e308, -1e308, 1e-320, float("nan"), float("inf"), "", "x", "-",
+    "<script>\n|", [], {}, [[]], [None], {"a": 1}, [1, 2], "9" * 300, {"": {"": []}},
+)  # fmt: skip
+GRAPH = chain([3, 1, 4, 1, 5, 9, 2, 6], batch_size=2)
+
+
+def nested():
+    """A plan that splits a replay, with figures, as JSON data."""
+    outlook = Outlook(100, "n3", "replay", 300, 80, "n5", 0.3, 0.2, "flop")
+    sizes = {"stored_bytes": 10, "inside_bytes": 90, "input_bytes": 10, "work": 5.0}
+    inner = Plan((Segment(("n0", "n1"), **sizes), Segment(("n2",), "keep", **sizes)), "inner", ())
+    segments = (
+        Segment(("n0", "n1", "n2"), inner=inner, **sizes),
+        Segment(("n3", "n4"), result_bytes=5, spared_work=1.0, **sizes),
+        Segment(("n5", "n6", "n7"), "keep", obstacle="'n5': it draws numbers. Use a seed", **sizes),
+    )
+    return json.loads(Plan(segments, "budget", GRAPH.once(plans.describe), {"budget": "60%"}, 2, outlook).to_json())
+
+
+def of_calls():
+    """A plan by the calls of layers, one of which has a plan of its own, as JSON data."""
+    part = strategies.apply("sqrt", GRAPH)
+    segments = (Segment(("block:0",)), Segment(("head:0",), "keep"))
+    return json.loads(Plan(segments, "calls", ("block", "head"), calls=True, parts={"block": part}).to_json())
+
+
+def results(path):
+    """Two studies of a committed results file without its long lists, as JSON data."""
+    data = json.loads(path.read_text())
+    data["studies" if "studies" in data else "records"][2:] = []
+    for study in data.get("studies", [data]):
+        if study.get("front"):
+            study["front"]["points"][2:] = []
+        for record in study["records"]:
+            record["timeline"][3:] = []
+            record.get("parts", [])[2:] = []
+    return data
+
+
+def places(data):
+    """Each list and object in JSON data with each of its keys."""
+    keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    for key in keys:
+        yield data, key
+        yield from places(data[key])
+
+
+def damaged(data, rng):
+    """JSON data with one to three random changes, as bytes."""
+    data = copy.deepcopy(data)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        box, key = rng.choice(list(places(data)))
+        match rng.choice(("lose", "replace", "replace", "replace", "swap", "twice", "add", "bury")):
+            case "lose":
+                del box[key]
+            case "replace":
+                box[key] = rng.choice(STRANGE)
+            case "swap":
+                other, name = rng.choice(list(places(data)))
+                box[key], other[name] = copy.deepcopy(other[name]), copy.deepcopy(box[key])
+            case "twice" if isinstance(box, list):
+                box.insert(key, copy.deepcopy(box[key]))
+            case "add" if isinstance(box, dict):
+                box[f"{key}x"] = box[key]
+            case "bury":
+                for _ in range(rng.choice((1, 30, 300))):
+                    box[key] = [box[key]]
+    return json.dumps(data).encode()
+
+
+def broken(data, rng):
+    """JSON data whose text is damaged, as bytes."""
+    text = json.dumps(data).encode()
+    at = rng.randrange(len(text))
+    kind = rng.randrange(6)
+    if kind == 0:
+        return text[:at]
+    if kind == 1:
+        return text[:at] + bytes([rng.randrange(256)]) + text[at + 1 :]
+    if kind == 2:
+        return text[:at] + text[at : at + 40] * 2 + text[at + 40 :]
+    if kind == 3:
+        key = rng.choice([key for key in data if isinstance(key, str)])
+        return b"{" + json.dumps(key).encode() + b": 1, " + text[1:]
+    if kind == 4:
+        return b"[" * 10_000 + b"]" * 10_000
+    key = rng.choice(list(data))
+    return json.dumps({**data, key: "HERE"}).encode().replace(b'"HERE"', b"[" * 10_000 + b"]" * 10_000)
+
+
+def mutated(data, rng):
+    return (damaged if rng.random() < 0.8 else broken)(data, rng)
+
+
+def is_refused(work, *arguments):
+    """Whether `work` raises a `TfgcError`, which is one line; all other errors are raised."""
+    said = ""
+    try:
+        work(*arguments)
+    except TfgcError as error:
+        said = str(error)
+    assert "\n" not in said
+    assert len(said) < 1000
+    return bool(said)
+
+
+def read_plan(path):
+    """What every command does with a plan's file before it runs the plan."""
+    plan = plans.read(path)
+    if not plan.calls:
+        plan.check(GRAPH)
+    assert plan.explain()
+    assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()  # NaN is not equal to itself
+
+
+def run(command, *arguments):
+    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def check_plans(count, folder, seed):
+    rng, file, refused = random.Random(seed), folder / "plan.json", 0
+    for i in range(count):
+        file.write_bytes(mutated((nested, of_calls)[i % 2](), rng))
+        refused += is_refused(read_plan, file)
+    assert refused > 0.7 * count
+
+
+def check_results(count, folder, seed, kinds=("md",)):
+    rng, file, refused = random.Random(seed), folder / "results.json", 0
+    for i in range(count):
+        data, output = results(rng.choice(RESULTS)), folder / f"out.{kinds[i % len(kinds)]}"
+        file.write_bytes(mutated(data, rng))
+        if is_refused(run, report.command, file, "-o", output, "--json", folder / "out.json"):
+            refused += 1
+            assert [path.name for path in folder.iterdir()] == ["results.json"]
+        else:
+            assert output.stat().st_size > 500
+            output.unlink()
+            (folder / "out.json").unlink()
+        if data.get("suite"):
+            is_refused(run, bench.command, data["suite"], "--table", "-o", file)
+    assert refused > 0.5 * count
+
+
+def test_damaged_plans_are_refused_in_one_line(tmp_path):
+    check_plans(60, tmp_path, seed=1)
+
+
+def test_damaged_results_are_refused_in_one_line(tmp_path):
+    check_results(30, tmp_path, seed=1)
+
+
+def test_a_suite_without_the_figures_of_its_study_is_refused_before_anything_is_written(tmp_path):
+    data = results(next(path for path in RESULTS if path.stem == "ogc"))
+    del data["studies"][0]["published"]["cut_off_pct"]
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(data))
+    for arguments in (
+        (report.command, file, "-o", tmp_path / "out.md", "--json", tmp_path / "out.json"),
+        (bench.command, "ogc", "--table", "-o", file),
+    ):
+        with pytest.raises(TfgcError, match="tables of ogc need, or hold others: KeyError: 'cut_off_pct'"):
+            run(*arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_many_damaged_files_are_refused_in_one_line(seed, tmp_path):
+    check_plans(100, tmp_path, seed)
+    (tmp_path / "plan.json").unlink()
+    check_results(100, tmp_path, seed, kinds=("md", "md", "html", "png"))
+
+
+def lost(data, field):
+    del data["segments"][0][field]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: lost(data, "mode"), "the plan.segments[0] has no field 'mode'"),
+        (lambda data: data["segments"][1].update(mode="store"), "the plan.segments[1]: a segment's mode is keep or"),
+        (lambda data: data.update(batch_size=-2), "the plan.batch_size must be an integer from 0 to"),
+        (lambda data: data.update(steps=3), "the plan has an unknown field 'steps'"),
+        (lambda data: data["outlook"].update(overhead=float("nan")), "overhead must be a finite number, got nan"),
+        (lambda data: data.update(version="3"), "version must be an integer >= 1, got '3'"),
+    ],
+)
+def test_a_plan_that_is_refused_says_where_and_why(damage, words):
+    data = nested()
+    damage(data)
+    with pytest.raises(TfgcError) as error:
+        Plan.from_json(json.dumps(data))
+    assert str(error.value).startswith("not a plan file, or a damaged one: ")
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("read", [Plan.from_json, results_json.from_json])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 10_000 + "]" * 10_000, "nested more than 200 levels deep"),
+        ("[" * 300 + "]" * 300, "nested more than 200 levels deep"),
+        ('{"format": 1, "format": 2}', "'format' is in it twice"),
+        ('{"version": 1e999}', "its format is not"),
+        (f'{{"format": {10**400}}}', "a number in it is too large"),
+        (f'{{"format": {"9" * 5000}}}', "integer string conversion"),
+    ],
+)
+def test_json_that_is_no_document_is_refused(read, text, words):
+    with pytest.raises(TfgcError, match=r"^not a .* file, or a damaged one: ") as error:
+        read(text)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
