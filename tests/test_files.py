@@ -5,16 +5,18 @@ import itertools
 import os
 import pathlib
 import resource
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from tfgc import _files
+from tfgc import _files, _temporary
 from tfgc._cli import commands, files
 from tfgc._cli.group import cli
 from tfgc._costs import timing
@@ -179,6 +181,48 @@ def test_a_check_leaves_nothing_behind(path):
     path.unlink()
     _files.check_writable(path)
     assert os.listdir(path.parent) == []
+
+
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def killed(code):
+    """Run code that is to kill its own process."""
+    code = f"import os, signal; from tfgc import _files, _temporary\n{code}"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_process_began_to_write_is_removed_by_the_next(path):
+    killed(f"os.fsync = lambda _: {KILLED}; _files.write({str(path)!r}, 'half')")
+    assert path.read_text() == OLD
+    assert len(os.listdir(path.parent)) == 2
+    _files.write(path, NEW)
+    assert only(path) == NEW
+
+
+def test_a_file_that_another_process_writes_is_not_removed(path, monkeypatch):
+    inner = path.parent / "inner"
+
+    def write_another(_):
+        monkeypatch.undo()
+        _files.write(inner, "inner")
+
+    monkeypatch.setattr(os, "fsync", write_another)
+    _files.write(path, NEW)
+    assert (path.read_text(), inner.read_text()) == (NEW, "inner")
+    assert len(os.listdir(path.parent)) == 2
+
+
+def test_folders_of_killed_processes_are_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "other").mkdir()
+    with _temporary.folder() as held:
+        code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+        killed(f"{code}with _temporary.folder() as path:\n open(path + '/file', 'w').close(); {KILLED}")
+        assert len(os.listdir(tmp_path)) == 3
+        with _temporary.folder() as mine:
+            assert sorted(os.listdir(tmp_path)) == sorted(["other", os.path.basename(held), os.path.basename(mine)])
+    assert os.listdir(tmp_path) == ["other"]
 
 
 SPELLINGS = ["r.json", "./r.json", "sub/../r.json", "link.json", "linked/r.json", "{here}/r.json", "hard.json"]
@@ -397,7 +441,7 @@ def test_timings_that_cannot_be_kept_are_left_out(path):
         (["report", "sub"], "cannot read 'sub': Is a directory"),
         (["report", "none.json"], "cannot read 'none.json': No such file or directory"),
         (["report", "cut.json"], "'cut.json': not a results file, or a damaged one: Expecting value: line 2 column 1"),
-        (["report", "{}.json"], "'{}.json': not a results file, or a damaged one: its format is not 'tfgc-measurements'"),
+        (["report", "{}.json"], "'{}.json': not a results file, or a damaged one: its format is not 'tfgc-"),
         (["report", "picture.json"], "cannot read 'picture.json': 'utf-8' codec can't decode byte"),
         (["sweep", "net", "--batch-size", "2", "--plot", "x.pdf"],
          "--plot 'x.pdf': what is written is a .png file, name it so"),

@@ -7,13 +7,16 @@ permissions stay, too. Pipes and devices (/dev/null, /dev/stdout) are written to
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from tfgc import _temporary
 from tfgc._errors import TfgcError
 
 Path = str | os.PathLike[str]
@@ -40,7 +43,7 @@ def write(path: Path, contents: str | bytes) -> None:
             return
         _allowed(path)
         target = os.path.realpath(path)
-        with _temporary(target) as (file, name):
+        with _beside(target) as (file, name):
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
             file.write(contents)
@@ -60,7 +63,7 @@ def check_writable(path: Path | None) -> None:
     with _reporting(path):
         _allowed(path)
         if is_file(path):
-            with _temporary(os.path.realpath(path)):
+            with _beside(os.path.realpath(path)):
                 pass
 
 
@@ -73,6 +76,24 @@ def same(first: Path, second: Path) -> bool:
     with contextlib.suppress(OSError):
         return os.path.samefile(first, second) and os.path.isfile(first)
     return os.path.realpath(first) == os.path.realpath(second)
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep others that ask for it from changing the files of a folder, so that what was read can be written again."""
+    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
+    try:
+        for _ in range(100):  # A lock of something else, which may be kept for longer than a write takes, is ignored.
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(folder)
 
 
 @contextlib.contextmanager
@@ -125,10 +146,16 @@ def _opened(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _temporary(target: str) -> Iterator[tuple[BinaryIO, str]]:
+def _beside(target: str) -> Iterator[tuple[BinaryIO, str]]:
     """A new file beside `target`, open to write, and its name; removed at the end unless it replaced `target`."""
-    name = os.path.join(os.path.dirname(target), f".tfgc-{secrets.token_hex(8)}")
-    file = os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+    start = os.path.join(os.path.dirname(target), ".tfgc-")
+    _temporary.remove_abandoned(start)
+    while True:
+        name = f"{start}{secrets.token_hex(8)}"
+        file = os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+        if _temporary.hold(file.fileno(), name):
+            break
+        file.close()
     try:
         with file:
             yield file, name

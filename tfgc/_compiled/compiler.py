@@ -6,9 +6,9 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
+from tfgc import _temporary
 from tfgc._compiled import worker
 from tfgc._compiled.targets import Target
 from tfgc._errors import TfgcError, UnsupportedModelError
@@ -55,7 +55,7 @@ def _attempt(
     """Compile with these flags: how the process ended, and what it found."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {flags} --xla_dump_to={dump}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary.folder() as folder:
         paths = [pathlib.Path(folder, name) for name in ("step", "target", "reply")]
         paths[0].write_bytes(step)
         paths[1].write_text(target.description())

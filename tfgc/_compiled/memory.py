@@ -1,12 +1,12 @@
 """What a training step needs on a GPU, as XLA's compiler lays it out: `tfgc.compiled_memory`."""
 
 import pathlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
+from tfgc import _temporary
 from tfgc._compiled import buffers, compiler, step, targets
 from tfgc._core.plan import Plan
 from tfgc._errors import UnsupportedModelError
@@ -69,7 +69,7 @@ def compiled_memory(
     device = targets.find(target)
     batch = step.batch(model, batch_size, input_shapes, example, loss)
     compiler.check_installed()
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary.folder() as folder:
         texts = pathlib.Path(dump or folder)
         found = compiler.run(step.stable_hlo(model, plan, batch, optimizer), device, timeout, texts)
         biggest = buffers.largest(texts, model)

@@ -1,12 +1,12 @@
 """What TensorFlow's profiler says of the operations of a step."""
 
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfgc import _temporary
 from tfgc._errors import TfgcError
 from tfgc._framework import versions
 
@@ -44,7 +44,7 @@ def operations_run(step: Callable[[], Any]) -> list[Interval]:
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary.folder() as folder:
         try:
             tf.profiler.experimental.start(folder, options)
         except tf.errors.AlreadyExistsError as error:

@@ -7,14 +7,13 @@ channel, and their ReLU. Memory is what PyTorch's profiler says its CPU allocato
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tfgc import zoo
+from tfgc import _temporary, zoo
 from tfgc._errors import TfgcError
 from tfgc._measure import training_run
 from tfgc._records.job import Case
@@ -100,7 +99,7 @@ def _peak(torch: Any, step: Callable[[], float]) -> int:
     """Largest count of allocated bytes in a step, above what is there before it."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary.folder() as folder:
         path = os.path.join(folder, "trace.json")
         profiler.export_chrome_trace(path)
         with open(path) as file:
