@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 
@@ -361,6 +362,25 @@ def test_predictions_and_measurements_are_kept_apart(suite, tmp_path):
     assert {r.status for r in (*one.records, *two.records)} == {"predicted"}
     with pytest.raises(OptionError, match="holds predictions"):
         run_suite("s", tmp_path / "p.json")
+
+
+def test_two_runs_on_one_file_keep_what_both_finished(suite, tmp_path):
+    def case(name, status, detail=""):
+        return Measurement("one", name, "graph", 8, status, detail)
+
+    first, second = (results_file.ResultsFile("s", tmp_path / "r.json") for _ in range(2))
+    first.put(Study("one", 8, (case("plain", "ok"),)))
+    second.put(Study("one", 8, (case("plain", "failed"), case("sqrt", "ok"))))
+    second.put(Study("two", 8, (case("plain", "oom"),)))
+    first.put(Study("one", 8, (case("plain", "ok"), case("uniform", "failed"))))
+    one, two = results_json.read(tmp_path / "r.json").studies
+    assert {r.name: r.status for r in one.records} == {
+        "plain-graph": "ok",
+        "sqrt-graph": "ok",
+        "uniform-graph": "failed",
+    }
+    assert [r.status for r in two.records] == ["oom"]
+    assert os.listdir(tmp_path) == ["r.json"]
 
 
 def test_a_file_of_another_suite_is_not_printed(suite, tmp_path):

@@ -13,6 +13,8 @@ from tfgc._records import results_json
 from tfgc._records.measurement import Results, Study
 from tfgc._suites import _rows
 
+FINISHED = ("ok", "oom", "predicted")
+
 
 def read(suite: str, path: str | os.PathLike[str], networks: Collection[str] = ()) -> Results:
     """The results in a suite's file, of those networks alone, if some are named.
@@ -50,8 +52,19 @@ class ResultsFile:
         return (row.network, row.budget_bytes) in found
 
     def put(self, study: Study) -> None:
-        """Put a study in its place; the file is whole even if the process is killed here."""
+        """Put a study in its place; the file is whole even if the process is killed here.
+
+        What another run put there meanwhile stays.
+        """
+        with _files.alone(self._path):
+            if os.path.exists(self._path):
+                self.results = read(self.results.suite, self._path)
+            self._put(study)
+
+    def _put(self, study: Study) -> None:
         others = [one for one in self.results.studies if _key(one) != _key(study)]
+        for same in (one for one in self.results.studies if _key(one) == _key(study)):
+            study = _both(study, same)
         order = [row.network for row in _suites.get(self.results.suite).rows(1.0)]
 
         def place(one: Study) -> tuple[int, int]:
@@ -64,6 +77,17 @@ class ResultsFile:
             command="\n".join(filter(None, commands)),
         )
         _files.write(self._path, results_json.to_json(self.results))
+
+
+def _both(ours: Study, theirs: Study) -> Study:
+    """Our study with the records of theirs that we do not have, or that failed here alone."""
+    found = {record.name: record for record in ours.records}
+    for record in theirs.records:
+        mine = found.get(record.name)
+        failed = mine is not None and mine.status not in FINISHED and mine.asked == record.asked
+        if mine is None or (failed and record.status in FINISHED):
+            found[record.name] = record
+    return dataclasses.replace(ours, records=tuple(found.values()), front=ours.front or theirs.front)
 
 
 def _key(study: Study) -> tuple[str, int, int | None]:

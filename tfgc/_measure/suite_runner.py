@@ -11,15 +11,12 @@ from typing import Literal, TypeAlias
 from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch
-from tfgc._measure.results_file import ResultsFile
+from tfgc._measure.results_file import FINISHED, ResultsFile
 from tfgc._planning import budgets
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 from tfgc._records.reply import CasePrediction
 from tfgc._suites import _rows
-
-_FINISHED = ("ok", "oom", "predicted")
-
 
 # Called with what happens to a case: work on it started, it is done, or an earlier run left it; and with what it is.
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
@@ -157,7 +154,7 @@ def _search(row: _rows.SearchRow, file: ResultsFile, on_event: OnEvent, steps: i
 def _is_finished(case: Case, study: Study) -> bool:
     """Whether an earlier run left this case, planned as it would be now."""
     found = study.record(case.name)
-    return found is not None and found.status in _FINISHED and found.asked in ("", case.planned_as)
+    return found is not None and found.status in FINISHED and found.asked in ("", case.planned_as)
 
 
 def size(row: _rows.SuiteRow | _rows.SearchRow) -> int:
