@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -168,6 +169,42 @@ def test_an_interrupt_while_the_command_is_loaded_ends_with_its_code(name):
     )
     done = subprocess.run([sys.executable, "-c", code, "zoo"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tfgc: interrupted\n")
+
+
+@pytest.mark.gate
+def test_planning_that_is_killed_twice_ends_the_command_with_a_line(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "tfgc",
+        "bench",
+        "segments",
+        "sample_cnn",
+        "--json",
+        "-o",
+        str(tmp_path / "r.json"),
+    ]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    killed = set()
+    while parent.poll() is None:
+        for child in psutil.Process(parent.pid).children():
+            if child.pid not in killed:
+                time.sleep(0.5)
+                child.kill()
+                killed.add(child.pid)
+        time.sleep(0.05)
+    printed, said = parent.communicate()
+    assert (parent.returncode, len(killed)) == (1, 2)
+    assert {record["status"] for record in json.loads(printed)["studies"][0]["records"]} == {"failed"}
+    assert "failed, 'sample_cnn' cannot be built and planned: died of SIGKILL (killed, as the system does" in said
+
+
+@pytest.mark.gate
+def test_memory_that_the_shell_limits_is_named():
+    command = shlex.join([sys.executable, "-m", "tfgc", "compare", "sample_cnn", "--batch-size", "2"])
+    done = subprocess.run(["bash", "-c", f"ulimit -v 1000000; {command}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "tfgc: 'sample_cnn' cannot be built and planned: ran out of memory"
 
 
 @pytest.mark.gate

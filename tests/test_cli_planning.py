@@ -350,12 +350,15 @@ def test_compare_measures_a_plan_beside_the_plain_step(plan_file):
     assert results[-1].detail == "4 segments"
 
 
-def test_a_plot_of_cases_that_all_ran_out_of_memory_is_no_error(monkeypatch, tmp_path):
+def test_a_comparison_in_which_all_cases_ran_out_of_memory_is_an_error_without_a_plot(monkeypatch, tmp_path):
     out_of_memory = tuple(Measurement("chain", "plain", mode, 8, "oom", "killed") for mode in ("eager", "graph"))
     monkeypatch.setattr(compare, "study", lambda cases, **_: Study("chain", 8, out_of_memory))
     path = tmp_path / "p.png"
     done = CliRunner().invoke(cli, ["compare", *CHAIN, "--plot", str(path)])
-    assert (done.exit_code, path.exists()) == (0, False)
+    assert (done.exit_code, path.exists()) == (1, False)
+    assert str(done.exception).startswith(
+        "nothing was measured: none of 2 cases ran to its end; chain, plain-eager: oom"
+    )
     assert f"There is no plot in {str(path)!r}: no case ran to its end." in done.stderr
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from tfgc._measure import case_choice, compare, process, training_run, worker
 from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob
+from tfgc._records.measurement import Study
 from tfgc._records.reply import Reply
 from tfgc._report import comparison, fronts, markdown, plots, svg
 
@@ -95,7 +98,12 @@ def test_a_case_that_runs_out_of_memory_is_a_row(measured):
 def test_a_killed_case_is_a_row(monkeypatch):
     monkeypatch.setattr(process.memory_profiler, "memory_usage", lambda child, **_: child.kill())
     record = compare.run(case_choice.plan_cases(small, 2, ["sqrt"])[0])
-    assert (record.status, record.detail) == ("oom", "killed")
+    assert (record.status, record.detail) == ("oom", KILLED)
+
+
+BANNER = "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow."
+KILLED = "died of SIGKILL (killed, as the system does where memory runs out)"
+CRASHED = "died of SIGSEGV (native code crashed)"
 
 
 def out_of_luck():
@@ -122,8 +130,9 @@ def test_a_child_replies_why_it_found_nothing():
         (Reply(error=OptionError("no such layer")), 0, "", ("failed", "no such layer")),
         (Reply(failure="MemoryError: ", out_of_memory=True), 0, "", ("oom", "ran out of memory")),
         (None, -6, "what(): std::bad_alloc", ("oom", "ran out of memory")),
-        (None, -9, "", ("oom", "killed")),
-        (None, -11, "", ("oom", "died of SIGSEGV under its memory limit")),
+        (None, 1, "ImportError: failed to map segment from shared object", ("oom", "ran out of memory")),
+        (None, -9, BANNER, ("oom", KILLED)),
+        (None, -11, BANNER, ("oom", f"under a memory limit it {CRASHED}")),
         (None, 1, "Traceback\nkeras.Error: no luck\nI0000 00 bye", ("failed", "keras.Error: no luck")),
         (None, 3, "", ("failed", "exit code 3")),
     ],
@@ -133,6 +142,72 @@ def test_what_becomes_of_a_case_without_figures(reply, code, stderr, found, monk
     case = case_choice.plan_cases(small, 2, memory_limit=10**9)[0]
     record = compare.run(case)
     assert (record.status, record.detail) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "limited", "found"),
+    [
+        (-11, BANNER, False, ("failed", CRASHED)),
+        (-11, BANNER, True, ("oom", f"under a memory limit it {CRASHED}")),
+        (
+            -6,
+            f"{BANNER}\nkeras.Error: no luck",
+            False,
+            ("failed", "died of SIGABRT (native code gave up): keras.Error: no luck"),
+        ),
+        (-40, BANNER, False, ("failed", "died of signal 40")),
+    ],
+)
+def test_what_killed_a_process_is_named(code, stderr, limited, found, monkeypatch):
+    monkeypatch.setattr(process, "_is_limited", lambda: limited)
+    assert process.Ended(None, code, stderr, []).outcome() == found
+
+
+def test_a_limit_that_the_shell_set_counts(monkeypatch):
+    limits = dict.fromkeys((resource.RLIMIT_AS, resource.RLIMIT_DATA), (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setattr(resource, "getrlimit", limits.get)
+    assert not process._is_limited()
+    limits[resource.RLIMIT_AS] = (10**9, resource.RLIM_INFINITY)
+    assert process._is_limited()
+
+
+def test_planning_that_is_killed_is_tried_once_more(monkeypatch):
+    job = PredictionJob(tuple(case_choice.plan_cases(small, 2)))
+    killed, done = process.Ended(None, -9, BANNER, []), process.Ended(Reply("found"), 0, "", [])
+    for ends, found in (([killed, done], "found"), ([done], "found"), ([killed, killed, done], None)):
+        monkeypatch.setattr(process, "run", lambda job, ends=ends: ends.pop(0))
+        if found is None:
+            with pytest.raises(tfgc.TfgcError, match="'small' cannot be built and planned: died of SIGKILL"):
+                process.ask(job)
+            assert ends == [done]
+        else:
+            assert process.ask(job) == found
+            assert not ends
+
+
+def test_a_child_whose_parent_has_ended_does_nothing(tmp_path):
+    command = [sys.executable, "-P", "-m", "tfgc._measure.worker", str(tmp_path / "answer"), str(os.getpid() + 1)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "the process that started this one has ended\n")
+
+
+def gone():
+    sys.exit()
+
+
+def test_a_builder_that_ends_the_process_is_a_failure():
+    case = dataclasses.replace(case_choice.plan_cases(small, 2)[0], build=(gone, None))
+    assert worker._reply(case) == Reply(failure="SystemExit: ")
+
+
+def test_it_is_an_error_if_nothing_was_measured():
+    def study(*statuses):
+        return Study("net", 8, tuple(Measurement("net", "sqrt", "graph", 8, s, "why") for s in statuses))
+
+    for studies in ([], [study("oom", "failed", "ok")], [study("failed"), study("predicted")]):
+        compare.check_measured(studies)
+    with pytest.raises(tfgc.TfgcError, match="none of 2 cases ran to its end; net, sqrt-graph: failed, why"):
+        compare.check_measured([study("oom"), study("failed")])
 
 
 def test_errors_of_a_prediction_are_raised_again(monkeypatch):
@@ -218,6 +293,22 @@ def test_no_child_outlives_its_parent():
     assert children
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+@pytest.mark.gate
+def test_no_child_outlives_a_parent_that_is_killed_while_the_child_starts():
+    code = "import tfgc; tfgc.compare('sample_cnn', 64)"
+    for wait in (0, 0.01, 0.03, 0.1):
+        parent = subprocess.Popen([sys.executable, "-c", code])
+        children = []
+        while not children and parent.poll() is None:
+            children = psutil.Process(parent.pid).children()
+        time.sleep(wait)
+        parent.kill()
+        parent.wait()
+        assert children
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert all(child.status() == psutil.STATUS_ZOMBIE for child in alive)  # that nobody has asked for yet
 
 
 @pytest.mark.gate

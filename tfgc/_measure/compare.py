@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from tfgc._measure import case_choice, process
 from tfgc._measure.case_choice import PlanLike, StrategyLike
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
-from tfgc._records.reply import OUT_OF_MEMORY, CasePrediction, CasePredictions
+from tfgc._records.reply import CasePrediction, CasePredictions
 
 if TYPE_CHECKING:
     import keras
@@ -116,6 +115,17 @@ def study(
     return Study(cases[0].network, cases[0].batch_size, tuple(results), predictions.front)
 
 
+def check_measured(studies: Iterable[Study]) -> None:
+    """Raise `TfgcError` if there are cases, and all of them failed or ran out of memory."""
+    records = [record for study in studies for record in study.records]
+    if records and not any(record.status in ("ok", "predicted") for record in records):
+        first = next((record for record in records if record.status == "failed"), records[0])
+        raise TfgcError(
+            f"nothing was measured: none of {len(records)} cases ran to its end; {first.network}, {first.name}: "
+            f"{first.status}, {first.detail}"
+        )
+
+
 def predict(job: PredictionJob) -> CasePredictions:
     """Plan and predict cases in a child process.
 
@@ -138,7 +148,7 @@ def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:
         found = dict(ended.reply.found)
         span = found.pop("started"), found.pop("ended")
         return dataclasses.replace(record, status="ok", **found, **_resident(ended.samples, *span))
-    status, detail = _failure(ended, case.memory_limit)
+    status, detail = ended.outcome(case.memory_limit)
     return dataclasses.replace(record, status=status, detail=detail)
 
 
@@ -152,19 +162,6 @@ def unmeasured(case: Case, prediction: CasePrediction) -> Measurement:
         parts=prediction.parts,
         asked=case.planned_as,
     )  # fmt: skip
-
-
-def _failure(ended: process.Ended, memory_limit: int | None) -> tuple[str, str]:
-    """The status and the detail of a case whose process found nothing."""
-    out_of_memory = ended.reply is not None and ended.reply.out_of_memory
-    if out_of_memory or any(word in ended.stderr for word in OUT_OF_MEMORY):
-        return "oom", "ran out of memory"
-    if ended.code == -signal.SIGKILL:
-        return "oom", "killed"
-    if ended.code < 0 and memory_limit is not None:
-        # Not every kernel checks what an allocation under a limit gave it.
-        return "oom", f"died of {signal.Signals(-ended.code).name} under its memory limit"
-    return "failed", ended.why
 
 
 def _resident(samples: list[tuple[float, float]], started: float, ended: float) -> dict[str, int | None]:

@@ -8,20 +8,31 @@ import dataclasses
 import os
 import pickle
 import re
+import resource
+import signal
 import subprocess
 import sys
-import tempfile
 from typing import Any, cast
 
 import cloudpickle
 import memory_profiler
 
-from tfgc import _user_modules
+from tfgc import _temporary, _user_modules
 from tfgc._errors import TfgcError
 from tfgc._records.job import Case, MaxBatchJob, PredictionJob
-from tfgc._records.reply import Reply
+from tfgc._records.reply import OUT_OF_MEMORY, Reply
 
 _SAMPLE_SECONDS = 0.1
+_MEANINGS = {
+    signal.SIGKILL: "killed, as the system does where memory runs out",
+    signal.SIGTERM: "ended by another process",
+    signal.SIGABRT: "native code gave up",
+    signal.SIGSEGV: "native code crashed",
+    signal.SIGBUS: "native code crashed",
+    signal.SIGFPE: "native code divided by zero",
+    signal.SIGILL: "native code that this processor cannot run",
+    signal.SIGXCPU: "over its limit of processor time",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,19 +54,37 @@ class Ended:
     @property
     def why(self) -> str:
         """Why it found nothing, in a line."""
-        if self.reply is None:
-            return _last_error(self.stderr) or f"exit code {self.code}"
-        return self.reply.failure if self.reply.error is None else str(self.reply.error)
+        if self.reply is not None:
+            return self.reply.failure if self.reply.error is None else str(self.reply.error)
+        if self.code < 0:
+            return _died(-self.code) + "".join(f": {line}" for line in _errors(self.stderr)[-1:])
+        return (_errors(self.stderr) or _lines(self.stderr) or [f"exit code {self.code}"])[-1]
+
+    def outcome(self, memory_limit: int | None = None) -> tuple[str, str]:
+        """Of a process that found nothing: `oom` or `failed`, and why.
+
+        Args:
+            memory_limit: The bytes that it was allowed to allocate.
+        """
+        said = self.reply is not None and self.reply.out_of_memory
+        if said or any(word in self.stderr for word in OUT_OF_MEMORY):
+            return "oom", "ran out of memory"
+        if self.code == -signal.SIGKILL:
+            return "oom", self.why
+        if self.code < 0 and (memory_limit is not None or _is_limited()):
+            # Not every kernel checks what an allocation under a limit gave it.
+            return "oom", f"under a memory limit it {self.why}"
+        return "failed", self.why
 
 
 def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
     """Run a job in a child process and wait for its end."""
     path, folders = _user_modules.for_child()
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary.folder() as folder:
         answer = os.path.join(folder, "reply")
         with open(os.path.join(folder, "stderr"), "w+b") as stderr:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tfgc._measure.worker", answer, *folders],
+                [sys.executable, "-P", "-m", "tfgc._measure.worker", answer, str(os.getpid()), *folders],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr,
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": path},
             )  # fmt: skip
@@ -71,28 +100,46 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
             stderr.seek(0)
             words = stderr.read().decode(errors="replace")
         reply = None
-        if child.returncode == 0:
+        if child.returncode == 0 and os.path.exists(answer):
             with open(answer, "rb") as file:
                 reply = pickle.load(file)
         return Ended(reply, child.returncode, words, samples)
 
 
 def ask(job: PredictionJob | MaxBatchJob) -> object:
-    """What a child process finds for a job.
+    """What a child process finds for a job. If a signal kills it, a second one tries again.
 
     Raises:
         TfgcError: The error that the child raised; or if it failed in another way or died.
     """
     ended = run(job)
+    if ended.code < 0:
+        ended = run(job)
     if ended.reply is not None and ended.reply.error is not None:
         raise ended.reply.error
     if ended.reply is None or ended.reply.failure:
-        raise TfgcError(f"{job.network!r} cannot be built and planned: {ended.why}")
+        raise TfgcError(f"{job.network!r} cannot be built and planned: {ended.outcome()[1]}")
     return ended.reply.found
 
 
-def _last_error(stderr: str) -> str:
-    """The line of standard error that says what went wrong."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not re.match(r"[IWEF]\d{4} ", line)]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return (errors or lines or [""])[-1]
+def _died(number: int) -> str:
+    """What a signal that ended a process is called, and what it means."""
+    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
+    meaning = next((text for one, text in _MEANINGS.items() if one == number), "")
+    return f"died of {name}" + (f" ({meaning})" if meaning else "")
+
+
+def _lines(stderr: str) -> list[str]:
+    """What was printed on standard error besides logs."""
+    return [line.strip() for line in stderr.splitlines() if line.strip() and not re.match(r"[IWEF]\d{4} ", line)]
+
+
+def _errors(stderr: str) -> list[str]:
+    """The lines of standard error that say what went wrong."""
+    return [line for line in _lines(stderr) if re.match(r"[\w.]*(Error|Exception)\b", line)]
+
+
+def _is_limited() -> bool:
+    """Whether the memory of child processes is limited, as by `ulimit -v`."""
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    return any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)

@@ -1,7 +1,8 @@
 """The child process of a measurement: reads a job, does it and replies.
 
-Run as `python -P -m tfgc._measure.worker ANSWER FOLDER...`, with a pickled `Case`, `PredictionJob` or `MaxBatchJob` on
-standard input; what that names may lie in the folders. The pickled `Reply` is written to the file ANSWER.
+Run as `python -P -m tfgc._measure.worker ANSWER PARENT FOLDER...`, with a pickled `Case`, `PredictionJob` or
+`MaxBatchJob` on standard input; what that names may lie in the folders. The pickled `Reply` is written to the file
+ANSWER. PARENT is the number of the process that waits for it.
 The job is read before TensorFlow is imported, so that a memory limit holds for all of it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import pickle
 import resource
 import signal
@@ -26,19 +28,25 @@ from tfgc._records.reply import OUT_OF_MEMORY, CasePredictions, MaxBatchPredicti
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
 
 
-def main(answer: str, *folders: str) -> None:
+def main(answer: str, parent: str, *folders: str) -> None:
     """Do the job on standard input, and pickle the reply into `answer`."""
+    _end_with(int(parent))
     _user_modules.install(folders, trusted=("__main__",))
     # If the machine runs out of memory it is this process that should go.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
-    # It should not outlive its parent, however that ends.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     job = pickle.load(sys.stdin.buffer)
     reply = _reply(job)
     with open(answer, "wb") as file:
         cloudpickle.dump(reply, file)
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end when its parent does, however that ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:  # It ended before the signal was set.
+        sys.exit("the process that started this one has ended")
 
 
 def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
@@ -47,7 +55,7 @@ def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
         if isinstance(job, Case):
             return Reply(measure(job))
         return Reply(predict(job) if isinstance(job, PredictionJob) else search(job))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         words = "".join(traceback.format_exception(error))
         out_of_memory = any(word in words for word in OUT_OF_MEMORY)
         if isinstance(error, TfgcError):

@@ -83,7 +83,10 @@ class MaxBatchPrediction:
 
 
 # Words of an error or of standard error that mean so, in Python, C++ and TensorFlow.
-OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "ResourceExhausted")
+OUT_OF_MEMORY = (
+    "MemoryError", "bad_alloc", "ResourceExhausted", "Cannot allocate memory", "failed to map segment",
+    "can't start new thread", "exception:Status: 1,",  # which is how oneDNN's library counts errors
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,7 +56,7 @@ def command(
     stopped. `tfgc report` turns the file into a page.
     """
     from tfgc._compiled import suite_case
-    from tfgc._measure import results_file, suite_runner
+    from tfgc._measure import compare, results_file, suite_runner
     from tfgc._report import comparison
     from tfgc._report import markdown as markdown_tables
 
@@ -74,15 +74,16 @@ def command(
                 compile_case=suite_case.compile_case,
             )  # fmt: skip
         results = file.results
-    if options.emit_json(results, json_path):
-        return
-    for sheet in _suites.get(suite).sheets(results):
+    sheets = [] if options.emit_json(results, json_path) else _suites.sheets(results)
+    for sheet in sheets:
         if markdown:
             click.echo(markdown_tables.table(sheet))
         else:
             comparison.print_table(sheet)
     if not table:
-        click.echo(f"results are in {output}; for a page: tfgc report {output} -o report.html", err=True)
+        if sheets:
+            click.echo(f"results are in {output}; for a page: tfgc report {output} -o report.html", err=True)
+        compare.check_measured(study for study in results.studies if study.network in {row.network for row in rows})
 
 
 def _kept(path: str | None, suite: str, predict: bool, table: bool, **_: Any) -> str:
