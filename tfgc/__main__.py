@@ -23,12 +23,18 @@ def main() -> None:
 
 
 def _run() -> int | None:
-    # Imported here, where an interrupt is caught.
+    import signal
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:  # It may raise where Python prints what is raised and goes on, as between two imports.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_failed("interrupted", 130)))
     import click
 
     from tfgc._cli import group
     from tfgc._errors import TfgcError
 
+    if usual:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = group.cli.main(prog_name="tfgc", standalone_mode=False)
         if sys.stdout is not None:
@@ -40,7 +46,7 @@ def _run() -> int | None:
         error.show()
         return error.exit_code
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in _UNWRITABLE or sys.stdout is None:
             raise
         # Python would try once more to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -69,7 +69,7 @@ def example_batch(name: str | None) -> Any:
 
     _user_modules.install([os.getcwd()])
     try:
-        made = _user_modules.function(name)
+        made: Any = _user_modules.function(name)
     except ImportError as error:
         raise OptionError(f"--example {name!r} cannot be imported: {error}; it is written module:function") from error
     try:

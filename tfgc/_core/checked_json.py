@@ -116,10 +116,10 @@ class Schema:
         if data is None and types.NoneType in kinds:
             return None
         kinds = tuple(kind for kind in kinds if kind is not types.NoneType)
-        if len(kinds) > 1:
-            fits = any(_is_scalar(kind, data) for kind in kinds)
-            return data if fits else _refuse(" or ".join(_WORDS[kind] for kind in kinds), data, where)
-        return self.read(kinds[0], data, where)
+        if len(kinds) == 1:
+            return self.read(kinds[0], data, where)
+        fits = any(_is_scalar(kind, data) for kind in kinds)
+        return data if fits else _refuse(" or ".join(_WORDS[kind] for kind in kinds), data, where)
 
     def _several(self, kinds: tuple[Any, ...], data: list[Any], where: str) -> tuple[Any, ...]:
         if kinds[1:] == (...,):
@@ -128,7 +128,7 @@ class Schema:
             _refuse(f"a list of {len(kinds)}", data, where)
         return tuple(self.read(kind, one, f"{where}[{i}]") for i, (kind, one) in enumerate(zip(kinds, data)))
 
-    def _record(self, kind: type, data: dict[str, Any], where: str) -> Any:
+    def _record(self, kind: Any, data: dict[str, Any], where: str) -> Any:
         annotations = _annotations(kind)
         strange = [name for name in data if name not in annotations]
         if strange:

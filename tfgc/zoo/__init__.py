@@ -64,7 +64,7 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         return _attempt(name, lambda: cast("keras.Model", keras.models.load_model(name, compile=False)))
     if ":" in name:
         try:
-            builder = _user_modules.function(name)
+            builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
         except ImportError as error:
             raise OptionError(f"cannot import the builder {name!r}: {error}") from error
         return _model(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
