@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
+from faults import PASSES, Trap, arm, armed, checked
 
 import tfgc
 from tfgc._training import out_of_memory
@@ -21,49 +22,6 @@ BLOCKS = 3
 def momentum():
     """An optimizer with slots. Adam would blow up the rounding in gradients that are zero, of biases before a mean."""
     return keras.optimizers.SGD(0.05, momentum=0.9)
-
-
-# Each trap is sprung by a call of its operation: in the forward pass, the replay, or the backward pass.
-PASSES = ("forward", "replay", "backward")
-armed = {"trap": None, "calls": 0}
-
-
-def arm(name=None, where=None):
-    armed.update(trap=name, where=where, calls=0)
-
-
-def spring(name, where):
-    """Run out of memory if this trap is armed. TensorFlow makes a ResourceExhaustedError of Python's MemoryError."""
-
-    def run(x):
-        if armed["trap"] == name and armed["where"].replace("replay", "forward") == where:
-            armed["calls"] += 1
-            if armed["calls"] == (2 if armed["where"] == "replay" else 1):
-                arm()
-                raise MemoryError(f"OOM in {name}, {where}")
-        return x
-
-    return run
-
-
-def checked(x, name, where):
-    try:
-        made = tf.numpy_function(spring(name, where), [x], x.dtype, stateful=False)
-    except MemoryError as error:  # of an operation that runs eagerly
-        raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
-    made.set_shape(x.shape)
-    return made
-
-
-class Trap(L.Layer):
-    """The identity, which can run out of memory."""
-
-    def call(self, x):
-        @tf.custom_gradient
-        def trap(x):
-            return checked(x, self.name, "forward"), lambda dy: checked(dy, self.name, "backward")
-
-        return trap(x)
 
 
 class Noise(L.Layer):

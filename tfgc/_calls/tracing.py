@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfgc._calls import recording
 from tfgc._errors import OptionError, UnsupportedModelError, one_line, warn
 from tfgc._framework import isolated_traces, keras_models
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import python_random
 from tfgc._tracing import keras_graph
 
@@ -60,6 +61,8 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
     for way in ways:
         try:
             traced = isolated_traces.in_own_thread(functools.partial(_traced, model, way))
+        except OUT_OF_MEMORY:
+            raise
         except Exception as error:  # the model is the user's code
             errors.append(error)
             continue

@@ -20,6 +20,7 @@ from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._errors import one_line
 from tfgc._framework import graph_building, keras_models
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import obstacles, random_draws, side_effects
 from tfgc._tracing.keras_graph import Program
 
@@ -138,6 +139,8 @@ def _cost(
     if reading is None:
         try:
             reading = _read(program, node, specs, wanted, xla)
+        except OUT_OF_MEMORY:
+            raise
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
             obstacle = f"it cannot be traced ({one_line(error)})"
             return dataclasses.replace(program.graph.cost(node), obstacle=obstacle), None

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework import graph_building, graph_copies, versions
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 
 try:
     from tensorflow.python.framework import ops
@@ -45,6 +46,8 @@ def _registered(graph: Any, op: tf.Operation) -> str | None:
         start = len(graph.get_operations())
         try:
             gradients = versions.attribute(ops, "get_gradient_function")(op)(op, *upstream)
+        except OUT_OF_MEMORY:
+            raise
         except Exception:  # It is the user's code, and may ask for what is there in a training step alone.
             return None
     given = [*op.inputs, *upstream]

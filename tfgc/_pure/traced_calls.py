@@ -96,6 +96,12 @@ class TracedCall:
         A copy is given the inputs, the small results of the first run, and what flows back. None where a copy would
         itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied.
         """
+        try:
+            return self._backward(sources)
+        finally:
+            del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
+
+    def _backward(self, sources: Sequence[int]) -> "Gradients | None":
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
@@ -106,7 +112,6 @@ class TracedCall:
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
         is_copyable = custom_gradients.make_copyable(part, self._graph)
-        del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
         return Gradients(part, tf.nest.map_structure(_spec, gradients)) if is_copyable else None
 
 

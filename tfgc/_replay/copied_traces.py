@@ -41,6 +41,7 @@ class CopiedRecomputation(TwoRuns):
         if not plain or not copied or self._is_nested or private_api.is_recorded([*inputs, *upstream]):
             return self._recomputation.backward(first, upstream)
         if self._gradients is None:
+            self._gradients = first.sources, None  # If this fails, the trace is used up, and replays run without it.
             with self.surroundings.reentered():
                 self._gradients = first.sources, traced.backward(first.sources)
         known, gradients = self._gradients

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfgc._errors import one_line
 from tfgc._framework import concrete_functions, graph_copies, private_api, replicas, tensor_attributes
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
@@ -185,6 +186,8 @@ class KnownCalls:
             return compiled
         try:
             effects = shared or side_effects.discover(self.function.fn, call.packing)
+        except OUT_OF_MEMORY:
+            raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
             obstacle = f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on tensors"
             return self._uncompiled(call, Effects((), obstacle=obstacle))
@@ -253,6 +256,8 @@ class KnownCalls:
                 traced.effects = dataclasses.replace(traced.effects, unread=unread)
             if not traced.forward.is_closed:
                 return None
+        except OUT_OF_MEMORY:
+            raise
         except Exception:  # What is the user's mistake is raised by the trace that is made instead.
             return None
         is_nested = self.function.replay_fn is not self.function.fn

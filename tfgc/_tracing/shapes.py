@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfgc._errors import OptionError
 from tfgc._framework import graph_building
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
 
 
@@ -29,6 +30,8 @@ def traced(
     try:
         with graph_building.scratch_graph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
             made = call({key: _placeholder(tensor) for key, tensor in given.items()})
+    except OUT_OF_MEMORY:
+        raise
     except Exception:  # The layer is the user's code; training it plainly may still work.
         batch = next((tensor.shape[0] for tensor in given.values() if tensor.shape), None)
         return [like(t, (t.shape[0] or batch, *t.shape[1:]) if t.shape else ()) for t in declared]

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfgc._errors import one_line
 from tfgc._framework import private_api
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import functional, side_effects, tensor_packing
 
 
@@ -62,6 +63,8 @@ class _Twice:
         tensors = packing.take_tensors()
         try:
             effects = side_effects.discover(self._original, packing)
+        except OUT_OF_MEMORY:
+            raise
         except Exception as error:  # The plain call that follows raises what is the user's mistake.
             self._kept[self._name] = f"it cannot be traced ({one_line(error)})"
             return

@@ -1,0 +1,181 @@
+"""After a step that ran out of memory anywhere the model trains on as a plain one, and its states say what ran."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import MODES, TOLERANCE, assert_same, fresh, noise
+from faults import PASSES, Trap, arm, armed
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(6, 8), noise(6, 4, seed=2)
+BLOCKS = 3
+GLOBAL = "Keras's seed"
+WHERE = (*PASSES, "traced forward", "traced backward")
+
+
+class Noise(L.Layer):
+    """Draws from Keras's global seed."""
+
+    def call(self, x):
+        return x + 0.1 * keras.random.normal(tf.shape(x))
+
+
+def trapped():
+    x = inputs = keras.Input((8,))
+    for i in range(BLOCKS):
+        # Without biases, whose gradients before a normalization are rounding.
+        dense = L.Dense(8, activation=None if i == 1 else "gelu", use_bias=False)
+        x = (L.SpectralNormalization(dense) if i == 1 else dense)(x)
+        x = L.Dropout(0.3)(L.BatchNormalization(momentum=0.5)(x))
+        x = Trap(name=f"trap{i}")(Noise()(x))
+    return keras.Model(inputs, L.Dense(4)(x))
+
+
+def states(model):
+    """All that a forward pass moves: statistics, seeds, and Keras's global seed."""
+    seed = keras.src.random.seed_generator.global_seed_generator().state
+    names = {id(v): layer.name for layer in model.layers for v in layer.variables}
+    return {f"{names.get(id(v), GLOBAL)}/{i} {v.path}": v for i, v in enumerate([*model.variables, seed])}
+
+
+def values(model):
+    return {path: v.numpy() for path, v in states(model).items()}
+
+
+def load(model, values):
+    for path, variable in states(model).items():
+        variable.assign(values[path])
+
+
+def step_of(model, mode):
+    """A step that returns the loss and the gradients."""
+    variables = [v.value for v in model.trainable_variables]
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X, training=True) - Y) ** 2)
+        return loss, tape.gradient(loss, variables)
+
+    return tf.function(step) if mode == "graph" else step
+
+
+def enabled(mode):
+    model = fresh(trapped)
+    plan = tfgc.plan(model, strategy="uniform", segments=BLOCKS)
+    return tfgc.enable(model, plan, compile_segments=mode == "compiled"), plan
+
+
+def results(step, model):
+    loss, gradients = step()
+    return {"loss": loss.numpy(), "gradients": [g.numpy() for g in gradients], "states": values(model)}
+
+
+def crossed():
+    """Each pass once in the fast suite, each segment in the gate."""
+    fast = {
+        ("eager", 1, "replay"),
+        ("eager", 1, "traced forward"),
+        ("compiled", 0, "backward"),
+        ("compiled", 0, "traced backward"),
+        ("graph", 1, "traced forward"),
+    }
+    for mode in MODES:
+        for i in range(BLOCKS):
+            for where in WHERE:
+                kept = i == BLOCKS - 1  # The last segment is not run again, and not traced where it runs op by op.
+                missing = ["replay"] * kept + ["traced forward"] * (kept and mode == "eager")
+                missing += ["traced backward"] * (mode == "eager" or (kept and mode == "compiled"))
+                # The end of the first segment is not replayed where TensorFlow drops what no gradient reads.
+                missing += ["replay"] * (i == 0 and mode != "eager")
+                if where in missing:
+                    continue
+                marks = [] if (mode, i, where) in fast else pytest.mark.gate if i == 1 else pytest.mark.slow
+                yield pytest.param(mode, i, where, marks=marks)
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed():
+    arm()
+
+
+@pytest.mark.parametrize(("mode", "i", "where"), crossed())
+def test_a_model_trains_on_after_a_fault(mode, i, where):
+    traced = where.startswith("traced")
+    plain, (model, plan) = fresh(trapped), enabled(mode)
+    step, plain_step = step_of(model, mode), step_of(plain, "eager" if mode == "eager" else "graph")
+    if not traced:
+        step()
+    before = values(model)
+    arm(f"trap{i}", where)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=f"OOM in trap{i}"):
+        step()
+    assert armed["trap"] is None
+    after = values(model)
+
+    load(plain, before)
+    drawn = [list(values(plain).values())[-1]]  # Keras's seed, from which each block draws once
+    for _ in range(BLOCKS):
+        keras.random.normal((1,))
+        drawn.append(list(values(plain).values())[-1])
+    load(plain, before)
+    plain_step()
+    whole = values(plain)
+    trap = next(k for k, segment in enumerate(plan.segments) if f"trap{i}" in segment.nodes)
+    done = [node for segment in plan.segments[:trap] for node in segment.nodes]
+    if mode == "eager" and i == BLOCKS - 1:  # A kept segment runs as plain code.
+        nodes = plan.segments[trap].nodes
+        done += nodes[: nodes.index(f"trap{i}")]
+    draws = sum(node.startswith("noise") for node in done) if "forward" in where else BLOCKS
+    tolerance = 0.0 if mode == "eager" else TOLERANCE["float32"]
+    for path, value in after.items():
+        possible = [before[path], whole[path]]
+        if mode != "graph":
+            ran = "forward" not in where or path.partition("/")[0] in done
+            possible = [possible[ran]]
+        elif traced:
+            possible = [before[path]]
+        if path.startswith(GLOBAL) and mode == "graph":
+            possible = drawn[:1] if traced else drawn
+        elif path.startswith(GLOBAL):
+            possible = [drawn[draws]]
+        errors = [np.linalg.norm(np.float64(value) - one) for one in possible]
+        assert min(errors) <= tolerance * max(np.linalg.norm(value), 1e-3), path
+
+    load(plain, after)
+    expected = results(plain_step, plain)
+    load(model, after)  # the global seed
+    assert_same(expected, results(step, model), tolerance, "the next step")
+
+
+@pytest.mark.parametrize("error", [tf.errors.ResourceExhaustedError(None, None, "OOM here"), MemoryError("OOM here")])
+def test_a_function_that_cannot_be_traced_for_want_of_memory_is_not_run_plainly(error):
+    """It was, with the warning that it cannot be run twice."""
+    armed = [error]
+
+    def function(x):
+        if armed and tf.is_symbolic_tensor(x):
+            raise armed.pop()
+        return x * x
+
+    square = tfgc.recompute(function)
+    x = tf.constant(3.0)
+    with pytest.raises(type(error), match="OOM here"):
+        square(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = square(x)
+    assert float(tape.gradient(y, x)) == 6.0
+
+
+def test_a_fault_while_the_first_call_plans():
+    model = tfgc.enable(fresh(trapped), strategy="uniform", verbose=0)
+    step = step_of(model, "compiled")
+    arm("trap1", "traced forward")
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM in trap1"):
+        step()
+    assert not tfgc.status(model).plans
+    step()
+    assert [one.plan.strategy for one in tfgc.status(model).plans] == ["uniform"]
