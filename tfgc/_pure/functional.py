@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import keras_models, private_api
+from tfgc._framework import graph_gradients, keras_models, private_api
 from tfgc._pure import inner_functions, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
@@ -128,14 +128,13 @@ class Scope(keras.StatelessScope):
         return [self._makers[id(loss)] for loss in self.losses]
 
 
-@tf.custom_gradient
-def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """The new value of a variable, with gradients going to the variable.
 
     A tape sums the gradients of all reads of a variable, whatever was written
     in between, and sees no path through the write itself.
     """
-    return tf.identity(tf.stop_gradient(value)), lambda upstream: (upstream, None)
+    return graph_gradients.attached([tf.stop_gradient(value)], [given], lambda upstream: [upstream])[0]
 
 
 @dataclasses.dataclass

@@ -8,7 +8,14 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import graph_building, private_api, replay_order, tensor_attributes, xla_pooling
+from tfgc._framework import (
+    graph_building,
+    graph_gradients,
+    private_api,
+    replay_order,
+    tensor_attributes,
+    xla_pooling,
+)
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
 from tfgc._replay.two_runs import FirstRun, TwoRuns
@@ -49,12 +56,8 @@ def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: l
     first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, _doubtful(inputs, sources))
     replay = _Replay(recomputation, first, run.checksums)
 
-    @tf.custom_gradient
-    def attached(*_: tf.Tensor) -> Any:
-        results = [tensors[i] for i in positions]
-        return [tf.stop_gradient(x) for x in results] if tf.executing_eagerly() else results, replay.backward
-
-    for i, tensor in zip(positions, attached(*arguments)):
+    made = graph_gradients.attached([tensors[i] for i in positions], arguments, replay.backward)
+    for i, tensor in zip(positions, made):
         tensors[i] = tensor
     return tensors
 

@@ -1,0 +1,71 @@
+"""Give tensors other gradients; in a graph for as long as the graph lives.
+
+`tf.custom_gradient` registers its Python by a name in a list that nothing is ever taken off, and the Python holds
+tensors: TensorFlow would keep the graph of each step that was ever traced. Here the graph holds the Python, and
+what is registered only finds it.
+"""
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import versions
+
+try:
+    from tensorflow.python.eager import record
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+_HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
+_names = map("tfgc-replay-{}".format, itertools.count())
+
+
+class _Backward:
+    """The gradients of results and arguments, given those of copies of both."""
+
+    def __init__(self, function: Callable, results: int) -> None:
+        self._function, self._results = function, results
+
+    def __call__(self, *upstream: Any) -> list[Any]:
+        return [None] * self._results + list(self._function(*upstream[: self._results]))
+
+
+_found: weakref.WeakValueDictionary[str, _Backward] = weakref.WeakValueDictionary()
+
+
+def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable) -> list[tf.Tensor]:
+    """Copies of `results` whose gradients flow to `arguments` alone.
+
+    Args:
+        results: The tensors.
+        arguments: What `backward` returns the gradients of.
+        backward: Takes the gradients of the results.
+    """
+    if tf.executing_eagerly():
+        return tf.custom_gradient(lambda *_: ([tf.stop_gradient(x) for x in results], backward))(*arguments)
+    graph, name, held = tf.compat.v1.get_default_graph(), next(_names), _Backward(backward, len(results))
+    setattr(graph, _HELD, [*getattr(graph, _HELD, ()), held])
+    _found[name] = held
+    tf.RegisterGradient(name)(functools.partial(_gradients, name))
+    given = [*results, *arguments]
+    # TensorFlow, which differentiates functions by their operations, asks for the gradient by its name, a tape for what
+    # is recorded.
+    with record.stop_recording(), graph.gradient_override_map({"IdentityN": name}):
+        copies = tf.identity_n(given)
+    record.record_operation("tfgc_replay", copies, given, held)
+    return copies[: len(results)]
+
+
+def _gradients(name: str, op: tf.Operation, *upstream: Any) -> list[Any]:
+    held = _found.get(name)
+    if held is None:
+        raise UnsupportedModelError(
+            f"operation {op.name!r} is a copy of one whose graph is gone, and with it what was to be recomputed: keep "
+            "the tf.function that was traced first as long as its copies are differentiated"
+        )
+    return held(*upstream)
