@@ -164,8 +164,9 @@ def test_each_signature_has_its_plan_up_to_a_limit(monkeypatch):
     assert [made.sizes for made in plans(model)] == [(((n,), "int32"),) for n in (8, 16, 12)]
     trained_for(model, tokens[:, :10], "compiled")  # the plan for 16 holds
     assert len(plans(model)) == 3
-    trained_for(model, tokens[:, :20], "compiled")  # none holds: the oldest goes
-    assert [made.sizes[0][0] for made in plans(model)] == [(16,), (12,), (20,)]
+    trained_for(model, tokens[:, :8], "compiled")
+    trained_for(model, tokens[:, :20], "compiled")  # none holds: the one that was not used for longest goes
+    assert [made.sizes[0][0] for made in plans(model)] == [(16,), (8,), (20,)]
     trained_for(model, tokens[:, :20], "graph")
     assert [made.mode for made in plans(model)] == ["compiled", "compiled", "graph"]
 

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._errors import one_line
@@ -26,12 +27,11 @@ from tfgc._tracing.keras_graph import Program
 
 _Reading: TypeAlias = tuple[gradient_graphs.Footprint, dict[str, Any]]
 
-_READ: dict[Hashable, _Reading] = {}
+_READ: RecentlyUsed[Hashable, _Reading] = RecentlyUsed(4096)
 # Those of layers of the user's own, while one plan is made.
 _OWN: contextvars.ContextVar[dict[Hashable, _Reading] | None] = contextvars.ContextVar("own", default=None)
 # Random draws up to this share of what a node computes are stored for its replay, and not counted.
 _UNCOUNTED = 1 / 64
-_LIMIT = 4096
 
 
 def annotate(program: Program, *, xla: bool = False) -> Graph:
@@ -144,8 +144,7 @@ def _cost(
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
             obstacle = f"it cannot be traced ({one_line(error)})"
             return dataclasses.replace(program.graph.cost(node), obstacle=obstacle), None
-        if len(readings) < _LIMIT:
-            readings[call] = reading
+        readings[call] = reading
     return _bound(node, *reading), reading[0]
 
 

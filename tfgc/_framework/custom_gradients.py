@@ -20,8 +20,9 @@ try:
 except ImportError as error:
     raise versions.unsupported(error) from error
 
-# A name that is registered stays so: equal gradients share one.
+# A name that is registered stays so: equal gradients share one. Beyond so many, replays are traced in place.
 _names: dict[Any, str] = {}
+_MOST_NAMES = 1024
 _lock = threading.Lock()
 
 
@@ -59,10 +60,10 @@ def _registered(graph: Any, op: tf.Operation) -> str | None:
         return None
     key = (part.key, tuple(places))
     with _lock:
-        if key not in _names:
+        if key not in _names and len(_names) < _MOST_NAMES:
             _names[key] = f"tfgc-{len(_names)}"
             tf.RegisterGradient(_names[key])(functools.partial(_copied, part, places))
-        return _names[key]
+        return _names.get(key)
 
 
 def _copied(part: graph_copies.Part, places: list[int], op: tf.Operation, *upstream: Any) -> list[Any]:

@@ -14,12 +14,15 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import ReplayMismatchError
 from tfgc._framework import backward_order, concrete_functions, graph_building, private_api, shared_constants
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 Tensors: TypeAlias = list[tf.Tensor]
+# Shapes whose trace is found without asking TensorFlow, and sets of inputs that gradients are asked for.
+_MOST_SHAPES, _MOST_SETS = 256, 16
 _RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
 
@@ -111,7 +114,7 @@ class TracedReplay(TwoRuns):
     def __init__(self, recomputation: TwoRuns) -> None:
         super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
         self._recomputation = recomputation
-        self._backward: dict[tuple[int, ...], _ConcreteCache] = {}
+        self._backward: RecentlyUsed[tuple[int, ...], _ConcreteCache] = RecentlyUsed(_MOST_SETS)
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         return self._recomputation.forward(inputs)
@@ -124,7 +127,7 @@ class TracedReplay(TwoRuns):
             def trace_backward(inputs: Tensors, upstream: Tensors, draws: Tensors, results: Tensors) -> Gradients:
                 return self._recomputation.backward(FirstRun(inputs, sources, run, draws, results), upstream)
 
-            function = self._backward[tuple(sources)] = _ConcreteCache(trace_backward)
+            self._backward[tuple(sources)] = function = _ConcreteCache(trace_backward)
         return function(first.inputs, list(upstream), first.draws, first.results)
 
 
@@ -165,14 +168,14 @@ class _ConcreteCache:
         # TensorFlow warns of retracing by code object, and a `partial` has none.
         partial = functools.partial(python_function)
         self._function = tf.function(partial, autograph=False, reduce_retracing=True)
-        self._concrete: dict[tuple, Any] = {}
+        self._concrete: RecentlyUsed[tuple, Any] = RecentlyUsed(_MOST_SHAPES)
 
     def concrete(self, lists: Sequence[list[tf.Tensor]]) -> Any:
         """The concrete function for lists of eager tensors."""
         key = tuple(concrete_functions.shape_of(tensor) for given in lists for tensor in given)
         function = self._concrete.get(key)
         if function is None:
-            function = self._concrete[key] = concrete_functions.concrete(self._function, lists)
+            self._concrete[key] = function = concrete_functions.concrete(self._function, lists)
         return function
 
     def __call__(self, *lists: list[tf.Tensor]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import one_line
 from tfgc._framework import concrete_functions, graph_copies, private_api, replicas, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
@@ -22,8 +23,9 @@ from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
 from tfgc._replay.two_runs import TwoRuns
 
-# The most kinds of calls that are compiled: a number that changes at every step makes a new kind each time.
-_MOST_COMPILED = 64
+# A number that changes at every step makes a new kind of call each time. So many kinds are known at a time, and so many
+# are compiled as long as the function lives.
+_MOST_KNOWN, _MOST_COMPILED = 256, 64
 _WRAPPED = (
     "it closes over tensors or plain variables, or draws raw random numbers, which only tfgc's own wrapper "
     "follows: leave wrap out"
@@ -149,9 +151,10 @@ class KnownCalls:
     def __init__(self, function: Function, shared: Counterpart | None = None) -> None:
         self.function = function
         self._shared = shared
-        self._known: dict[Hashable, Effects | TwoRuns] = {}
+        self._known: RecentlyUsed[Hashable, Effects | TwoRuns] = RecentlyUsed(_MOST_KNOWN)
+        self._compiled = 0
         # By graph: a call of another graph may see other things around it.
-        self._copied: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+        self._copied: weakref.WeakKeyDictionary[Any, RecentlyUsed] = weakref.WeakKeyDictionary()
         self._by_shape = False
 
     def call(self, args: tuple, kwargs: dict, compiled: bool) -> Call:
@@ -160,11 +163,7 @@ class KnownCalls:
 
     def can_be_compiled(self, call: Call) -> bool:
         """Whether a call of a new kind may be compiled: a trace would freeze what may differ next time."""
-        return call.is_hashable and self._has_room
-
-    @property
-    def _has_room(self) -> bool:
-        return len(self._known) < _MOST_COMPILED
+        return call.is_hashable and self._compiled < _MOST_COMPILED
 
     def find(self, call: Call) -> TwoRuns | None:
         """How to run a call of a kind that is known; None if it is not, or in a graph."""
@@ -178,12 +177,10 @@ class KnownCalls:
             return copied
         shared = self._from_counterpart(call)
         if isinstance(shared, SharedTrace):
-            self._known[call.key] = shared
-            return shared
+            return self._keep_compiled(call, shared)
         copied = self._trace(call) if shared is None and call.compiled and self.function.copied else None
         if copied is not None and self._can_be_traced(copied.effects):
-            self._known[call.key] = compiled = CompiledRecomputation(copied)
-            return compiled
+            return self._keep_compiled(call, CompiledRecomputation(copied))
         try:
             effects = shared or side_effects.discover(self.function.fn, call.packing)
         except OUT_OF_MEMORY:
@@ -196,20 +193,22 @@ class KnownCalls:
         if self.function.slices > 1:
             effects = dataclasses.replace(effects, obstacle=sliced_runs.obstacle(effects))
         if call.compiled and self._can_be_traced(effects):
-            compiled = CompiledRecomputation(self._recomputation(call, effects))
-            self._known[call.key] = compiled
-            return compiled
+            return self._keep_compiled(call, CompiledRecomputation(self._recomputation(call, effects)))
         recomputation = self._uncompiled(call, effects)
         if effects.chooses:
             # The next call chooses again, and may then touch other things.
             return recomputation
-        traced = isinstance(recomputation, TracedReplay) and call.is_hashable and self._has_room
+        traced = isinstance(recomputation, TracedReplay) and self.can_be_compiled(call)
         # Its first run sees what Python holds by then, so the traced second one must not be older.
         if traced and self.function.cache_key is not None and not effects.constants and not effects.captured:
-            self._known[call.key] = recomputation
-        else:
-            # What it closes over is looked up again when it matters, instead of being kept alive.
-            self._known[call.key] = dataclasses.replace(effects, captured=())
+            return self._keep_compiled(call, recomputation)
+        # What it closes over is looked up again when it matters, instead of being kept alive.
+        self._known[call.key] = dataclasses.replace(effects, captured=())
+        return recomputation
+
+    def _keep_compiled(self, call: Call, recomputation: TwoRuns) -> TwoRuns:
+        self._compiled += 1
+        self._known[call.key] = recomputation
         return recomputation
 
     def look_by_shape(self, call: Call) -> TwoRuns:
@@ -239,7 +238,7 @@ class KnownCalls:
         key = (call.key, call.packing.shapes, graph_copies.device())
         shared = self._shared
         if shared is not None and key in shared.calls._copies and shared.alike():
-            return self._of_counterpart(shared.calls._copies[key], shared)
+            return self._of_counterpart(shared.calls._copies.get(key), shared)
         copied = self._trace(call)
         if not self.function.captures_vary:
             self._copies[key] = copied
@@ -264,9 +263,9 @@ class KnownCalls:
         return CopiedRecomputation(self._recomputation(call, traced.effects), traced, is_nested)
 
     @property
-    def _copies(self) -> dict[Hashable, CopiedRecomputation | None]:
+    def _copies(self) -> RecentlyUsed[Hashable, CopiedRecomputation | None]:
         """What is copied in the graph being built; None for what cannot be."""
-        return self._copied.setdefault(tf.compat.v1.get_default_graph(), {})
+        return self._copied.setdefault(tf.compat.v1.get_default_graph(), RecentlyUsed(_MOST_KNOWN))
 
     def _from_counterpart(self, call: Call) -> Effects | SharedTrace | None:
         """What the counterpart knows of such a call, with the variables of this block; None if that is nothing."""

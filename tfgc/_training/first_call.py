@@ -11,13 +11,14 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
@@ -71,26 +72,30 @@ class FirstCall:
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
         self._original = functools.partial(type(model).call, model)
         self._compiled: bool = run_options["compile_segments"]
-        self._plans: dict[Signature, PlannedStep] = {}
-        self._calls: dict[Signature, Callable] = {}
+        self._made: RecentlyUsed[Signature, _Made] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
         self._lock = threading.Lock()
 
     @property
     def plans(self) -> dict[Signature, PlannedStep]:
         """The plans that were made, by signature."""
-        return dict(self._plans)
+        return {signature: planned for signature, (planned, _) in self._made.copy().items()}
 
     @property
     def latest(self) -> PlannedStep | None:
         """The plan of the latest call; None before the first one."""
-        return None if self._latest is None else self._plans.get(self._latest)
+        made = self._latest_made()
+        return made and made[0]
 
     @property
     def latest_runner(self) -> Runner | None:
         """What runs it; None if the model runs its original code."""
-        runner = None if self._latest is None else getattr(self._calls.get(self._latest), "__self__", None)
+        made = self._latest_made()
+        runner = getattr(made[1], "__self__", None) if made else None
         return runner if isinstance(runner, Runner) else None
+
+    def _latest_made(self) -> "_Made | None":
+        return None if self._latest is None else self._made.get(self._latest)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; `training=False` runs the original."""
@@ -107,34 +112,33 @@ class FirstCall:
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
         signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
         batch_size = shapes[0][0] if shapes[0] else None
-        signature = self._planned_signature(signature, batch_size, inputs)
-        self._latest = signature
-        return self._calls[signature]
+        self._latest, (_, call) = self._made_for(signature, batch_size, inputs)
+        return call
 
-    def _planned_signature(self, signature: Signature, batch_size: int | None, inputs: Any) -> Signature:
-        """The signature whose plan a call runs by: its own, or one that covers it."""
-        if self._is_planned(signature, batch_size):
-            return signature
+    def _made_for(self, signature: Signature, batch_size: int | None, inputs: Any) -> "tuple[Signature, _Made]":
+        """The signature whose plan a call runs by, its own or one that covers it, and that plan."""
+        made = self._known(signature, batch_size)
+        if made is not None:
+            return signature, made
         with self._lock:
-            if self._is_planned(signature, batch_size):  # another thread was faster
-                return signature
-            covering = [one for one in self._plans if one.covers(signature)]
-            if len(self._plans) >= _MOST_PLANS and covering and self._is_planned(covering[0], batch_size):
-                return covering[0]
-            self._plan(signature, inputs, batch_size)
-            return signature
+            made = self._known(signature, batch_size)
+            if made is not None:  # another thread was faster
+                return signature, made
+            plans = self._made.copy()
+            covering = next((one for one in plans if one.covers(signature)), None)
+            made = self._known(covering, batch_size) if covering and len(plans) >= _MOST_PLANS else None
+            if covering is not None and made is not None:
+                return covering, made
+            return signature, self._plan(signature, inputs, batch_size)
 
-    def _is_planned(self, signature: Signature, batch_size: int | None) -> bool:
-        """Whether there is a plan that holds for a batch: within a budget, one for a batch as large."""
-        made = self._plans.get(signature)
-        if made is None:
-            return False
-        if self._request.budget is None or made.batch_size is None or batch_size is None:
-            return True
-        return batch_size <= made.batch_size
+    def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
+        """The plan of a signature if it holds for a batch: within a budget, one for a batch as large."""
+        made = self._made.get(signature)
+        largest = None if made is None or self._request.budget is None else made[0].batch_size
+        return None if largest is not None and batch_size is not None and batch_size > largest else made
 
-    def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> None:
-        """Plan for `signature`, and drop the oldest plan where there are too many."""
+    def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
+        """Plan for `signature`."""
         if batch_size is None:
             batch_size = fit_loop.batch_size()
         specs = keras.tree.map_structure(lambda tensor: _spec(tensor, batch_size), inputs)
@@ -149,12 +153,12 @@ class FirstCall:
         made, call = plan_report.planned(self._model.name, planned, verbose=self._verbose)
         if made.unchanged is None and made.plan.calls:
             run_by_calls(self._model, made.plan, **self._run_options)
-        self._plans.pop(signature, None)
-        while len(self._plans) >= _MOST_PLANS:
-            oldest = next(iter(self._plans))
-            del self._plans[oldest], self._calls[oldest]
-        self._calls[signature], self._plans[signature] = call, made
+        self._made[signature] = made, call
         plan_report.report(self._model.name, made, verbose=self._verbose)
+        return made, call
+
+
+_Made: TypeAlias = tuple[PlannedStep, Callable]
 
 
 def _plan_of(planned: Callable[[], tuple[PlannedStep, Callable]]) -> Callable[[], Plan]:

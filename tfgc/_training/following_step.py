@@ -6,11 +6,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import PlanMismatchError, UnsupportedModelError
 from tfgc._framework import layer_settings
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.segment_runner import Runner
+
+# Traces of a step, by settings of its model: a dropout rate that is lowered at every step makes a new one each time.
+_MOST_TRACES = 8
 
 
 class FollowingStep(out_of_memory.GuardedStep):
@@ -40,7 +44,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         self._step, self._trainer, self._runner, self._compiled, self._mode = step, trainer, runner, compiled, mode
         self._slices = slices
         self._settings = layer_settings.Settings([trainer.model])
-        self._functions: dict[tuple, Callable] = {}
+        self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
 
     def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
@@ -62,9 +66,9 @@ class FollowingStep(out_of_memory.GuardedStep):
     def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
         if self._mode == "compiled":
             return self._step(x, y, sample_weight)
-        key = self._settings()
-        if key in self._functions:
-            return self._functions[key](x, y, sample_weight)
+        function = self._functions.get(self._settings())
+        if function is not None:
+            return function(x, y, sample_weight)
         function = self._compiled()
         with self._settings.watched():
             if self.atomic is not None:

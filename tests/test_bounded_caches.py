@@ -1,0 +1,212 @@
+"""What is kept between calls has a limit, and what is dropped is freed and can be made again."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+
+import tfgc
+from tfgc import Plan
+from tfgc._core.recently_used import RecentlyUsed
+from tfgc._replay import forward_backward, known_calls
+from tfgc._tracing import keras_graph
+from tfgc._training import first_call, following_step
+
+L = keras.layers
+
+
+def alive(kind):
+    gc.collect()
+    return [thing for thing in gc.get_objects() if type(thing) is kind]
+
+
+def entries():
+    """The sizes of all caches that there are."""
+    return sorted(len(cache) for cache in alive(RecentlyUsed))
+
+
+def gradient(function, x, *args):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x, *args)
+    return tape.gradient(y, x).numpy()
+
+
+def test_what_was_used_longest_ago_goes():
+    cache = RecentlyUsed(2)
+    cache["a"], cache["b"] = 1, 2
+    assert cache.get("a") == 1
+    cache["c"] = 3
+    assert cache.get("b") is None
+    assert cache.copy() == {"a": 1, "c": 3}
+    cache["a"] = 4
+    cache["d"] = 5
+    assert cache.copy() == {"a": 4, "d": 5}
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_a_number_that_changes_in_each_call_fills_no_memory(monkeypatch):
+    monkeypatch.setattr(known_calls, "_MOST_KNOWN", 4)
+    before = entries()
+    power = tfgc.recompute(lambda x, n: x**n)
+    x = tf.constant([1.0, 2.0])
+    for n in range(1, 20):
+        np.testing.assert_allclose(gradient(power, x, float(n)), n * x.numpy() ** (n - 1))
+    for n in (1, 18, 3):  # of which two were dropped
+        np.testing.assert_allclose(gradient(power, x, float(n)), n * x.numpy() ** (n - 1))
+    assert entries() == sorted([*before, 4])
+
+
+class Scaled(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(4)
+
+    def call(self, x, factor=1.0):
+        return keras.ops.tanh(self.dense(x)) * factor
+
+
+class Scaling(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scaled, self.head = Scaled(), L.Dense(2)
+
+    def call(self, x, factor=1.0):
+        return self.head(self.scaled(x, factor=factor))
+
+
+def scaling():
+    model = Scaling()
+    model(noise(2, 4))
+    keras.utils.set_random_seed(3)
+    return model
+
+
+def test_a_trace_that_was_dropped_is_freed_and_its_call_still_has_gradients(monkeypatch):
+    monkeypatch.setattr(known_calls, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(known_calls, "_MOST_COMPILED", 6)
+    plain, model = fresh(scaling), fresh(scaling)
+    tfgc.enable(model, layers=[model.scaled])
+    x = noise(2, 4)
+    before = set(map(id, alive(forward_backward.CompiledRecomputation)))
+
+    def new():
+        return [one for one in alive(forward_backward.CompiledRecomputation) if id(one) not in before]
+
+    with tf.GradientTape(persistent=True) as tape:
+        y = tf.reduce_sum(model(x, factor=2.0))
+    (first,) = new()
+    first = weakref.ref(first)
+    for factor in (3.0, 4.0, 5.0):
+        np.testing.assert_allclose(model(x, factor=factor), plain(x, factor=factor), rtol=1e-5)
+    assert len(new()) == 3  # The tape still holds the first.
+    expected = gradients(plain, x, 2.0)
+    for given in (tape.gradient(y, variables(model)), tape.gradient(y, variables(model)), gradients(model, x, 2.0)):
+        for one, other in zip(expected, given, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    del tape, y
+    gc.collect()
+    assert first() is None
+    assert len(new()) == 2
+
+
+def variables(model):
+    return [v.value for v in model.trainable_variables]
+
+
+def gradients(model, x, factor):
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(model(x, factor=factor))
+    return tape.gradient(y, variables(model))
+
+
+def text():
+    inputs = keras.Input((None,), dtype="int32")
+    x = L.Embedding(9, 4)(inputs)
+    for _ in range(3):
+        x = L.Conv1D(4, 3, padding="same", activation="relu")(x)
+    return keras.Model(inputs, L.Dense(2)(L.Dropout(0.2)(L.GlobalAveragePooling1D()(x))))
+
+
+def trained(model, length, x=None):
+    x = np.random.default_rng(length).integers(0, 9, (2, length)).astype("int32")
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(model(x, training=True) ** 2)
+    return [tf.convert_to_tensor(g).numpy() for g in tape.gradient(y, variables(model))]
+
+
+def test_the_backward_pass_of_a_plan_that_was_dropped(monkeypatch):
+    monkeypatch.setattr(first_call, "_MOST_PLANS", 1)
+    monkeypatch.setattr(forward_backward, "_MOST_SHAPES", 1)
+    plain, model = fresh(text), tfgc.enable(fresh(text), strategy="uniform", segments=2, verbose=0)
+    x = np.ones((2, 6), "int32")
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(model(x, training=True) ** 2)
+    seed = next(v for v in model.variables if "seed" in v.path)
+    drawn = seed.numpy()
+    trained(model, 8)
+    trained(model, 7)
+    assert len(tfgc.status(model).plans) == 1
+    given = tape.gradient(y, variables(model))
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(plain(x, training=True) ** 2)
+    assert next(v for v in plain.variables if "seed" in v.path).numpy().tolist() == drawn.tolist()
+    for one, other in zip(tape.gradient(y, variables(plain)), given, strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gate
+def test_a_setting_that_changes_at_each_step_keeps_few_steps(monkeypatch):
+    monkeypatch.setattr(following_step, "_MOST_TRACES", 2)
+    model = fresh(lambda: keras.Sequential([keras.Input((4,)), L.Dense(4), L.Dropout(0.5), L.Dense(4), L.Dense(2)]))
+    step = tfgc.train_step(model, "mse", "sgd", plan=tfgc.plan(model, strategy="uniform", segments=2))
+    traced = []
+    for i in range(5):
+        model.layers[1].rate = 0.5 - 0.1 * i
+        step(noise(2, 4), noise(2, 2))
+        traced.append(len(alive(type(tf.function(print)))))
+    assert traced[1] == traced[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True], ids=["op by op", "compiled"])
+def test_thousands_of_steps_with_fifty_shapes(compiled):
+    """Objects and traces are as many after 5,000 steps as after 2,500."""
+    model = tfgc.enable(fresh(text), strategy="uniform", segments=2, compile_segments=compiled, verbose=0)
+    power = tfgc.recompute(lambda x, n: x * n)
+    counts, sizes = [], []
+    for i in range(5000):
+        trained(model, 8 + i * 7 % 50)
+        gradient(power, tf.ones((1 + i % 50,)), 1.0 + i)
+        if i % 2500 == 2499:
+            sizes.append(entries())
+            counts.append(len(gc.get_objects()))
+    assert sizes[0] == sizes[1]
+    assert counts[1] <= counts[0] * 1.01
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_graph_of_a_step_goes_with_the_step(nested):
+    """`tf.custom_gradient` would hold it for good."""
+    model = fresh(lambda: keras.Sequential([keras.Input((4,)), *[L.Dense(4, "tanh") for _ in range(6)]]))
+    first = [(0, 2, "recompute"), (2, 4, "recompute")] if nested else "recompute"
+    plan = Plan.from_pieces(keras_graph.read(model), [(0, 4, first), (4, 6, "keep")], strategy="by hand")
+    tfgc.enable(model, plan)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, variables(model))
+
+    step(noise(2, 4))
+    graph = weakref.ref(step.get_concrete_function(noise(2, 4)).graph)
+    assert graph() is not None
+    del step
+    gc.collect()
+    assert graph() is None
