@@ -226,6 +226,23 @@ def test_a_layer_that_cannot_be_traced_keeps_what_it_declares():
         assert tfgc.plan(model, 4).outlook.plain_bytes > 0
 
 
+def test_a_custom_layer_behind_one_of_another_dtype():
+    """Keras casts what a layer is called on, and not what it is asked for shapes of; found by a random model."""
+
+    class Residual(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense = L.Dense(8)
+
+        def call(self, x):
+            return x + self.dense(x)
+
+    x = keras.Input((8,))
+    model = keras.Model(x, L.Dense(4)(Residual()(L.Dense(8, dtype="float16")(x))))
+    plan = tfgc.plan(model, 4)
+    assert plan.outlook.plain_bytes > 0
+
+
 VARIES = "makes a tensor of shape {}, whose unknown sizes depend on the values in the batch"
 
 

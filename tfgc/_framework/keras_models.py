@@ -135,3 +135,17 @@ def maker_of_loss() -> keras.Layer:
 def forget_loss(layer: keras.Layer, loss: Any) -> None:
     """Let a layer forget that it made a loss: it remembers losses by id, and ids are used again."""
     attribute(layer, "_loss_ids").discard(id(loss))
+
+
+def in_own_dtype(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.KerasTensor:
+    """A tensor as the `call` of an operation gets it: floats in the dtype that a layer computes in."""
+    if (
+        not isinstance(operation, keras.Layer)
+        or not operation.autocast
+        or not attribute(operation, "_convert_input_args")
+    ):
+        return tensor
+    dtype = operation.input_dtype
+    if tensor.dtype == dtype or not keras.backend.is_float_dtype(tensor.dtype):
+        return tensor
+    return keras.KerasTensor(tensor.shape, dtype, sparse=tensor.sparse)

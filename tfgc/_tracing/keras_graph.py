@@ -58,8 +58,8 @@ class _Step:
 
     def outputs(self, specs: Mapping[Ref, keras.KerasTensor]) -> list[keras.KerasTensor]:
         """What it makes of inputs of these sizes, as `keras.KerasTensor`s."""
-        made = self.call(self.node.operation.compute_output_spec, specs)
-        given = {ref: specs[ref] for _, ref in self.sources}
+        given = {ref: keras_models.in_own_dtype(self.node.operation, specs[ref]) for _, ref in self.sources}
+        made = self.call(self.node.operation.compute_output_spec, given)
         if all(None not in t.shape for t in made) or any(None in t.shape for t in given.values()):
             return made
         function = keras_models.call_with_training(self.node.operation, training=True)
