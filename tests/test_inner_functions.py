@@ -290,14 +290,21 @@ def test_functions_of_other_threads_stay_traced():
     assert len(ran) == traced
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("mode", [*MODES, slow("xla")])
-def test_two_threads_train_as_one_after_the_other(mode):
+def together():
+    """Two models in the fast suite, in one mode; eight in the gate, in each."""
+    yield 2, "compiled"
+    for mode in (*MODES, "fit"):
+        yield pytest.param(8, mode, marks=pytest.mark.gate)
+    yield pytest.param(8, "xla", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("count", "mode"), together())
+def test_models_train_in_threads_as_one_after_the_other(count, mode):
     x, y = noise(8, 8), noise(8, 1, seed=2)
 
-    def prepared(depth):
-        keras.utils.set_random_seed(depth)
-        model = tfgc.enable(chain(depth), strategy="uniform", compile_segments=mode == "compiled")
+    def prepared(i):
+        keras.utils.set_random_seed(i)
+        model = tfgc.enable(chain(2 + i % 2), strategy="uniform", compile_segments=mode != "eager", verbose=0)
         variables = [v.value for v in model.trainable_variables]
 
         def step():
@@ -307,13 +314,18 @@ def test_two_threads_train_as_one_after_the_other(mode):
                 variable.assign_sub(0.1 * gradient)
             return loss
 
-        if mode in ("graph", "xla"):
-            step = tf.function(step, jit_compile=mode == "xla")
-        return lambda: [float(step()) for _ in range(3)] + [v.numpy() for v in variables]
+        def fit():
+            return model.fit(x, y, epochs=3, verbose=0, shuffle=False).history["loss"]
 
-    for _ in range(2):
-        alone = [prepared(depth)() for depth in (2, 3)]
-        together = in_threads([prepared(depth) for depth in (2, 3)])
-        for one, other in zip(alone, together):
-            for expected, given in zip(one, other):
-                np.testing.assert_array_equal(expected, given)
+        if mode == "fit":
+            model.compile("sgd", "mse")
+        elif mode in ("graph", "xla"):
+            step = tf.function(step, jit_compile=mode == "xla")
+        losses = fit if mode == "fit" else lambda: [float(step()) for _ in range(3)]
+        return lambda: losses() + [v.numpy() for v in variables]
+
+    alone = [prepared(i)() for i in range(count)]
+    at_once = in_threads([prepared(i) for i in range(count)])
+    for one, other in zip(alone, at_once, strict=True):
+        for expected, given in zip(one, other, strict=True):
+            np.testing.assert_array_equal(expected, given)
