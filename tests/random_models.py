@@ -65,7 +65,7 @@ class Block(L.Layer):
         y = x
         for part in self.parts:
             y = part(y)
-        return keras.ops.add(x, y) if self.residual else y
+        return keras.ops.add(x, keras.ops.cast(y, x.dtype)) if self.residual else y
 
 
 class ModelBlock(keras.Model):
@@ -94,7 +94,8 @@ class Whole(keras.Model):
 
 
 # The kinds of layers: templates of source; U is the size of the last dimension, A an activation, R a rate.
-ACTIVATIONS = ("relu", "tanh", "sigmoid", "softmax", "silu", "gelu", "elu", "softplus", "swish", "linear")
+PROBABILITIES = ("sigmoid", "softmax")  # Keras and tfgc look behind them, for logits
+ACTIVATIONS = (*PROBABILITIES * 2, "relu", "tanh", "silu", "gelu", "elu", "softplus", "linear")
 ANY = (
     "L.Dense(U, activation=A)",
     "L.Dense(U, activation=A)",
@@ -485,16 +486,18 @@ def _switched(model, way, batch, mode, rng, x):
     if way == "first call":
         return tfgc.enable(model, strategy=rng.choice(["uniform", "optimal", "sqrt"]), **options)
     if way == "random cuts":
-        graph = keras_graph.read(model)
-        pieces = _cut(rng, 0, len(graph.nodes), 0)
-        return tfgc.enable(model, Plan.from_pieces(graph, pieces, strategy="random"), **options)
+        program = keras_graph.Program(model)
+        nodes = program.graph.nodes
+        likely = {i for i, node in enumerate(nodes, 1) if _makes_probabilities(program.call_of(node.name)[0])}
+        pieces = _cut(rng, 0, len(nodes), likely)
+        return tfgc.enable(model, Plan.from_pieces(program.graph, pieces, strategy="random"), **options)
     return tfgc.enable(model, _planned(model, way, batch, rng), **options)
 
 
 def _planned(model, strategy, batch, rng):
     options = {}
     if strategy in ("uniform", "sqrt"):
-        options = {"segments": rng.randint(1, 5)}
+        options = {"segments": rng.randint(1, min(5, len(keras_graph.read(model).nodes)))}
     elif strategy == "manual":
         names = [layer.name for layer in model.layers if not isinstance(layer, L.InputLayer)]
         options = {"keep": rng.sample(names, rng.randint(1, min(3, len(names))))}
@@ -506,13 +509,19 @@ def _planned(model, strategy, batch, rng):
         return tfgc.plan(model, batch, strategy=strategy, budget=error.least)
 
 
-def _cut(rng, start, end, depth):
-    """Pieces of a plan: kept, recomputed, or cut again."""
-    cuts = sorted(rng.sample(range(start + 1, end), rng.randint(0, min(4, end - start - 1))))
+def _makes_probabilities(operation):
+    activation = getattr(operation, "activation", None)
+    return type(operation).__name__.lower() in PROBABILITIES or getattr(activation, "__name__", "") in PROBABILITIES
+
+
+def _cut(rng, start, end, likely, depth=0):
+    """Pieces of a plan: kept, recomputed, or cut again; often where it is `likely` to matter."""
+    cuts = set(rng.sample(range(start + 1, end), rng.randint(0, min(4, end - start - 1))))
+    cuts = sorted(cuts | {i for i in likely if start < i < end and rng.random() < 0.6})
     pieces = []
     for a, b in zip([start, *cuts], [*cuts, end]):
         nest = depth < 2 and b - a > 1 and rng.random() < 0.3
-        inner = _cut(rng, a, b, depth + 1) if nest else None
+        inner = _cut(rng, a, b, likely, depth + 1) if nest else None
         how = rng.choice(["recompute", "recompute", "keep"])
         pieces.append((a, b, inner if inner and len(inner) > 1 else how))
     return pieces
