@@ -18,6 +18,7 @@ from tfgc._core.graph import Ref
 from tfgc._costs import batch_coupling
 from tfgc._errors import one_line
 from tfgc._framework import graph_building
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
 
@@ -62,6 +63,8 @@ def read(
             try:
                 with functional.Scope(None) as scope, inner_functions.inlined(scope.apart):
                     program.run([node.name], table, training=True)
+            except OUT_OF_MEMORY:
+                raise
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
                 found[node.name] = Sampling(f"cannot be traced for {SAMPLES} samples ({one_line(error)})")
                 break
@@ -97,6 +100,8 @@ class _Call:
         try:
             with tf.init_scope():
                 return self._compared(draws)
+        except OUT_OF_MEMORY:
+            raise
         except Exception as error:  # The layer is the user's code.
             return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfgc._costs import independence
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._training.segment_runner import Runner
 
 
@@ -82,6 +83,8 @@ class SeparateSamples:
 
             try:
                 whole, *parts = (loss_of(part) for part in (slice(None), slice(half), slice(half, None)))
+            except OUT_OF_MEMORY:
+                raise
             except Exception as error:  # The loss is the user's code.
                 return f"cannot be computed for noise, to see whether it is a mean over samples ({one_line(error)})"
             same = whole.shape.rank == 0 and independence.equal([whole], [(parts[0] + parts[1]) / 2])
