@@ -174,7 +174,8 @@ def test_the_inside_needs_its_share(mode):
     slices, predicted = memory.alone(activation_peak, 8, mode)
     assert slices < 0.3 * plain
     assert slices < 0.5 * whole
-    assert 0.85 < slices / predicted < 1.15
+    of_a_slice = 2 * 2048 * 64 * 4  # Threads may start an operation before what the one before read is freed.
+    assert 0.85 * predicted < slices < predicted + 2.5 * of_a_slice
 
 
 MISTAKES = {
@@ -202,6 +203,8 @@ def test_slices_that_make_no_sense_are_refused():
             tfgc.Segment(("a",), chunks=wrong)
     with pytest.raises(tfgc.OptionError, match="a segment that is kept runs on the whole batch"):
         tfgc.Segment(("a",), mode="keep", chunks=2)
+    with pytest.raises(tfgc.OptionError, match="a plan by calls runs them on the whole batch"):
+        tfgc.Plan((tfgc.Segment(("a",), chunks=2),), "calls", ("a",), calls=True)
     with pytest.raises(tfgc.OptionError, match="slices"):
         tfgc.plan(fresh(convolutions), 8, strategy="optimal", slices=0)
 

@@ -66,6 +66,10 @@ class Segment:
             raise OptionError(f"inner={self.inner!r} is not a Plan")
         if self.mode == "keep":
             raise OptionError("inner: a segment of mode 'keep' is not run again, so it cannot have an inner plan")
+        if any(segment.chunks > 1 for segment in self.inner.segments):
+            raise OptionError(
+                "inner: a replay is not split into slices of the batch; leave chunks at 1 in an inner plan"
+            )
         if self.inner.model:
             raise OptionError("inner: only the outermost plan records the model; give the inner one model=()")
 
@@ -132,6 +136,10 @@ class Segmentation:
     outlook: Outlook | None = None
     calls: bool = False
     parts: dict[str, Self] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.calls and any(segment.chunks > 1 for segment in self.segments):
+            raise OptionError("a plan by calls runs them on the whole batch; leave chunks at 1")
 
     @property
     def is_nested(self) -> bool:
