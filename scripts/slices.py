@@ -24,9 +24,9 @@ import subprocess
 import sys
 import time
 
-NETWORKS = {"sample_cnn": (16, 256), "big_cnn": (16, 256), "vgg16": (16, 224)}
+NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
-ROUNDS, WARM_UP = 7, 2
+ROUNDS, WARM_UP = 5, 1
 RESULTS = pathlib.Path(__file__).parent / "results" / "slices.json"
 HEAD = (
     f"| network, batch | plain step | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
@@ -122,14 +122,14 @@ def built(name):
     return model, keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits), x, y
 
 
-def whole(name, slices=1, **options):
+def whole(name, micro_batches=1, **options):
     import tensorflow as tf
 
     import tfgc
 
     model, loss, x, y = built(name)
     plan = tfgc.plan(model, len(x), **(options or {"strategy": "keep_all"}))
-    step = tfgc.train_step(model, loss, "sgd", plan=plan, micro_batches=slices)
+    step = tfgc.train_step(model, loss, "sgd", plan=plan, micro_batches=micro_batches)
     x, y = tf.constant(x), tf.constant(y)
     return lambda: float(step(x, y)["loss"])
 

@@ -86,7 +86,15 @@ def test_pages_that_teach_have_examples():
 def test_tables_are_what_the_scripts_print():
     printed = [
         line
-        for script in ("benchmark.py", "fit_speed.py", "keras_tests.py", "first_step.py", "kerashub.py", "overhead.py")
+        for script in (
+            "benchmark.py",
+            "fit_speed.py",
+            "keras_tests.py",
+            "first_step.py",
+            "kerashub.py",
+            "overhead.py",
+            "slices.py",
+        )
         for line in subprocess.run(
             [sys.executable, ROOT / "scripts" / script, "--table"], capture_output=True, text=True, check=True
         ).stdout.splitlines()

@@ -40,12 +40,14 @@ class _CoupledError(Exception):
 
 
 def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor], outputs: Iterable[tf.Tensor] = ()) -> bool:
-    """Whether `operations`, run in order on `inputs` with the batch in front, mix samples.
+    """Whether `operations`, run in order on `inputs` with the batch in front, mix samples, or may do so.
 
-    So does an output without the batch in front.
+    So does an output without the batch in front. A batch of one sample does not show where samples are.
     """
     axes = {t.ref(): 0 for t in inputs if t.shape.rank}
     batch = max((t.shape[0] or 0 for t in inputs if t.shape.rank), default=0)
+    if batch < 2:
+        return True
     try:
         for op in operations:
             carried = [axes.get(t.ref()) for t in op.inputs]
