@@ -12,42 +12,16 @@ steps.
 Results are saved in scripts/results/overhead.json.
 """
 
-import argparse
-import json
 import os
 import pathlib
 import statistics
-import subprocess
-import sys
-import time
 
 import fit_budgets
+import saved_cases
 
 HOW = ("75%", "50%", "optimal")
 ROUNDS, WARM_UP = 11, 2
 RESULTS = pathlib.Path(__file__).parent / "results" / "overhead.json"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(measure(arguments.case)))
-        return
-    if unknown := set(arguments.networks) - set(fit_budgets.FUNCTIONAL):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(fit_budgets.FUNCTIONAL)}")
-    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if not arguments.table:
-        for name in arguments.networks or fit_budgets.FUNCTIONAL:
-            command = [sys.executable, __file__, "--case", name]
-            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            saved[name] = json.loads(run.stdout.splitlines()[-1])
-            RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
-            print(row(name, saved[name]), flush=True)
-    print(table(saved))
 
 
 def table(saved):
@@ -78,6 +52,8 @@ def row(name, case):
 def measure(name):
     """Seconds, peaks and ratios to plain of a network's steps, and what was predicted."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
     import tfgc
 
     model, x, y = fit_budgets.built(name)
@@ -91,12 +67,13 @@ def measure(name):
             saved = 1 - float(how.rstrip("%")) / 100
             budget = int(plain_step.needed_bytes - saved * plain_step.activation_bytes)
             plans[how] = tfgc.plan(model, batch, budget=budget, measure=True)
+    x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
     steps = {"plain": training_step(name, None), **{how: training_step(name, plan) for how, plan in plans.items()}}
     seconds = {how: [] for how in steps}
     peaks = {how: [] for how in steps}
     for _ in range(WARM_UP + ROUNDS):
         for how, step in steps.items():
-            spent, peak = timed(step, x, y)
+            spent, peak = saved_cases.timed(lambda step=step: step(x, y).numpy())
             seconds[how].append(spent)
             peaks[how].append(peak)
     plain = seconds["plain"][WARM_UP:]
@@ -140,18 +117,5 @@ def training_step(name, plan):
     return step
 
 
-def timed(step, x, y):
-    """Seconds of a step, and its peak above what is there before it."""
-    import tensorflow as tf
-
-    x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    begin = time.perf_counter()
-    step(x, y).numpy()
-    spent = time.perf_counter() - begin
-    return spent, tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-
-
 if __name__ == "__main__":
-    main()
+    saved_cases.main(__file__, __doc__, fit_budgets.FUNCTIONAL, RESULTS, measure, row, table)

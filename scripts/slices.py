@@ -14,15 +14,12 @@ between steps beyond the plain one is shown beside them.
 Results are saved in scripts/results/slices.json.
 """
 
-import argparse
 import gc
-import json
 import os
 import pathlib
 import statistics
-import subprocess
-import sys
-import time
+
+import saved_cases
 
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
@@ -32,28 +29,6 @@ HEAD = (
     f"| network, batch | plain step | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
     f"Keras, `gradient_accumulation_steps={SLICES}` |"
 )
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(measure(arguments.case)))
-        return
-    if unknown := set(arguments.networks) - set(NETWORKS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
-    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if not arguments.table:
-        for name in arguments.networks or NETWORKS:
-            command = [sys.executable, __file__, "--case", name]
-            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            saved[name] = json.loads(run.stdout.splitlines()[-1])
-            RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
-            print(row(name, saved[name]), flush=True)
-    print(table(saved))
 
 
 def table(saved):
@@ -89,7 +64,7 @@ def measure(name):
     seconds, peaks = {way: [] for way in ways}, {way: [] for way in ways}
     for _ in range(WARM_UP + ROUNDS):
         for way, step in steps.items():
-            spent, peak = timed(step)
+            spent, peak = saved_cases.timed(step)
             seconds[way].append(spent)
             peaks[way].append(peak)
     found = {}
@@ -153,17 +128,5 @@ def accumulated(name):
     return lambda: [float(model.train_on_batch(*part)) for part in parts]
 
 
-def timed(step):
-    """Seconds of a step, and its peak above what is there before it."""
-    import tensorflow as tf
-
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    begin = time.perf_counter()
-    step()
-    spent = time.perf_counter() - begin
-    return spent, tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-
-
 if __name__ == "__main__":
-    main()
+    saved_cases.main(__file__, __doc__, NETWORKS, RESULTS, measure, row, table)
