@@ -24,6 +24,7 @@ from tfgc._tracing.keras_graph import Program
 
 SAMPLES = 6  # An even number.
 _OPEN = 16  # Stands for a size that is not known.
+_ROUNDING = {"float64": 1e-14, "float32": 4e-6, "float16": 1 / 32, "bfloat16": 1 / 8}
 _SCALES = (1.0, 30.0)  # A function may look at other samples only beyond a threshold.
 
 
@@ -152,9 +153,10 @@ def _placeholder(tensor: Any) -> tf.Tensor:
 
 
 def _noise(random: np.random.Generator, like: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
+    shape: Any = tuple(like.shape)
     if like.dtype.is_bool or like.dtype.is_integer:
-        return tf.cast(random.integers(0, 2, like.shape), like.dtype)
-    return tf.cast(scale * random.normal(0.0, 0.5, like.shape), like.dtype)
+        return tf.cast(random.integers(0, 2, shape), like.dtype)
+    return tf.cast(scale * random.normal(0.0, 0.5, shape), like.dtype)
 
 
 def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
@@ -163,8 +165,8 @@ def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
     def close(x: tf.Tensor, y: tf.Tensor) -> bool:
         if x.shape != y.shape or not x.dtype.is_floating:
             return x.shape == y.shape and bool(tf.reduce_all(x == y))
-        error = 32 * np.finfo(x.dtype.as_numpy_dtype).eps if x.dtype != "bfloat16" else 1 / 8
-        x, y = (tf.cast(t, "float64").numpy() for t in (x, y))
-        return np.allclose(x, y, rtol=error, atol=error * np.abs(x).max(initial=0), equal_nan=True)
+        error = _ROUNDING[x.dtype.name]
+        one, other = (np.asarray(tf.cast(t, "float64")) for t in (x, y))
+        return np.allclose(one, other, rtol=error, atol=error * np.abs(one).max(initial=0), equal_nan=True)
 
     return len(a) == len(b) and all(map(close, a, b))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
+from tfgc._core.segments import Phase
 from tfgc._simulate.event import Event, Run
 from tfgc._simulate.work import node_work
 
@@ -108,7 +109,7 @@ class SlicedEvents:
             events[-1].reads.extend([sums, *outside.values()])
         return events
 
-    def _run(self, i: int, held: dict[int, int], phase: str, pending: int, peak: int, keep: bool) -> Event:
+    def _run(self, i: int, held: dict[int, int], phase: Phase, pending: int, peak: int, keep: bool) -> Event:
         """A run of a node on a slice."""
         b, cost = self._buffers, self._graph.costs[i]
         reads = [held[number] for number in b.inputs[i]]
