@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
+from replays import second_order
 
 import tfgc
 
@@ -98,8 +99,7 @@ def test_fit_with_a_last_batch_that_does_not_divide(options):
         np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["compiled", "graph"])
-def test_second_order_gradients(traced):
+def test_second_order_gradients_of_compiled_segments():
     def penalty(model):
         with tf.GradientTape() as outer:
             with tf.GradientTape() as inner:
@@ -111,8 +111,15 @@ def test_second_order_gradients(traced):
     expected = penalty(fresh(convolutions))
     model = fresh(convolutions)
     tfgc.enable(model, sliced(model, 5))
-    run = tf.function(penalty) if traced else penalty
-    np.testing.assert_allclose(run(model), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(penalty(model), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "from outside"])
+def test_second_order_gradients_in_graphs(outside):
+    expected = second_order(fresh(convolutions), X, outside)[0]
+    model = fresh(convolutions)
+    tfgc.enable(model, sliced(model, 5))
+    np.testing.assert_allclose(second_order(model, X, outside)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_graph_that_is_differentiated_inside_and_from_outside():
