@@ -142,11 +142,21 @@ def test_a_wrong_gradient_that_no_optimizer_gets_is_found(monkeypatch):
     assert {difference.kind for difference in verdict.differences} == {"weight"}
 
 
-def test_a_loss_asks_for_calls_of_the_model_in_place_of_its_step():
+@pytest.mark.parametrize(
+    ("loss", "shown"),
+    [
+        ("mse", "'mse'"),
+        (keras.losses.MeanSquaredError(), "MeanSquaredError"),
+        (keras.losses.mean_squared_error, "mean_squared_error"),
+        (["mse"], "['mse']"),
+    ],
+    ids=["name", "object", "function", "list"],
+)
+def test_a_loss_asks_for_calls_of_the_model_in_place_of_its_step(loss, shown):
     model = fresh(Halves)
     model.compile("sgd")
-    verdict = tfgc.verify(model, None, batch(), layers=["block_0"], modes="graph", steps=1, loss="mse")
-    assert verdict.loss == "'mse'"
+    verdict = tfgc.verify(model, None, batch(), layers=["block_0"], modes="graph", steps=1, loss=loss)
+    assert verdict.loss == shown
     assert "weight" not in verdict.compared
 
 

@@ -26,7 +26,7 @@ class LossStep(Step):
     def __init__(self, model: keras.Model, data: Data, loss: Any) -> None:
         super().__init__(model, data)
         self._grader = _grader(model, loss, data[1] is not None)
-        self.loss = _SQUARES if self._grader is None else f"{loss!r}" if loss is not None else "the compiled loss"
+        self.loss = _SQUARES if self._grader is None else _shown(loss) if loss is not None else "the compiled loss"
         packing = tensor_packing.Packing(((data[0],), {"training": True}))
         packing.take_tensors()
         effects = side_effects.discover(model, packing)
@@ -65,6 +65,17 @@ class LossStep(Step):
         behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
         flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self.model.losses]), {}
+
+
+def _shown(loss: Any) -> str:
+    """A loss without its address in memory, which differs from run to run."""
+    if isinstance(loss, dict):
+        return "{" + ", ".join(f"{name!r}: {_shown(one)}" for name, one in loss.items()) + "}"
+    if isinstance(loss, (list, tuple)):
+        return "[" + ", ".join(map(_shown, loss)) + "]"
+    if isinstance(loss, str) or loss is None:
+        return repr(loss)
+    return getattr(loss, "__name__", type(loss).__name__)
 
 
 def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
