@@ -156,10 +156,19 @@ def test_plans_that_do_not_cover_the_model(groups, message):
         plan.check(graph)
 
 
-@pytest.mark.parametrize("option", [{"offload": True}, {"mode": "drop"}])
-def test_segments_that_are_not_built_yet_are_refused_by_name(option):
-    with pytest.raises(OptionError, match=next(iter(option)) if "mode" not in option else "'drop'"):
-        Segment(("a",), **option)
+def test_segments_of_no_known_mode_are_refused():
+    with pytest.raises(OptionError, match="'drop'"):
+        Segment(("a",), mode="drop")
+
+
+def test_only_recomputed_segments_of_a_whole_plan_store_on_the_host():
+    stored = Segment(("a",), offload=True)
+    with pytest.raises(OptionError, match="offload=True: a segment of mode 'keep'"):
+        Segment(("a",), mode="keep", offload=True)
+    with pytest.raises(OptionError, match="inner plan"):
+        Segment(("a",), inner=Plan((stored,), "by hand", ()))
+    with pytest.raises(OptionError, match="plan by calls"):
+        Plan((stored,), "by hand", ("a",), calls=True)
 
 
 def test_segments_without_nodes_cannot_be_made():

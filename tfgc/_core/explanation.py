@@ -52,6 +52,12 @@ def explain(plan: Segmentation) -> str:
             f"Of this, {format_bytes(results)} are small results of the first run, such as statistics of "
             f"normalizations, which replays take over: that spares them {spared}."
         )
+    on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
+    if on_host:
+        lines.append(
+            f"{format_bytes(on_host)} of inputs wait in host memory, each fetched back while the segment behind it is "
+            "differentiated. Without an accelerator nothing is copied, and they stay where they are."
+        )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
     text = _filled(lines) + "\n" + _table(rows, range(6))
@@ -130,6 +136,9 @@ def _in_words(work: float, outlook: Outlook) -> str:
 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     """Why a segment is kept, or why running it again does not help; empty where the figures show it."""
+    if segment.host_bytes:
+        sliced = f"in {segment.chunks} slices, " if segment.chunks > 1 else ""
+        return f"{sliced}stores {format_bytes(segment.host_bytes)} on the host"
     if segment.chunks > 1:
         return f"in {segment.chunks} slices"
     if segment.obstacle:

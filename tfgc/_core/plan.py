@@ -20,7 +20,7 @@ from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 # Positions of start and end, and a mode, a number of slices in which it is recomputed, or the pieces of the replay
 Piece: TypeAlias = tuple[int, int, "str | int | Sequence[Piece]"]
 _FORMAT = "tfgc-plan"
-_VERSION = 3  # What needs no more is written as the first version, or, if a plan is one of calls, as the second.
+_VERSION = 4  # Files are written in the oldest version that knows what is in them: `plan_data.version`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Plan(Segmentation):
         outlook: Its `Outlook`; None where sizes are unknown.
         calls: Whether its segments are calls of layers, as in a subclassed model, and not nodes of a graph.
         parts: Functional models inside that run by plans of their own, in a plan of calls: plans by layer name.
+        link: Bytes that are copied to the host, or back, while one unit of work is done; None: not known, so that
+            predictions take no time for copies.
 
     Example:
         >>> import keras, tfgc
@@ -105,7 +107,7 @@ class Plan(Segmentation):
 
     def to_json(self) -> str:
         """The plan as JSON, to be saved beside the model."""
-        version = _VERSION if plan_data.takes_over_results(self) else 1 + self.calls
+        version = plan_data.version(self)
         data = {"format": _FORMAT, "version": version, "fingerprint": self.fingerprint, **plan_data.plain(self)}
         return json.dumps(data, indent=1)
 

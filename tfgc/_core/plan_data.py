@@ -14,12 +14,21 @@ PlanType = TypeVar("PlanType", bound=Segmentation)
 _OF_RESULTS = ("result_bytes", "spared_work")
 # Fields of a plan that only those of calls have.
 _OF_CALLS = ("calls", "parts")
+# Fields of a segment, and of a plan, that only those have that store on the host.
+_OF_HOST, _OF_LINK = ("host_bytes",), ("link",)
 
 
-def takes_over_results(plan: Segmentation) -> bool:
+def version(plan: Segmentation) -> int:
+    """The oldest version of the format that knows what is in a plan."""
+    if any(segment.offload for segment in plan.segments):
+        return 4
+    return 3 if _takes_over_results(plan) else 1 + plan.calls
+
+
+def _takes_over_results(plan: Segmentation) -> bool:
     """Whether the plan says what replays take over of the first run."""
     inside = [segment.inner for segment in plan.segments if segment.inner is not None]
-    others = any(map(takes_over_results, [*inside, *plan.parts.values()]))
+    others = any(map(_takes_over_results, [*inside, *plan.parts.values()]))
     return others or any(segment.result_bytes is not None for segment in plan.segments)
 
 
@@ -30,6 +39,10 @@ def plain(plan: Segmentation) -> dict[str, Any]:
         fields["inner"] = None if segment.inner is None else plain(segment.inner)
         for name in _OF_RESULTS if segment.result_bytes is None else ():
             del fields[name]
+        for name in _OF_HOST if segment.host_bytes is None else ():
+            del fields[name]
+    for name in _OF_LINK if plan.link is None else ():
+        del data[name]
     if plan.calls:
         return {**data, "parts": {name: plain(part) for name, part in plan.parts.items()}}
     return {name: value for name, value in data.items() if name not in _OF_CALLS}
@@ -41,6 +54,6 @@ def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
     Raises:
         ValueError: If it is not what `plain` makes.
     """
-    younger = {Segment: _OF_RESULTS, kind: _OF_CALLS}
+    younger = {Segment: (*_OF_RESULTS, *_OF_HOST), kind: (*_OF_CALLS, *_OF_LINK)}
     schema = checked_json.Schema(younger, instead={Segmentation: kind, Self: kind})
     return schema.read(kind, data, "the plan")

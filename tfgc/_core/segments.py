@@ -18,7 +18,8 @@ class Segment:
         nodes: Their names, in the order in which they run.
         mode: `keep` (TensorFlow stores what backward needs) or `recompute`.
         chunks: Slices of the batch in which it runs, forward and on replay; more than one only if it is recomputed.
-        offload: Whether its checkpoint is stored in host memory.
+        offload: Whether its inputs wait for the replay in host memory; only if it is recomputed. What another segment
+            keeps on the device is not copied.
         inner: The plan by which it is split again on replay, or None. It covers these nodes, and its `model` is ().
         stored_bytes: Activations that it stores until its backward pass, beyond those of earlier segments; None where
             sizes are unknown, like the next three.
@@ -29,6 +30,7 @@ class Segment:
         result_bytes: Bytes, among those stored, of small results of the first run that its replay takes over; None if
             there are none.
         spared_work: Work that the replay does not do for that reason, or None.
+        host_bytes: Bytes that it stores on the host, if `offload`; else None.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -47,14 +49,15 @@ class Segment:
     obstacle: str | None = None
     result_bytes: int | None = None
     spared_work: float | None = None
+    host_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.nodes:
             raise OptionError("a segment needs at least one node")
         if self.mode not in _MODES:
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
-        if self.offload:
-            raise OptionError(f"offload={self.offload!r} is not built yet; leave it at False")
+        if self.offload and self.mode == "keep":
+            raise OptionError("offload=True: a segment of mode 'keep' stores no checkpoint; leave offload at False")
         if not isinstance(self.chunks, int) or isinstance(self.chunks, bool) or self.chunks < 1:
             raise OptionError(f"chunks={self.chunks!r} is not a number of slices: give 1 or more")
         if self.chunks > 1 and (self.mode == "keep" or self.inner is not None):
@@ -70,6 +73,8 @@ class Segment:
             raise OptionError(
                 "inner: a replay is not split into slices of the batch; leave chunks at 1 in an inner plan"
             )
+        if any(segment.offload for segment in self.inner.segments):
+            raise OptionError("inner: a replay stores nothing on the host; leave offload at False in an inner plan")
         if self.inner.model:
             raise OptionError("inner: only the outermost plan records the model; give the inner one model=()")
 
@@ -136,10 +141,13 @@ class Segmentation:
     outlook: Outlook | None = None
     calls: bool = False
     parts: dict[str, Self] = dataclasses.field(default_factory=dict)
+    link: float | None = None
 
     def __post_init__(self) -> None:
         if self.calls and any(segment.chunks > 1 for segment in self.segments):
             raise OptionError("a plan by calls runs them on the whole batch; leave chunks at 1")
+        if self.calls and any(segment.offload for segment in self.segments):
+            raise OptionError("a plan by calls stores nothing on the host; leave offload at False")
 
     @property
     def is_nested(self) -> bool:

@@ -47,7 +47,11 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
         backward: Takes the gradients of the results.
     """
     if tf.executing_eagerly():
-        return tf.custom_gradient(lambda *_: ([tf.stop_gradient(x) for x in results], backward))(*arguments)
+        # A `tf.custom_gradient` would hold the results as long as the tape lives.
+        with record.stop_recording():
+            made = [tf.identity(x) for x in results]
+        record.record_operation("tfgc_replay", made, list(arguments), lambda *upstream: list(backward(*upstream)))
+        return made
     graph, name, held = tf.compat.v1.get_default_graph(), next(_names), _Backward(backward, len(results))
     setattr(graph, _HELD, [*getattr(graph, _HELD, ()), held])
     _found[name] = held

@@ -46,18 +46,19 @@ def block(
     captures_vary: bool = False,
     copied: bool = False,
     slices: int = 1,
+    on_host: tuple[int, ...] = (),
     share_traces_with: Counterpart | None = None,
 ) -> "KeptBlock | RecomputedBlock | CompiledBlock":
     """Make a function one differentiable piece: recomputed, or kept whole.
 
     Args:
-        fn, name, wrap, cache_key, captures_vary, copied, slices: See `Function`.
+        fn, name, wrap, cache_key, captures_vary, copied, slices, on_host: See `Function`.
         replay_fn: See `Function`; by default `fn`.
         replay: Whether gradients come from a second run. If not, TensorFlow keeps what the backward pass needs.
         compiled: Whether eager calls go through `tf.function`s, one for each direction.
         share_traces_with: A block that does the same with other variables, whose traces serve this one, too.
     """
-    function = Function(fn, name, replay_fn or fn, wrap, cache_key, captures_vary, copied, slices)
+    function = Function(fn, name, replay_fn or fn, wrap, cache_key, captures_vary, copied, slices, on_host)
     calls = KnownCalls(function, share_traces_with)
     if not replay:
         uncompiled = KeptBlock(calls)
@@ -91,6 +92,7 @@ class _Block:
     def _run(self, recomputation: TwoRuns, call: Call, is_new: bool) -> Any:
         effects = recomputation.effects
         tensors = [x for i, x in enumerate(call.tensors) if i not in effects.unread]
+        on_host = [i for i, x in enumerate(tensors) if id(x) in call.on_host] if self.calls.function.on_host else []
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]
@@ -99,12 +101,12 @@ class _Block:
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
         sources = replayed_gradients.sources(inputs, len(tensors), effects.reads)
-        return self._differentiate(recomputation, call, inputs, sources, is_new)
+        return self._differentiate(recomputation, call, replayed_gradients.Inputs(inputs, sources, on_host), is_new)
 
     def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
     ) -> Any:
-        """Run on `inputs`, of which `sources` are the positions that gradients flow to."""
+        """Run on `inputs`, and attach gradients."""
         raise NotImplementedError
 
     def _warn(self, obstacle: str) -> None:
@@ -121,9 +123,9 @@ class KeptBlock(_Block):
         return self.calls.function.fn(*args, **kwargs)
 
     def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
     ) -> Any:
-        run = recomputation.forward(_stopped(inputs, sources))
+        run = recomputation.forward(_stopped(inputs.tensors, inputs.sources))
         return run.finish(run.tensors)
 
     def _warn(self, obstacle: str) -> None:
@@ -138,22 +140,22 @@ class RecomputedBlock(_Block):
         return self.run(call, self.calls.find(call))
 
     def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
     ) -> Any:
         if recomputation.records_nothing:
             with private_api.no_recording():
-                run = recomputation.forward(inputs)
-            return run.finish(replayed_gradients.attach(run, recomputation, inputs, sources))
+                run = recomputation.forward(inputs.tensors)
+            return run.finish(replayed_gradients.attach(run, recomputation, inputs))
         # No eager tape may store anything of this run. A graph keeps what its gradients read and no more, and
         # tf.vectorized_map, which forgets that a gradient was replaced, needs the plain one.
-        run = recomputation.forward(_stopped(inputs, () if tf.executing_eagerly() else sources))
+        run = recomputation.forward(_stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
         if private_api.has_tangents(run.tensors):
             return call.run_plainly()
         if not is_new and private_api.is_recorded(run.tensors):
             # Something is recorded although every argument was stopped: the
             # function closes over a tensor or variable that it did not before.
             recomputation = self.calls.look(call)
-        return run.finish(replayed_gradients.attach(run, recomputation, inputs, sources))
+        return run.finish(replayed_gradients.attach(run, recomputation, inputs))
 
 
 class WrappedBlock(RecomputedBlock):
@@ -164,9 +166,9 @@ class WrappedBlock(RecomputedBlock):
         self._wrap = wrap
 
     def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: list[tf.Tensor], sources: list[int], is_new: bool
+        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
     ) -> Any:
-        run, tensors = replayed_gradients.wrapped(self._wrap, recomputation, inputs, sources)
+        run, tensors = replayed_gradients.wrapped(self._wrap, recomputation, inputs)
         return run.finish(tensors)
 
 

@@ -48,6 +48,7 @@ class Function:
             is not compiled.
         copied: Whether a graph may copy one trace of it for both runs.
         slices: Of the batch, in which it runs.
+        on_host: Positions of the arguments that wait for the replay in the host's memory.
     """
 
     fn: Callable
@@ -58,6 +59,7 @@ class Function:
     captures_vary: bool = False
     copied: bool = False
     slices: int = 1
+    on_host: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,11 @@ class Call:
     def tensors(self) -> list[tf.Tensor]:
         """The tensors of the arguments, in the order of `packing`."""
         return list(self._args) if self._tensors is None else self._tensors
+
+    @property
+    def on_host(self) -> set[int]:
+        """The ids of the tensors that wait for the replay in the host's memory."""
+        return {id(self._args[i]) for i in self._function.on_host}
 
     def run_plainly(self) -> Any:
         """Run the function as it is."""

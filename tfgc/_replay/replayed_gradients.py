@@ -1,8 +1,9 @@
 """Attach gradients that come from a second run to the results of the first run."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -18,6 +19,7 @@ from tfgc._framework import (
 )
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
+from tfgc._replay.host_inputs import HostInputs
 from tfgc._replay.two_runs import FirstRun, TwoRuns
 
 COPIED_BRANCH = (
@@ -27,6 +29,20 @@ COPIED_BRANCH = (
     "(`__wrapped__` of the recomputed function, the model after tfgc.disable), or create the accumulator outside the "
     "tf.function"
 )
+
+
+class Inputs(NamedTuple):
+    """What a function runs on.
+
+    Attributes:
+        tensors: The tensors of its arguments, then the values of variables.
+        sources: Positions of those that gradients flow to.
+        on_host: Positions of those that wait for the replay in the host's memory.
+    """
+
+    tensors: list[tf.Tensor]
+    sources: list[int]
+    on_host: Collection[int]
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, variables: Sequence[keras.Variable]) -> list[int]:
@@ -41,9 +57,9 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, variables: Sequence[k
     return [i for i, f in enumerate(flows) if f]
 
 
-def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: list[int]) -> list[tf.Tensor]:
+def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     """The tensors of `run`, with gradients that come from a replay."""
-    effects = recomputation.effects
+    effects, (inputs, sources, on_host) = recomputation.effects, given
     arguments = [inputs[i] for i in sources]
     arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
     positions = run.differentiable
@@ -54,7 +70,10 @@ def attach(run: Run, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: l
         # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
     first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, _doubtful(inputs, sources))
-    replay = _Replay(recomputation, first, run.checksums)
+    host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
+    if host is not None and tf.executing_eagerly():
+        first = dataclasses.replace(first, inputs=[])
+    replay = _Replay(recomputation, first, run.checksums, host)
 
     made = graph_gradients.attached([tensors[i] for i in positions], arguments, replay.backward)
     for i, tensor in zip(positions, made):
@@ -73,8 +92,10 @@ def _doubtful(inputs: Sequence[tf.Tensor], sources: Iterable[int]) -> frozenset[
 class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
-    def __init__(self, recomputation: TwoRuns, first: FirstRun, checksums: list[tf.Tensor]) -> None:
-        self._recomputation, self._first, self._checksums = recomputation, first, checksums
+    def __init__(
+        self, recomputation: TwoRuns, first: FirstRun, checksums: list[tf.Tensor], host: HostInputs | None
+    ) -> None:
+        self._recomputation, self._first, self._checksums, self._host = recomputation, first, checksums, host
         self._captures = graph_building.captures_so_far()
 
     def backward(self, *upstream: tf.Tensor) -> Any:
@@ -86,7 +107,10 @@ class _Replay:
             around = replay_order.current_pass()
             if around is not None:
                 upstream = tuple(around.wait(upstream))
-            gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(self._first, upstream))
+            first = self._first
+            if self._host is not None:
+                first = dataclasses.replace(first, inputs=self._host.taken(upstream))
+            gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
             if around is not None:
                 arguments, tensors = self._arguments()
                 around.done(arguments, gradients, tensors)
@@ -103,10 +127,9 @@ class _Replay:
         return [*arguments, *effects.captured, *(variable.handle for variable in effects.variables)], tensors
 
 
-def wrapped(
-    wrap: Callable, recomputation: TwoRuns, inputs: list[tf.Tensor], sources: list[int]
-) -> tuple[Run, list[tf.Tensor]]:
+def wrapped(wrap: Callable, recomputation: TwoRuns, given: Inputs) -> tuple[Run, list[tf.Tensor]]:
     """A first run, and its tensors with gradients by another wrapper: the recomputation is a pure function by now."""
+    inputs, sources = given.tensors, given.sources
     runs: list[Run] = []
 
     def pure(*values: tf.Tensor) -> list[tf.Tensor]:

@@ -8,7 +8,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
-from tfgc._simulate import simulator
+from tfgc._simulate import host_copies, simulator
 from tfgc._simulate.work import node_work
 
 
@@ -85,17 +85,20 @@ def _costed(
 ) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
     b, (works, _), costed = Buffers.of(graph), graph.once(node_work), []
+    on_device = host_copies.on_device(b, segments) if any(segment.offload for segment in segments) else set()
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
         runs = b.replayed(positions)
         made = {x for i in positions for x in b.outputs[i]}
         saved = {x for i in positions for x in b.saved[i]}
         inputs = ({x for i in runs for x in b.inputs[i]} | saved) - made
+        on_host = inputs - on_device if segment.offload else set()
         inside = sum(b.size[x] for x in saved - held) + sum(b.internal_bytes[i] for i in positions)
         outside = sum(b.size[x] for x in inputs - held)
         inner = segment.inner
         results = sum(b.result_bytes[i] for i in positions) if takes_over and segment.takes_over_results else 0
-        stored, new = (outside + results, inputs) if segment.mode == "recompute" else (inside, saved)
+        new = inputs - on_host if segment.mode == "recompute" else saved
+        stored = sum(b.size[x] for x in new - held) + results if segment.mode == "recompute" else inside
         if inner is not None:
             inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held, takes_over=False))
         held = held | new
@@ -110,6 +113,7 @@ def _costed(
                 work=work,
                 inner=inner,
                 result_bytes=results or None,
+                host_bytes=sum(b.size[x] for x in on_host) if segment.offload else None,
                 spared_work=whole - work if results else None,
             )
         )

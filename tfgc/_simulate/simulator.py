@@ -39,6 +39,7 @@ class Prediction:
         unit: `s` if every node was timed, else `flop`.
         runs: How often each node runs forward.
         timeline: Triples (work so far, bytes, node) at every event.
+        host_bytes: What the host stores at most.
     """
 
     peak_bytes: int
@@ -53,6 +54,7 @@ class Prediction:
     fixed_bytes: int = 0
     allocated_bytes: int | None = None
     most_allocated_bytes: int | None = None
+    host_bytes: int = 0
 
     @property
     def overhead(self) -> float:
@@ -78,13 +80,13 @@ def predict(graph: Graph, plan: Plan, mode: str = "graph") -> Prediction:
         A `Prediction`.
     """
     plan.check(graph)
-    return _summed(StepEvents(graph, plan.segments, mode))
+    return _summed(StepEvents(graph, plan.segments, mode, plan.link))
 
 
 def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Prediction:
     """Predict the whole step: `fixed` bytes of weights and slots, gradients of weights, activations."""
     plan.check(graph)
-    events = StepEvents(graph.counting(whole_step=True), plan.segments, mode)
+    events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
     step = _summed(events)
     recomputed = {name for segment in plan.segments if segment.mode == "recompute" for name in segment.nodes}
     fixed += graph.resident_bytes(recomputed)
@@ -139,4 +141,5 @@ def _summed(step: StepEvents) -> Prediction:
         unit=step.unit,
         runs=runs,
         timeline=tuple(timeline),
+        host_bytes=step.host_bytes,
     )

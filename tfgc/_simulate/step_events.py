@@ -5,8 +5,8 @@ running again where it is recomputed, by its inner plan where it has one. Every 
 replay makes and nobody reads is not run. Segments in slices of the batch have events of their own (`sliced_events`).
 
 In mode `graph` a buffer is freed when nobody reads it any more. In mode `compiled` each segment is a compiled function
-called from Python: what it receives (inputs, what a kept segment saved, upstream gradients) and what it returned in the
-first pass stay until its backward pass returns, and gradients of weights until the end of the step.
+called from Python: what it receives (inputs, what a kept segment saved, upstream gradients), and what a kept one
+returned in the first pass, stay until its backward pass returns, and gradients of weights until the end of the step.
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from tfgc._core.buffers import Buffers
-from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
+from tfgc._simulate import compiled_returns
 from tfgc._simulate.event import Event, Run, freed_after
+from tfgc._simulate.host_copies import HostCopies
 from tfgc._simulate.sliced_events import SlicedEvents
 from tfgc._simulate.work import node_work
 
@@ -29,6 +30,7 @@ class StepEvents:
         graph: A `Graph`; its `whole_step` says whether gradients of weights count.
         segments: The segments of a `Plan` for it.
         mode: `graph`, or `compiled` for compiled segments called from Python.
+        link: Bytes that are copied to the host, and back, per unit of work; None: at once.
 
     Attributes:
         graph, buffers: The graph and its `Buffers`.
@@ -37,17 +39,24 @@ class StepEvents:
         work: `NodeWork` of each node.
         unit: What work is counted in.
         compiled: Whether segments are compiled one by one and called from Python.
+        host_bytes: What the host stores at most.
     """
 
-    def __init__(self, graph: Graph, segments: Sequence[Segment], mode: str = "graph") -> None:
+    def __init__(
+        self, graph: Graph, segments: Sequence[Segment], mode: str = "graph", link: float | None = None
+    ) -> None:
         self.graph, self.buffers = graph, Buffers.of(graph)
         self.events: list[Event] = []
         self.sizes: list[int] = []
         self.work, self.unit = graph.once(node_work)
         self.compiled = mode == "compiled"
         self._pending = 0  # gradients of weights that wait for the end of a compiled step
+        self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
         inputs = {number: self._new(0) for number in range(len(graph.inputs))}
         self._run(segments, inputs)
+        self.host_bytes = self._host.bytes
+        if link is not None:
+            self._host.take_time(link)
 
     @functools.cached_property
     def freed(self) -> list[list[int]]:
@@ -69,7 +78,9 @@ class StepEvents:
         pending = b.pending_gradient_bytes[max(inside) + 1] + self._pending if replay else 0
         run = Run({**held}, {}, "replay" if replay else "forward", pending, takes_over)
         results: list[list[int]] = [[] for _ in segments]
+        starts: list[int] = []
         for segment, part, kept in zip(segments, parts, results):
+            starts.append(len(self.events))
             if segment.chunks > 1:
                 self.events += SlicedEvents(self.graph, self.sizes, part, segment.chunks).forward(run)
                 continue
@@ -83,9 +94,12 @@ class StepEvents:
                         kept.append(stored)
         if not replay:
             self._loss(run)
-        for segment, part, kept in zip(reversed(segments), reversed(parts), reversed(results)):
-            first = len(self.events)
+        first = len(self.events) - 1
+        for segment, part, kept, start in zip(*map(reversed, (segments, parts, results, starts))):
             outside = self._outside(part, run)
+            if segment.offload:
+                outside = self._host.moved(outside, start, min(first, len(self.events) - 1))
+            first = len(self.events)
             if segment.mode == "keep":
                 for i in reversed(part):
                     self._backward(i, run)
@@ -93,13 +107,18 @@ class StepEvents:
                 sliced = SlicedEvents(self.graph, self.sizes, part, segment.chunks)
                 self.events += sliced.backward(outside, self._pending)
             else:
-                inner = segment.inner.segments if segment.inner else (dataclasses.replace(segment, mode="keep"),)
+                inner = (
+                    segment.inner.segments
+                    if segment.inner
+                    else (dataclasses.replace(segment, mode="keep", offload=False),)
+                )
                 self._run(inner, outside, replay=True, takes_over=not replay and segment.takes_over_results)
             if kept:
                 self.events[-1].reads.extend(kept)
             if self.compiled and not replay:
-                given = outside.values() if segment.mode == "recompute" else self._saved(part, run)
-                self._return(part, run, [*given, *kept], first)
+                given = outside.values() if segment.mode == "recompute" else compiled_returns.saved(b, part, run)
+                held = [*given, *kept, *compiled_returns.returned(b, part, run, segment.mode == "keep")]
+                self.events.append(compiled_returns.event(b, part, held, self.events[first:], self._pending))
 
     def _outside(self, part: Sequence[int], run: Run) -> dict[int, int]:
         """The copies of the buffers that a segment reads from outside."""
@@ -107,11 +126,6 @@ class StepEvents:
         inside = {number for i in part for number in b.outputs[i]}
         read = [number for i in part for number in (*b.inputs[i], *b.saved[i])]
         return {number: run.held[number] for number in read if number in run.held and number not in inside}
-
-    def _saved(self, part: Sequence[int], run: Run) -> list[int]:
-        """The copies of the buffers that a kept segment saved for its backward pass."""
-        saved = [run.held[number] for i in part for number in self.buffers.saved[i]]
-        return saved + [run.internal[i] for i in part if i in run.internal]
 
     def _forward(self, i: int, run: Run, part: Sequence[int], keep: bool) -> None:
         b, cost = self.buffers, self.graph.costs[i]
@@ -174,26 +188,3 @@ class StepEvents:
         )
         if self.compiled:
             self._pending += weight_gradients
-
-    def _return(self, part: Sequence[int], run: Run, given: list[int], first: int) -> None:
-        """Keep what a compiled segment was `given` until its backward pass, from event `first` on, returns."""
-        b = self.buffers
-        # The tape holds what it returned, too.
-        for i in part:
-            for number in b.outputs[i]:
-                if number in b.graph_outputs or set(b.readers[number]).difference(part):
-                    given.append(run.held[number])
-        made: set[int] = set()
-        upstream: list[int] = []
-        upstream_bytes = 0
-        for event in self.events[first:]:
-            event.extra_bytes += upstream_bytes
-            sums, new, ended = event.cotangents
-            made.update(number for number, _ in (*sums, *new))
-            staying = [number for number in ended if number not in made]
-            upstream_bytes += sum(b.cotangent_bytes[number] for number in staying)
-            upstream += staying
-            event.cotangents = CotangentChanges(sums, new, tuple(number for number in ended if number in made))
-        extra = b.pending_gradient_bytes[part[0]] + upstream_bytes + self._pending
-        changes = CotangentChanges(ended=tuple(upstream))
-        self.events.append(Event(part[0], "return", given, [], extra, cotangents=changes))

@@ -27,7 +27,7 @@ from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import backward_order, layer_settings
 from tfgc._pure import functional
-from tfgc._replay import call_checks
+from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
 from tfgc._training import shared_traces
@@ -146,7 +146,10 @@ class _SegmentChain:
         self, options: RunOptions, segments: Sequence[Segment], kept: Collection[Ref], prefix: str = ""
     ) -> None:
         kinds = shared_traces.Kinds()
-        self._segments = [_build(options, segment, f"{prefix}{i}", kinds) for i, segment in enumerate(segments)]
+        on_device = _kept_on_device(options.program.graph, segments)
+        self._segments = [
+            _build(options, segment, f"{prefix}{i}", kinds, on_device) for i, segment in enumerate(segments)
+        ]
         last_reader = {ref: i for i, segment in enumerate(self._segments) for ref in segment.needed}
         self._releases: list[list[Ref]] = [[] for _ in segments]
         for ref, i in last_reader.items():
@@ -155,9 +158,14 @@ class _SegmentChain:
 
     def __call__(self, table: Table, training: bool | None) -> None:
         chain = backward_order.new_chain()
+        before: list[host_inputs.HostInputs] = []
         for segment, release in zip(self._segments, self._releases):
             run = functools.partial(segment, training=training)
-            made = chain.run(run, segment.needed, table) if chain else run(table)
+            with host_inputs.noted() as stored:
+                made = chain.run(run, segment.needed, table) if chain else run(table)
+            for waiting in before:
+                made = [waiting.ahead(tensor) for tensor in made]
+            before = stored
             table.update(zip(segment.produced, made))
             for ref in release:
                 del table[ref]
@@ -179,8 +187,22 @@ class _SegmentRunner:
         return self.block(*tensors, training=training)
 
 
-def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds) -> _SegmentRunner:
+def _kept_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
+    """What recomputed segments store on the device, and what the caller holds."""
+    stored = {ref for s in segments if s.mode == "recompute" and not s.offload for ref in _needed(graph, s)}
+    return stored | {Ref(name) for name in graph.inputs}
+
+
+def _needed(graph: Graph, segment: Segment) -> tuple[Ref, ...]:
+    return boundary_tensors(graph, leaf_nodes(segment))[0]
+
+
+def _build(
+    options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds, on_device: Collection[Ref]
+) -> _SegmentRunner:
     name = f"segment {number}, {segment}"
+    if segment.offload and options.wrap is not None:
+        raise OptionError(f"wrap={options.wrap!r} stores nothing on the host, as {name} asks for: leave wrap out")
     function, replay_fn = _SegmentFunction(options, segment), None
     if segment.inner is not None:
         if options.wrap is not None:
@@ -203,6 +225,7 @@ def _build(options: RunOptions, segment: Segment, number: str, kinds: shared_tra
         cache_key=function.settings,
         copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
         slices=segment.chunks,
+        on_host=tuple(i for i, ref in enumerate(function.needed) if segment.offload and ref not in on_device),
         share_traces_with=first,
     )
     if member is not None:

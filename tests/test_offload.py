@@ -1,0 +1,268 @@
+"""Checkpoints in the host's memory: the same gradients, and the copies that the plan says.
+
+On two logical CPU devices, of which the second one trains. Both have one memory, so that where a tensor is says its
+device alone, and what a plan saves on an accelerator is not measured here.
+"""
+
+import collections
+import dataclasses
+import functools
+import gc
+import json
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+
+import tfgc
+from tfgc import Node, Ref, Spec
+from tfgc._framework import host_memory
+from tfgc._simulate import outlooks, simulator
+
+L = keras.layers
+BATCH, WIDTH, DEPTH = 8, 64, 6
+SIZE = BATCH * WIDTH * 4  # bytes of what a layer makes
+HOST, DEVICE = "CPU:0", "CPU:1"
+
+
+def chain():
+    layers = [L.Dense(WIDTH, activation="tanh", name=f"dense_{i}") for i in range(DEPTH)]
+    return keras.Sequential([keras.Input((WIDTH,)), *layers])
+
+
+def drawing():
+    """Statistics, random numbers, and a tensor that two segments read."""
+    inputs = keras.Input((WIDTH,))
+    x = L.Dense(WIDTH, name="first")(inputs)
+    y = L.Dropout(0.3, seed=3)(L.BatchNormalization()(x))
+    y = L.Dense(WIDTH, activation="gelu")(y)
+    return keras.Model(inputs, L.Dense(4)(L.Add()([x, L.Dense(WIDTH)(y)])))
+
+
+def two_devices():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+def offloaded(model, segments):
+    plan = tfgc.plan(model, strategy="uniform", segments=segments)
+    return dataclasses.replace(plan, segments=tuple(map(on_host, plan.segments)))
+
+
+def on_host(segment):
+    return dataclasses.replace(segment, offload=segment.mode == "recompute")
+
+
+def step_of(model, mode):
+    def step(x):
+        with tf.device(DEVICE), tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        return [loss, *tape.gradient(loss, [v.value for v in model.trainable_variables])]
+
+    return tf.function(step) if mode == "graph" else step
+
+
+def counted(function):
+    """Call a function; return how many copies it made to each device, and their bytes."""
+    copies, moved = collections.Counter(), host_memory._moved
+
+    def noting(tensor, device, after=()):
+        if not after:  # A second one on the host waits and copies nothing.
+            copies[device[-5:]] += 1
+            copies[device[-5:] + " bytes"] += tensor.shape.num_elements() * tensor.dtype.size
+        return moved(tensor, device, after)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_memory, "_moved", noting)
+        return function(), copies
+
+
+def results(build, mode, segments):
+    two_devices()
+    made = []
+    for plan in (None, offloaded):
+        model = fresh(build)
+        if plan is not None:
+            tfgc.enable(model, plan(model, segments), compile_segments=mode != "eager")
+        step, x = step_of(model, mode), noise(BATCH, WIDTH)
+        found, copies = counted(functools.partial(step, x))
+        step(x)
+        made.append([*(t.numpy() for t in found), *(v.numpy() for v in model.variables)])
+    return *made, copies
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
+@pytest.mark.parametrize("build", [chain, drawing])
+def test_gradients_and_states_are_those_of_plain_training(build, mode):
+    plain, ours, copies = memory.alone(results, build, mode, 3)
+    assert copies
+    for a, b in zip(plain, ours, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
+def test_each_checkpoint_goes_to_the_host_once_and_comes_back_once(mode):
+    """Of six segments the first reads the batch, which the caller holds, and the last is kept."""
+    _, _, copies = memory.alone(results, chain, mode, DEPTH)
+    assert copies == {HOST: 4, HOST + " bytes": 4 * SIZE, DEVICE: 4, DEVICE + " bytes": 4 * SIZE}
+
+
+def alive_between(depth, plan, compiled=False):
+    """How many tensors of a layer's size the device holds after the forward pass, and in each backward pass."""
+    two_devices()
+    found = []
+
+    def count():
+        gc.collect()
+        alive = [x for x in gc.get_objects() if isinstance(x, tf.Tensor) and not tf.is_symbolic_tensor(x)]
+        found.append(sum(x.shape == (BATCH, WIDTH) and x.backing_device.endswith(DEVICE) for x in alive))
+
+    @tf.custom_gradient
+    def watched(y):
+        def backward(upstream):
+            count()
+            return upstream
+
+        return tf.identity(y), backward
+
+    class Watched(L.Dense):
+        def call(self, x):
+            return watched(super().call(x))
+
+    model = keras.Sequential([keras.Input((WIDTH,)), *(Watched(WIDTH) for _ in range(depth))])
+    tfgc.enable(model, plan(model, depth), compile_segments=compiled)
+    with tf.device(DEVICE):
+        x = tf.zeros((BATCH, WIDTH))
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True))
+            found.clear()
+            count()
+            tape.gradient(loss, [v.value for v in model.trainable_variables])
+    return found
+
+
+def on_device(model, segments):
+    return tfgc.plan(model, strategy="uniform", segments=segments)
+
+
+def test_what_the_device_holds_does_not_grow_with_the_depth():
+    (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, offloaded) for depth in (4, 9))
+    assert deep == short
+    assert max(deep_back) == max(short_back)
+    (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, on_device) for depth in (4, 9))
+    assert deep == short + 5
+    assert max(deep_back) == max(short_back) + 5
+
+
+def test_compiled_segments_hold_nothing_on_the_device_after_the_forward_pass():
+    (short,), (deep,) = (memory.alone(alive_between, depth, offloaded, True) for depth in (4, 9))
+    assert deep == short
+
+
+def partitions():
+    two_devices()
+    from tensorflow.python.eager import context
+
+    model = fresh(chain)
+    tfgc.enable(model, offloaded(model, DEPTH))
+    step = step_of(model, "graph")
+    context.context().enable_run_metadata()
+    x = noise(BATCH, WIDTH)
+    step(x), step(x)
+    graphs = context.context().export_run_metadata().function_graphs[-1].partition_graphs
+    return [[(n.name, n.op, n.device[-5:], list(n.input)) for n in graph.node] for graph in graphs]
+
+
+def test_in_a_graph_nothing_is_sent_back_before_it_is_needed():
+    """TensorFlow's optimizer left the copies alone, and each waits on the host for a gradient."""
+    graphs = memory.alone(partitions)
+    nodes = {name: (op, device, inputs) for graph in graphs for name, op, device, inputs in graph}
+    on_host = [inputs for op, device, inputs in nodes.values() if op == "Snapshot" and device == HOST]
+    waiting = [inputs for inputs in on_host if any(name.startswith("^") for name in inputs)]
+    assert (len(on_host), len(waiting)) == (8, 4)
+    back = [inputs for op, device, inputs in nodes.values() if op == "Snapshot" and device == DEVICE]
+    assert [nodes[inputs[0]][0] for inputs in back] == ["_Recv"] * 4
+
+
+# Predictions
+
+
+def graph(depth):
+    """Nodes that make a megabyte each of the megabyte that they read."""
+    nodes, last = [], Ref("x")
+    for i in range(depth):
+        nodes.append(Node(f"n{i}", (last,), (Spec((None, 250)),)))
+        last = Ref(f"n{i}")
+    return tfgc.Graph(tuple(nodes), {"x": Spec((None, 250))}, (last,), 1000)
+
+
+def predicted(depth, offload=True, link=None):
+    """Each node is a segment; the first reads the batch, and the last is kept."""
+    made = graph(depth)
+    plan = tfgc.Plan.from_cuts(made, range(1, depth), strategy="by hand")
+    segments = map(on_host, plan.segments) if offload else plan.segments
+    return simulator.predict(made, dataclasses.replace(plan, segments=tuple(segments), link=link))
+
+
+def test_the_predicted_peak_does_not_grow_with_the_depth_and_the_host_holds_the_rest():
+    short, deep = predicted(6), predicted(12)
+    assert deep.peak_bytes == short.peak_bytes
+    assert (short.host_bytes, deep.host_bytes) == (4e6, 10e6)
+    assert predicted(12, offload=False).peak_bytes == predicted(6, offload=False).peak_bytes + 6e6
+    assert predicted(6, offload=False).host_bytes == 0
+
+
+def test_copies_that_hide_behind_work_cost_none():
+    """A node's forward pass takes 250,000 operations, in which a link of 4 bytes per operation copies a megabyte."""
+    without = predicted(6)
+    assert predicted(6, link=4.0).work == without.work
+    assert predicted(6, link=4.0).peak_bytes == without.peak_bytes
+
+
+def test_a_slow_link_holds_buffers_and_lets_replays_wait():
+    """By hand, in millions of operations, with a megabyte copied in one.
+
+    Nodes 1 to 4 have their inputs on the host at 1.25, 2.25, 3.25 and 4.25. The loss is there at 1.5. The input of
+    node 4 is back at 5.25, and is needed at 2, after the backward pass of node 5. Those of nodes 3, 2 and 1 come one
+    later each, while a replay and backward pass take 0.75.
+    """
+    found, without = predicted(6, link=1.0), predicted(6)
+    assert found.work - without.work == pytest.approx(3.25e6 + 3 * 0.25e6)
+    assert found.peak_bytes > without.peak_bytes
+
+
+def test_a_plan_file_has_what_is_stored_on_the_host():
+    made = graph(4)
+    plan = tfgc.Plan.from_cuts(made, [1, 2, 3], strategy="by hand")
+    plan = dataclasses.replace(plan, segments=tuple(map(on_host, plan.segments)), link=2.5)
+    plan = outlooks.with_outlook(made, plan)
+    assert [s.host_bytes for s in plan.segments] == [0, 1e6, 1e6, None]
+    assert tfgc.Plan.from_json(plan.to_json()) == plan
+    assert json.loads(plan.to_json())["version"] == 4
+    assert "2 MB of inputs wait in host memory" in plan.explain()
+
+
+def test_on_one_device_nothing_is_copied():
+    model = fresh(chain)
+    tfgc.enable(model, offloaded(model, DEPTH))
+    x = noise(BATCH, WIDTH)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        return tape.gradient(loss, model.trainable_variables[0].value)
+
+    _, copies = counted(step)
+    assert not copies
+
+
+def test_xla_is_refused():
+    model = fresh(chain)
+    tfgc.enable(model, offloaded(model, DEPTH))
+    step = tf.function(step_of(model, "eager"), jit_compile=True)
+    with pytest.raises(tfgc.UnsupportedModelError, match="jit_compile"):
+        step(noise(BATCH, WIDTH))

@@ -1,0 +1,67 @@
+"""Move tensors to the host's memory and back.
+
+In a graph TensorFlow's optimizer drops an `Identity` that leads to the host and back, and not a `Snapshot`, which
+copies nothing itself where nobody else reads what it is given. What goes back waits on the host: a copy that waits on
+the device would have its buffer there from the moment the host has the tensor.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfgc._framework import versions
+
+try:
+    from tensorflow.python.eager import record
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+def host_of(tensor: tf.Tensor) -> str | None:
+    """The device of the host that has the memory to move a tensor to; None if it is there already, or cannot move."""
+    device = _device_of(tensor)
+    if device is None or not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+        return None
+    place = tf.DeviceSpec.from_string(device)
+    host = place.replace(device_type="CPU", device_index=0)
+    return None if place.device_type == "CPU" and place.device_index in (0, None) else host.to_string()
+
+
+def _device_of(tensor: tf.Tensor) -> str | None:
+    if isinstance(tensor, tf.Tensor) and not tf.is_symbolic_tensor(tensor):
+        return tensor.backing_device
+    # What is placed nowhere goes to an accelerator, if there is one.
+    others = [device.name for device in tf.config.list_logical_devices() if device.device_type != "CPU"]
+    return tensor.device or (others[0] if others else None)
+
+
+class HostCopy:
+    """A copy of a tensor in the host's memory.
+
+    Args:
+        tensor: The tensor.
+        host: The device of the host.
+    """
+
+    def __init__(self, tensor: tf.Tensor, host: str) -> None:
+        device = _device_of(tensor)
+        assert device is not None
+        self._host, self._device = host, device
+        self._stored = _moved(tensor, host)
+
+    def fetched(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The tensor on its device again; the copy starts when `after` are there."""
+        stored = self._stored
+        if not tf.executing_eagerly():
+            stored = _moved(stored, self._host, after)
+        return _moved(stored, self._device)
+
+
+def _moved(tensor: tf.Tensor, device: str, after: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+    copy = tf.identity if tf.executing_eagerly() else tf.raw_ops.Snapshot
+    with record.stop_recording(), tf.device(device):
+        with tf.control_dependencies(list(after)) if after else contextlib.nullcontext():
+            moved = copy(input=tensor)
+    record.record_operation("identity", [moved], [tensor], lambda upstream: [upstream], lambda tangent: [tangent])
+    return moved
