@@ -34,9 +34,11 @@ class Claims(NamedTuple):
 STRATEGIES = {
     "articulation": Claims(),
     "budget": Claims(budget=True, never_worse=True, nests=True),
+    "hybrid": Claims(budget=True, never_worse=True),
     "ilp": Claims(budget=True, never_worse=True),
     "keep_all": Claims(never_worse=True),
     "manual": Claims(lambda graph: {"keep": [node.name for node in graph.nodes[:2]]}),
+    "offload": Claims(never_worse=True),
     "optimal": Claims(never_worse=True),
     "speed": Claims(),
     "sqrt": Claims(),

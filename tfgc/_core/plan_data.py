@@ -15,7 +15,7 @@ _OF_RESULTS = ("result_bytes", "spared_work")
 # Fields of a plan that only those of calls have.
 _OF_CALLS = ("calls", "parts")
 # Fields of a segment, and of a plan, that only those have that store on the host.
-_OF_HOST, _OF_LINK = ("host_bytes",), ("link",)
+_OF_HOST, _OF_LINK = ("host_bytes", "on_device"), ("link",)
 
 
 def version(plan: Segmentation) -> int:
@@ -39,7 +39,7 @@ def plain(plan: Segmentation) -> dict[str, Any]:
         fields["inner"] = None if segment.inner is None else plain(segment.inner)
         for name in _OF_RESULTS if segment.result_bytes is None else ():
             del fields[name]
-        for name in _OF_HOST if segment.host_bytes is None else ():
+        for name in () if segment.offload else _OF_HOST:
             del fields[name]
     for name in _OF_LINK if plan.link is None else ():
         del data[name]

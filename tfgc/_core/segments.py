@@ -18,8 +18,7 @@ class Segment:
         nodes: Their names, in the order in which they run.
         mode: `keep` (TensorFlow stores what backward needs) or `recompute`.
         chunks: Slices of the batch in which it runs, forward and on replay; more than one only if it is recomputed.
-        offload: Whether its inputs wait for the replay in host memory; only if it is recomputed. What another segment
-            keeps on the device is not copied.
+        offload: Whether its inputs wait for the replay in host memory; only if it is recomputed.
         inner: The plan by which it is split again on replay, or None. It covers these nodes, and its `model` is ().
         stored_bytes: Activations that it stores until its backward pass, beyond those of earlier segments; None where
             sizes are unknown, like the next three.
@@ -31,6 +30,7 @@ class Segment:
             there are none.
         spared_work: Work that the replay does not do for that reason, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
+        on_device: Those of its inputs that stay on the device, since another segment keeps them there.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -50,6 +50,7 @@ class Segment:
     result_bytes: int | None = None
     spared_work: float | None = None
     host_bytes: int | None = None
+    on_device: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:

@@ -14,6 +14,11 @@ class Ref(NamedTuple):
     node: str
     index: int = 0
 
+    @property
+    def name(self) -> str:
+        """The name of the tensor: `node:index`."""
+        return f"{self.node}:{self.index}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Spec:

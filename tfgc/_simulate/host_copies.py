@@ -43,7 +43,11 @@ class HostCopies:
         moved = [number for number in outside if number not in self._on_device]
         fetched = range(len(self._sizes), len(self._sizes) + len(moved))
         self._sizes += [self._sizes[outside[number]] for number in moved]
-        self._events[fetched_at].results += tuple(fetched)
+        event = self._events[fetched_at]
+        event.results += tuple(fetched)
+        event.extra_bytes += sum(
+            self._sizes[buffer] for buffer in fetched
+        )  # What it makes counts from the next one on.
         stored = tuple(outside[number] for number in moved)
         self._copies.append(_Copies(stored, stored_at, fetched_at, len(self._events)))
         return {**outside, **dict(zip(moved, fetched))}
@@ -73,16 +77,13 @@ class HostCopies:
 
 
 def on_device(b: Buffers, segments: Sequence[Segment]) -> set[int]:
-    """The buffers that stay on the device: what recomputed segments store there, and the graph's inputs."""
+    """The buffers that stay on the device: the graph's inputs, and what other segments store there."""
     position, stored = b.graph.position, set(range(len(b.graph.inputs)))
     for segment in segments:
-        if segment.mode == "recompute" and not segment.offload:
-            part = [position[name] for name in segment.nodes]
-            stored |= inputs(b, part)
+        part = [position[name] for name in segment.nodes]
+        if segment.mode == "keep":
+            stored.update(number for i in part for number in b.saved[i])
+        elif not segment.offload:
+            made = {number for i in part for number in b.outputs[i]}
+            stored |= {number for i in part for number in (*b.inputs[i], *b.saved[i])} - made
     return stored
-
-
-def inputs(b: Buffers, part: Sequence[int]) -> set[int]:
-    """The buffers that some nodes read from outside."""
-    made = {number for i in part for number in b.outputs[i]}
-    return {number for i in part for number in (*b.inputs[i], *b.saved[i])} - made

@@ -26,7 +26,8 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
         floor_bytes=floor_bytes,
         floor_node=floor_node,
         overhead=prediction.overhead,
-        least_overhead=_least_replay_work(graph, prediction.peak_bytes) / max(prediction.plain_work, 1e-300),
+        least_overhead=_least_replay_work(graph, prediction.peak_bytes + prediction.host_bytes)
+        / max(prediction.plain_work, 1e-300),
         unit=prediction.unit,
         whole_step=graph.whole_step,
     )
@@ -60,8 +61,8 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
     """Work that any plan of this peak repeats at least.
 
     When the loss is there, everything that a backward pass reads is in memory or has to be computed again. At most
-    `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and parts of them, is a
-    lower bound.
+    `peak` bytes are in memory, the host's included; giving up the buffers that cost the least work per byte first, and
+    parts of them, is a lower bound.
     """
     b, (works, _) = Buffers.of(graph), graph.once(node_work)
     saved, replayable = sum(b.internal_bytes), []
@@ -78,6 +79,12 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
         least += work_per_byte * min(size, excess)
         excess -= size
     return least
+
+
+def _names(b: Buffers, part: Sequence[int], numbers: AbstractSet[int]) -> tuple[str, ...]:
+    """What nodes read of these buffers, as names of tensors."""
+    read = dict.fromkeys(ref for i in part for ref in b.graph.nodes[i].inputs)
+    return tuple(ref.name for ref in read if b.number[ref] in numbers)
 
 
 def _costed(
@@ -114,6 +121,7 @@ def _costed(
                 inner=inner,
                 result_bytes=results or None,
                 host_bytes=sum(b.size[x] for x in on_host) if segment.offload else None,
+                on_device=_names(b, positions, inputs & on_device) if segment.offload else (),
                 spared_work=whole - work if results else None,
             )
         )

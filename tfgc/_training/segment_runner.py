@@ -146,10 +146,8 @@ class _SegmentChain:
         self, options: RunOptions, segments: Sequence[Segment], kept: Collection[Ref], prefix: str = ""
     ) -> None:
         kinds = shared_traces.Kinds()
-        on_device = _kept_on_device(options.program.graph, segments)
-        self._segments = [
-            _build(options, segment, f"{prefix}{i}", kinds, on_device) for i, segment in enumerate(segments)
-        ]
+        stored = _stored_on_device(options.program.graph, segments)
+        self._segments = [_build(options, segment, f"{prefix}{i}", kinds, stored) for i, segment in enumerate(segments)]
         last_reader = {ref: i for i, segment in enumerate(self._segments) for ref in segment.needed}
         self._releases: list[list[Ref]] = [[] for _ in segments]
         for ref, i in last_reader.items():
@@ -187,10 +185,14 @@ class _SegmentRunner:
         return self.block(*tensors, training=training)
 
 
-def _kept_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
+def _stored_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
     """What recomputed segments store on the device, and what the caller holds."""
     stored = {ref for s in segments if s.mode == "recompute" and not s.offload for ref in _needed(graph, s)}
     return stored | {Ref(name) for name in graph.inputs}
+
+
+def _stays(ref: Ref, segment: Segment, stored: Collection[Ref]) -> bool:
+    return ref in stored or ref.name in segment.on_device
 
 
 def _needed(graph: Graph, segment: Segment) -> tuple[Ref, ...]:
@@ -198,7 +200,7 @@ def _needed(graph: Graph, segment: Segment) -> tuple[Ref, ...]:
 
 
 def _build(
-    options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds, on_device: Collection[Ref]
+    options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds, stored: Collection[Ref]
 ) -> _SegmentRunner:
     name = f"segment {number}, {segment}"
     if segment.offload and options.wrap is not None:
@@ -225,7 +227,9 @@ def _build(
         cache_key=function.settings,
         copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
         slices=segment.chunks,
-        on_host=tuple(i for i, ref in enumerate(function.needed) if segment.offload and ref not in on_device),
+        on_host=tuple(
+            i for i, ref in enumerate(function.needed) if segment.offload and not _stays(ref, segment, stored)
+        ),
         share_traces_with=first,
     )
     if member is not None:

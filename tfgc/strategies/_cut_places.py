@@ -1,16 +1,23 @@
 """Where segments may start: everywhere, or in large graphs at some places."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
 
 
 def places(graph: Graph) -> list[int]:
     """All positions where a segment may start."""
     return [position for position, may_start in enumerate(Buffers.of(graph).may_start) if may_start]
+
+
+def of(plan: Plan) -> list[int]:
+    """The positions where the segments of a plan start."""
+    return [0, *itertools.accumulate(len(segment.nodes) for segment in plan.segments[:-1])]
 
 
 def merged(graph: Graph, places: Sequence[int], limit: int) -> list[int]:

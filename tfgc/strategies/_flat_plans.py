@@ -5,6 +5,7 @@ is the number of bytes held. A step is a segment that is recomputed or a node th
 same state everything stays possible that is possible with more, so one label per state decides what fits under a peak.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from tfgc._core.plan import Plan
 from tfgc._simulate.work import node_work
 from tfgc.strategies import _sliced_costs
 from tfgc.strategies._flat_steps import Row, State, Steps
-from tfgc.strategies._segment_costs import SegmentCosts, runs_until
+from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts, runs_until
 
 # Pairs of a state and the row of the step taken from there
 Path: TypeAlias = list[tuple[int, int]]
@@ -30,15 +31,18 @@ class FlatPlans:
         limit: Bytes that no plan of interest exceeds.
         places: Positions where segments that are recomputed may start; by default all where one may start.
         slices: Of the batch, in which segments whose nodes allow it may run; see `_sliced_costs`.
+        host: Whether segments may store their inputs on the host. `_host_plans` says what fits then.
 
     Attributes:
         steps: The `Steps` from each state.
         ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
-    def __init__(self, graph: Graph, limit: int, places: Collection[int] | None = None, slices: int = 1) -> None:
+    def __init__(
+        self, graph: Graph, limit: int, places: Collection[int] | None = None, slices: int = 1, host: bool = False
+    ) -> None:
         self.graph = graph
-        self._slices = slices
+        self._slices, self._host = slices, host
         self._sliceable_until = runs_until([cost.sliceable for cost in graph.costs])
         self._buffers = b = Buffers.of(graph)
         works = node_work(graph)[0]
@@ -78,13 +82,23 @@ class FlatPlans:
         if self._may_cut[state.position]:
             for segment in self._costs.sweep(state.position, state.held, self._limit):
                 if self._may_cut[segment.end]:
-                    held = (state.held | segment.inputs) & self._live_across[segment.end]
-                    need = max(segment.forward_peak, segment.replay_peak)
-                    target = self._id(State(segment.end, held))
-                    rows.append((target, need, segment.captured_bytes, segment.work, 1))
+                    need = segment.forward_peak, segment.replay_peak
+                    rows += self._stored(state, segment, need, segment.captured_bytes, segment.work, 1)
             if self._slices > 1:
                 rows += self._in_slices(state)
         return Steps(*(np.array(column) for column in zip(*rows)))
+
+    def _stored(
+        self, state: State, segment: SegmentCost, need: tuple[int, int], captured: int, work: float, slices: int
+    ) -> Iterator[Row]:
+        """The steps over a segment that is recomputed, with its inputs on the device, and on the host."""
+        most, back = max(need), need[1]
+        held = (state.held | segment.inputs) & self._live_across[segment.end]
+        yield self._id(State(segment.end, held)), most, back, captured, work, slices, 0
+        host = sum(self._buffers.size[x] for x in segment.inputs)
+        if self._host and host:
+            target = self._id(State(segment.end, state.held & self._live_across[segment.end]))
+            yield target, most, back, captured - host, work, slices, host
 
     def _in_slices(self, state: State) -> Iterator[Row]:
         """The steps over segments that run in slices."""
@@ -94,23 +108,22 @@ class FlatPlans:
             if segment.end > self._sliceable_until[start]:
                 return
             if self._may_cut[segment.end]:
-                peak, captured_bytes = _sliced_costs.sliced(b, start, live, segment, k)
-                if peak <= self._limit:
-                    after = (held | segment.inputs) & self._live_across[segment.end]
+                forward, replay, captured_bytes = _sliced_costs.sliced(b, start, live, segment, k)
+                if max(forward, replay) <= self._limit:
                     work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
-                    yield self._id(State(segment.end, after)), peak, captured_bytes, work, k
+                    yield from self._stored(state, segment, (forward, replay), captured_bytes, work, k)
 
     def _keep(self, state: State) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
         b, (position, held) = self._buffers, state
         new = [x for x in b.saved[position] if x not in held]
         added = sum(b.size[x] for x in new) + b.internal_bytes[position]
-        need = self._costs.live(position, held) + self._costs.saving_peak[position]
+        need, back = self._costs.live(position, held) + self._costs.saving_peak[position], 0
         gradient_bytes = b.gradient_bytes_at[position]
         if gradient_bytes is not None:
-            need = max(need, added + gradient_bytes + b.backward_peak[position])
+            back = added + gradient_bytes + b.backward_peak[position]
         after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
-        return self._id(State(position + 1, after)), need, added, 0, 0
+        return self._id(State(position + 1, after)), max(need, back), back, added, 0, 0, 0
 
     def _fit(self, peak: float) -> tuple[Path | None, float]:
         """The path to the end that holds least under `peak`, None if there is none; and the next peak that may do."""
@@ -166,11 +179,21 @@ class FlatPlans:
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""
         pieces: list[tuple[int, int, str | int]] = []
+        on_host: set[int] = set()  # ends of segments
         for state, row in path:
-            steps, start = self.steps[state], self._states[state].position
-            end = self._states[steps.target[row]].position
+            steps, start, end = self.steps[state], self.position(state), self.position(self.steps[state].target[row])
             slices = int(steps.slices[row])
             if not slices and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
             pieces.append((start, end, slices or "keep"))
-        return Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)
+            if steps.host[row]:
+                on_host.add(end)
+        plan = Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)
+        offload = (end in on_host for _, end, _ in pieces)
+        return dataclasses.replace(
+            plan, segments=tuple(dataclasses.replace(s, offload=o) for s, o in zip(plan.segments, offload))
+        )
+
+    def position(self, state: int) -> int:
+        """Where a state is: the number of nodes before it."""
+        return self._states[state].position

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # The values of `Steps` for one step
-Row: TypeAlias = tuple[int, int, int, float, int]
+Row: TypeAlias = tuple[int, int, int, int, float, int, int]
 
 
 class State(NamedTuple):
@@ -22,13 +22,17 @@ class Steps(NamedTuple):
     Attributes:
         target: The state that a step leads to.
         need: Most bytes at once meanwhile, on top of those held before.
+        backward: The same in the replay and the backward pass alone.
         added: Bytes that are held afterwards in addition.
         work: Work of a replay.
         slices: Of the batch, in which a segment is recomputed; 0 where the step is a node that is kept.
+        host: Bytes that a segment stores on the host, in place of `added`.
     """
 
     target: NDArray[np.int64]
     need: NDArray[np.int64]
+    backward: NDArray[np.int64]
     added: NDArray[np.int64]
     work: NDArray[Any]
     slices: NDArray[np.int64]
+    host: NDArray[np.int64]

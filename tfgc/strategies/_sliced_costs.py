@@ -12,9 +12,13 @@ from tfgc.strategies._segment_costs import SegmentCost
 
 
 class SlicedCost(NamedTuple):
-    """Most bytes at once of a segment in slices, and those that it stores; those that are held are left out."""
+    """Most bytes at once of a segment in slices, in its first pass and in its replay, and those that it stores.
 
-    peak: int
+    Those that are held are left out.
+    """
+
+    forward_peak: int
+    replay_peak: int
     captured_bytes: int
 
 
@@ -30,7 +34,7 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int)
     handed = sum(size for _, size in sliced_events.input_gradients(b, part))
     inside = segment.replay_peak - results - captured - waiting
     replay = captured + waiting + handed + sum(weights) + max(weights) + _share(inside, slices)
-    return SlicedCost(max(forward, replay), captured)
+    return SlicedCost(forward, replay, captured)
 
 
 def _share(size: int, slices: int) -> int:
