@@ -58,8 +58,10 @@ def _run() -> int | None:
 def _failed(why: str, code: int) -> int:
     import contextlib
 
+    from tfgc._terminal import printable
+
     with contextlib.suppress(OSError):
-        print(f"tfgc: {why}", file=sys.stderr)
+        print(f"tfgc: {printable(why)}", file=sys.stderr)
     return code
 
 

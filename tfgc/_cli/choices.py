@@ -13,6 +13,7 @@ import click
 
 from tfgc._cli import values
 from tfgc._errors import OptionError, one_line
+from tfgc._terminal import printable
 
 if TYPE_CHECKING:
     import keras
@@ -144,5 +145,5 @@ def warnings_in_a_line() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("always", NotReplayableWarning)
         warnings.simplefilter("always", OpenSizesWarning)
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"tfgc: {message}", err=True)
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"tfgc: {printable(str(message))}", err=True)
         yield

@@ -10,6 +10,7 @@ import click
 
 from tfgc import _files
 from tfgc._errors import OptionError
+from tfgc._terminal import printable
 
 
 class Read(str):
@@ -67,7 +68,7 @@ class Conflict(click.ClickException):
     exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"tfgc: {self.message}", err=True)
+        click.echo(f"tfgc: {printable(self.message)}", err=True)
 
 
 class Command(click.Command):

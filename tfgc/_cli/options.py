@@ -14,6 +14,7 @@ import click
 
 from tfgc import _files
 from tfgc._cli import choices, files, values
+from tfgc._terminal import printable
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -123,6 +124,11 @@ def emit_json(content: Any, path: str | None) -> bool:
         return True
     _files.write(path, text)
     return False
+
+
+def echo(words: object, err: bool = False) -> None:
+    """Print a line, or several, in which names and paths of the user stand."""
+    click.echo(printable(str(words)), err=err)
 
 
 def this_command() -> str:

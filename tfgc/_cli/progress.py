@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tfgc._terminal import printable
+
 if TYPE_CHECKING:
     import rich.progress
 
@@ -20,7 +22,7 @@ class Progress:
 
     def start(self, what: str) -> None:
         """Say what runs now."""
-        self.display.update(self.task, description=what)
+        self.display.update(self.task, description=printable(what))
 
     def done(self) -> None:
         """Count one finished task."""
@@ -38,10 +40,14 @@ def bar(what: str, total: int, unit: str) -> Iterator[Progress]:
     import rich.progress
 
     columns = (
-        "{task.description}", rich.progress.BarColumn(), "{task.completed}/{task.total} " + unit,
-        rich.progress.TimeElapsedColumn(), "left:", rich.progress.TimeRemainingColumn(),
-    )  # fmt: skip
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(),
+        "{task.completed}/{task.total} " + unit,
+        rich.progress.TimeElapsedColumn(),
+        "left:",
+        rich.progress.TimeRemainingColumn(),
+    )
     # Cases take minutes: estimate the remaining time from all of them, not from the last half minute.
     console = rich.console.Console(stderr=True)
     with rich.progress.Progress(*columns, console=console, speed_estimate_period=10**6) as display:
-        yield Progress(display, display.add_task(what, total=total))
+        yield Progress(display, display.add_task(printable(what), total=total))

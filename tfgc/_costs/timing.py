@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -19,6 +20,7 @@ import rich.console
 import tensorflow as tf
 
 from tfgc import _files
+from tfgc._core import checked_json
 from tfgc._core.graph import Graph, Node
 from tfgc._core.plan import describe
 from tfgc._costs import node_costs
@@ -67,9 +69,16 @@ def _file(graph: Graph) -> pathlib.Path:
 
 def _load(file: pathlib.Path) -> dict[str, NodeSeconds]:
     try:
-        return {call: NodeSeconds(*map(float, seconds)) for call, seconds in json.loads(file.read_text()).items()}
+        return {call: _seconds(times) for call, times in checked_json.loads(file.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
+
+
+def _seconds(times: Any) -> NodeSeconds:
+    found = NodeSeconds(*map(float, times))
+    if not all(0 <= seconds < math.inf for seconds in found):
+        raise ValueError(f"{times!r} are no seconds")
+    return found
 
 
 def _store(file: pathlib.Path, known: dict[str, NodeSeconds]) -> None:

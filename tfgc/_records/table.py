@@ -8,6 +8,8 @@ import rich.console
 import rich.table
 import rich.text
 
+from tfgc._terminal import printable
+
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
@@ -30,7 +32,7 @@ class TextTable:
         self, console: rich.console.Console, options: rich.console.ConsoleOptions
     ) -> rich.console.RenderResult:
         if self.summary:
-            yield rich.text.Text(f"{self.summary}\n")
+            yield _text(f"{self.summary}\n")
         stacked = ["\n".join(head.split()) for head in self.heads]
         for heads, padding in ((self.heads, (0, 1)), (stacked, (0, 1)), (stacked, 0)):
             made = self._table(heads, padding)
@@ -42,26 +44,30 @@ class TextTable:
     def _table(self, heads: Sequence[str], padding: int | tuple[int, int]) -> rich.table.Table:
         made = rich.table.Table(
             box=rich.box.SIMPLE,
-            title=rich.text.Text(self.title),
-            caption=rich.text.Text(self.caption) if self.caption else None,
+            title=_text(self.title),
+            caption=_text(self.caption) if self.caption else None,
             caption_justify="left",
             padding=padding,
             show_edge=bool(padding),
         )
         for i, head in enumerate(heads):
-            made.add_column(rich.text.Text(head), justify="right" if i else "left", no_wrap=True)
+            made.add_column(_text(head), justify="right" if i else "left", no_wrap=True)
         for row in self.rows:
-            made.add_row(*map(rich.text.Text, row))
+            made.add_row(*map(_text, row))
         return made
 
     def _lines(self) -> Iterator[rich.text.Text]:
-        yield rich.text.Text(f"{self.title}\n", style="italic")
+        yield _text(f"{self.title}\n", style="italic")
         longest = max(map(len, self.heads[1:]), default=0)
         for row in self.rows:
-            yield rich.text.Text(f"{self.heads[0]} {row[0]}".rstrip(), style="bold", overflow="fold")
+            yield _text(f"{self.heads[0]} {row[0]}".rstrip(), style="bold", overflow="fold")
             for head, cell in zip(self.heads[1:], row[1:]):
                 if cell:
-                    yield rich.text.Text(f"  {head:<{longest}}  {cell}", overflow="fold")
+                    yield _text(f"  {head:<{longest}}  {cell}", overflow="fold")
             yield rich.text.Text("")
         if self.caption:
-            yield rich.text.Text(self.caption)
+            yield _text(self.caption)
+
+
+def _text(words: str, style: str = "", overflow: rich.console.OverflowMethod | None = None) -> rich.text.Text:
+    return rich.text.Text(printable(words), style=style, overflow=overflow)

@@ -11,6 +11,7 @@ from tfgc._errors import OptionError, TfgcError
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
 from tfgc._report import markdown, plots, study_summary, study_tables, svg
+from tfgc._terminal import printable
 
 ENDINGS = (".html", ".md", ".png")
 
@@ -104,7 +105,7 @@ def _markdown(listed: list[Results], studies: list[Study]) -> str:
         parts += ["\n".join(problems) + "\n"] if problems else []
         parts += [markdown.table(sheet) for sheet in (*open_tables(study), *folded_tables(study))]
     parts += ["## Glossary\n", "\n".join(f"- **{word}**: {meaning}" for word, meaning in study_summary.GLOSSARY) + "\n"]
-    made_by = [f"- `{' '.join(command.replace('`', ' ').split())}`" for command in _commands(listed)]
+    made_by = [f"- `{printable(' '.join(command.replace('`', ' ').split()))}`" for command in _commands(listed)]
     made_by += [f"- {escape(machine)}" for machine in study_summary.machines(studies)]
     return "\n".join([*parts, "## Made by\n", *made_by]).rstrip() + "\n"
 

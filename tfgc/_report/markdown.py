@@ -4,6 +4,11 @@ import re
 from collections.abc import Iterable
 
 from tfgc._records.table import TextTable
+from tfgc._terminal import printable
+
+# Signs that are markup wherever they stand, and what begins a heading, a list or a quotation.
+_ANYWHERE = re.compile(r"[\\`*\[\]|$]|~(?=\S)")
+_BEGINNING = re.compile(r"^(\d*)([-+](?=[\s-]|$)|#+(?=\s|$)|>|(?<=\d)[.)](?=\s|$))")
 
 
 def table(sheet: TextTable, level: int = 3) -> str:
@@ -37,9 +42,8 @@ def escape(text: str) -> str:
     >>> escape("<b> 2**20 _x_ conv_1")
     '&lt;b> 2\\\\*\\\\*20 \\\\_x\\\\_ conv_1'
     """
-    text = re.sub(r"&(?=#?\w+;)", "&amp;", text)
-    for sign, instead in (("\\", "\\\\"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*")):
-        text = text.replace(sign, instead)
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", printable(" ".join(text.split())))
+    text = _ANYWHERE.sub(r"\\\g<0>", text).replace("<", "&lt;")
     # Underscores within a word are not markup.
     text = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
-    return " ".join(text.split())
+    return _BEGINNING.sub(r"\1\\\2", text)

@@ -10,12 +10,14 @@ import html
 import io
 import os
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfgc import _files
 from tfgc._errors import TfgcError
+from tfgc._report import labels
 
 WIDTH = 3.5  # inches: text of 8.5 points is 10.7 pixels high on a phone that is 360 pixels wide
 INK, MUTED, LINE, CARD = "#1b2229", "#56616c", "#d7dde2", "#ffffff"
@@ -109,7 +111,8 @@ def png(plots: Sequence[Plot]) -> bytes:
         figure = matplotlib.figure.Figure(figsize=(WIDTH * 1.4, height * 1.4), layout="constrained")
         parts = figure.subfigures(len(plots), 1, height_ratios=[plot.height for plot in plots], squeeze=False)
         for part, plot in zip(parts[:, 0], plots):
-            part.suptitle(plot.full_title, fontsize="large", wrap=True)
+            # matplotlib's own wrapping would read names as formulas.
+            part.suptitle(textwrap.fill(labels.short(plot.full_title, 120), 60), fontsize="large")
             plot.draw(part)
         # A PNG of more than 65536 pixels cannot be drawn.
         figure.savefig(file, format="png", dpi=min(180, 60_000 / (height * 1.4)), metadata={"Software": None})
@@ -118,7 +121,10 @@ def png(plots: Sequence[Plot]) -> bytes:
 
 @contextlib.contextmanager
 def _drawing(key: str) -> Iterator[Any]:
-    """matplotlib, with settings for drawing. Names may hold dollar signs, and characters that its font lacks."""
+    """matplotlib with our settings alone: not those of a `matplotlibrc` in the current folder, which may run LaTeX.
+
+    Names may hold dollar signs, and characters that its font lacks.
+    """
     matplotlib = require()
     settings = {
         "svg.fonttype": "none", "svg.hashsalt": key, "text.parse_math": False, "font.size": 8.5,
@@ -128,6 +134,8 @@ def _drawing(key: str) -> Iterator[Any]:
         "grid.linewidth": 0.6, "axes.linewidth": 0.8, "legend.frameon": False, "legend.fontsize": 8,
         "hatch.linewidth": 0.8, "lines.linewidth": 1.4, "lines.markersize": 4,
     }  # fmt: skip
-    with warnings.catch_warnings(), matplotlib.rc_context(settings):
+    with warnings.catch_warnings(), matplotlib.rc_context():
         warnings.filterwarnings("ignore", "Glyph .* missing")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
         yield matplotlib

@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 import reprlib
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -56,12 +57,10 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         (None, 16, 16)
     """
     if name.endswith(".keras"):
-        import keras
-
         _refuse(image_size, name, "a saved model has its input size")
         if not os.path.exists(name):
             raise OptionError(f"there is no file {name!r}")
-        return _attempt(name, lambda: cast("keras.Model", keras.models.load_model(name, compile=False)))
+        return _saved(name)
     if ":" in name:
         try:
             builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
@@ -89,6 +88,25 @@ def _attempt(name: str, build: Callable[[], keras.Model]) -> keras.Model:
         raise
     except (Exception, SystemExit) as error:
         raise TfgcError(f"{name!r} cannot be built: {one_line(error)}") from error
+
+
+def _saved(name: str) -> keras.Model:
+    """Load a saved model in Keras's safe mode, which runs no code that the file holds."""
+    import keras
+
+    try:
+        return _model(name, keras.models.load_model(name, compile=False))
+    except TfgcError:
+        raise
+    except Exception as error:
+        why: BaseException = error
+        while isinstance(why.__context__, Exception) and "could not be deserialized properly" in str(why):
+            why = why.__context__  # of a layer inside
+        said = textwrap.shorten(one_line(why).partition(". ")[0], 400)
+        raise TfgcError(
+            f"{name!r} cannot be loaded: {said}; if the file is whole and you trust it, name a function that loads it, "
+            "as in my_module:load"
+        ) from error
 
 
 def _model(name: str, built: object) -> keras.Model:

@@ -82,7 +82,7 @@ def command(
             comparison.print_table(sheet)
     if not table:
         if sheets:
-            click.echo(f"results are in {output}; for a page: tfgc report {output} -o report.html", err=True)
+            options.echo(f"results are in {output}; for a page: tfgc report {output} -o report.html", err=True)
         compare.check_measured(study for study in results.studies if study.network in {row.network for row in rows})
 
 

@@ -44,7 +44,7 @@ def command(
         else:
             made = _with_figures(model, network.batch_size, read, **common)
     if not options.emit_json(json.loads(made.to_json()), json_path):
-        click.echo(made.explain())
+        options.echo(made.explain())
 
 
 def _with_figures(

@@ -41,6 +41,6 @@ def command(
     if options.emit_json(facts, json_path):
         return
     for line in fronts.summary(facts):
-        click.echo(line)
+        options.echo(line)
     if output:
-        click.echo(f"  written to  {output}")
+        options.echo(f"  written to  {output}")

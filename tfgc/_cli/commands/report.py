@@ -36,7 +36,7 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
         _files.write(output, report)
     if options.emit_json(results, json_path):
         return
-    click.echo(f"written to {output}")
+    options.echo(f"written to {output}")
 
 
 def _output(context: click.Context, path: str | None) -> str | None:

@@ -58,6 +58,6 @@ def command(
             steps=steps,
         )
     if not options.emit_json(verdict.to_dict(), json_path):
-        click.echo(verdict)
+        options.echo(verdict)
     if not verdict:
         raise TfgcError(f"{network.name} trains differently by this plan: {verdict.worst}")
