@@ -1,12 +1,12 @@
 """Plans and results that were changed at random: read as they are, or refused in one line, and nothing half done."""
 
-import copy
 import json
 import pathlib
 import random
 
 import pytest
 from click.testing import CliRunner
+from damages import is_refused, mutated
 from random_graphs import chain
 
 from tfgc import Outlook, Plan, Segment, TfgcError, strategies
@@ -16,10 +16,6 @@ from tfgc._records import results_json
 
 FILES = sorted((pathlib.Path(__file__).parent.parent / "scripts" / "results").glob("*.json"))
 RESULTS = [path for path in FILES if '"tfgc-measurements"' in path.read_text()[:200]]
-STRANGE = (
-    None, True, False, 0, -1, 1, 3.5, 10**30, 10**400, 1e308, -1e308, 1e-320, float("nan"), float("inf"), "", "x", "-",
-    "<script>\n|", [], {}, [[]], [None], {"a": 1}, [1, 2], "9" * 300, {"": {"": []}},
-)  # fmt: skip
 GRAPH = chain([3, 1, 4, 1, 5, 9, 2, 6], batch_size=2)
 
 
@@ -54,73 +50,6 @@ def results(path):
             record["timeline"][3:] = []
             record.get("parts", [])[2:] = []
     return data
-
-
-def places(data):
-    """Each list and object in JSON data with each of its keys."""
-    keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
-    for key in keys:
-        yield data, key
-        yield from places(data[key])
-
-
-def damaged(data, rng):
-    """JSON data with one to three random changes, as bytes."""
-    data = copy.deepcopy(data)
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        box, key = rng.choice(list(places(data)))
-        match rng.choice(("lose", "replace", "replace", "replace", "swap", "twice", "add", "bury")):
-            case "lose":
-                del box[key]
-            case "replace":
-                box[key] = rng.choice(STRANGE)
-            case "swap":
-                other, name = rng.choice(list(places(data)))
-                box[key], other[name] = copy.deepcopy(other[name]), copy.deepcopy(box[key])
-            case "twice" if isinstance(box, list):
-                box.insert(key, copy.deepcopy(box[key]))
-            case "add" if isinstance(box, dict):
-                box[f"{key}x"] = box[key]
-            case "bury":
-                for _ in range(rng.choice((1, 30, 300))):
-                    box[key] = [box[key]]
-    return json.dumps(data).encode()
-
-
-def broken(data, rng):
-    """JSON data whose text is damaged, as bytes."""
-    text = json.dumps(data).encode()
-    at = rng.randrange(len(text))
-    kind = rng.randrange(6)
-    if kind == 0:
-        return text[:at]
-    if kind == 1:
-        return text[:at] + bytes([rng.randrange(256)]) + text[at + 1 :]
-    if kind == 2:
-        return text[:at] + text[at : at + 40] * 2 + text[at + 40 :]
-    if kind == 3:
-        key = rng.choice([key for key in data if isinstance(key, str)])
-        return b"{" + json.dumps(key).encode() + b": 1, " + text[1:]
-    if kind == 4:
-        return b"[" * 10_000 + b"]" * 10_000
-    key = rng.choice(list(data))
-    return json.dumps({**data, key: "HERE"}).encode().replace(b'"HERE"', b"[" * 10_000 + b"]" * 10_000)
-
-
-def mutated(data, rng):
-    return (damaged if rng.random() < 0.8 else broken)(data, rng)
-
-
-def is_refused(work, *arguments):
-    """Whether `work` raises a `TfgcError`, which is one line; all other errors are raised."""
-    said = ""
-    try:
-        work(*arguments)
-    except TfgcError as error:
-        said = str(error)
-    assert "\n" not in said
-    assert len(said) < 1000
-    return bool(said)
 
 
 def read_plan(path):

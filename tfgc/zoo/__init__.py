@@ -13,6 +13,7 @@ import os
 import re
 import reprlib
 import textwrap
+import zipfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import keras
 
 __all__ = ["available", "build", "catalogue"]
+
+# Errors of Keras that hold another one.
+_WRAPPED = "could not be deserialized properly|^Error when deserializing class"
 
 
 def available() -> dict[str, Callable[..., keras.Model]]:
@@ -60,6 +64,8 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         _refuse(image_size, name, "a saved model has its input size")
         if not os.path.exists(name):
             raise OptionError(f"there is no file {name!r}")
+        if os.path.isfile(name) and not zipfile.is_zipfile(name):
+            raise TfgcError(f"{name!r} is no saved Keras model, or a damaged one: save it again with model.save(path)")
         return _saved(name)
     if ":" in name:
         try:
@@ -100,7 +106,7 @@ def _saved(name: str) -> keras.Model:
         raise
     except Exception as error:
         why: BaseException = error
-        while isinstance(why.__context__, Exception) and "could not be deserialized properly" in str(why):
+        while isinstance(why.__context__, Exception) and re.search(_WRAPPED, str(why)):
             why = why.__context__  # of a layer inside
         said = textwrap.shorten(one_line(why).partition(". ")[0], 400)
         raise TfgcError(

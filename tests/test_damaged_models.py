@@ -1,0 +1,64 @@
+"""Saved models that were changed at random: planned, or refused in one line, and no file is left."""
+
+import random
+import warnings
+
+import keras
+import pytest
+from click.testing import CliRunner
+from damages import damaged_model, is_refused
+from memory import alone
+
+from tfgc import TfgcError
+from tfgc._cli.commands import plan
+
+L = keras.layers
+
+
+def network():
+    inputs = x = keras.Input((8, 8, 3), name="image")
+    for filters in (4, 8):
+        x = L.BatchNormalization()(L.Conv2D(filters, 3, padding="same", activation="relu")(x))
+    inner = keras.Sequential([keras.Input((8, 8, 8)), L.Conv2D(8, 1), L.ReLU()], name="inner")
+    return keras.Model(inputs, L.Dense(4)(L.Dropout(0.2)(L.GlobalAveragePooling2D()(L.Add()([x, inner(x)])))))
+
+
+def run(folder):
+    arguments = [str(folder / "m.keras"), "--batch-size", "2", "-o", str(folder / "plan.json")]
+    result = CliRunner().invoke(plan.command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+
+
+def refused(count, folder, seed):
+    """How many of so many damaged models are refused."""
+    file, rng, found = folder / "m.keras", random.Random(seed), 0
+    network().save(file)
+    whole = file.read_bytes()
+    warnings.simplefilter("ignore")  # Keras's, of what it leaves out
+    for _ in range(count):
+        file.write_bytes(damaged_model(whole, rng))
+        was_refused = is_refused(run, folder)
+        found += was_refused
+        assert sorted(path.name for path in folder.iterdir()) == ["m.keras", "plan.json"][: 2 - was_refused]
+        (folder / "plan.json").unlink(missing_ok=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [
+        pytest.param(60, 0, marks=pytest.mark.gate),
+        *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in range(1, 11)),
+    ],
+)
+def test_damaged_models_are_refused_in_one_line(count, seed, tmp_path):
+    """In another process, which native code that reads the file may end."""
+    assert 0.4 * count < alone(refused, count, tmp_path, seed) < 0.9 * count
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04", b"no archive", b"\x89HDF\r\n\x1a\n"])
+def test_what_is_no_saved_model_is_refused(contents, tmp_path):
+    (tmp_path / "m.keras").write_bytes(contents)
+    with pytest.raises(TfgcError, match=r"m.keras' is no saved Keras model, or a damaged one: save it again with"):
+        run(tmp_path)
+    assert not (tmp_path / "plan.json").exists()
