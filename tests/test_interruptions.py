@@ -149,6 +149,7 @@ def test_commands_that_are_interrupted_lose_nothing(seed, tmp_path):
         if len(finished(path)) == 6:
             path.unlink()
     whole = started(*compare, **environment)
-    assert whole.wait(timeout=300) == 0
+    whole.communicate(timeout=300)
+    assert whole.returncode == 0
     assert not pieces(tmp_path)
     assert not list(temporary.iterdir())

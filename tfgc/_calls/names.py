@@ -10,7 +10,6 @@ from typing import Any
 import keras
 
 from tfgc._core.plan import Plan
-from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models
 
 
@@ -57,8 +56,7 @@ def layers_of(model: keras.Model, plan: Plan) -> tuple[list[keras.Layer], list[t
     Raises:
         PlanMismatchError: If the plan was made for another model, or its layers are not built yet.
     """
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    keras_models.check_model(model)
     plan.check_model(describe(model))
     layers = layers_by_name(model)
     parts: list[tuple[Any, Plan]] = [(layers[name], part) for name, part in plan.parts.items()]

@@ -9,7 +9,7 @@ import keras
 from tfgc import _temporary
 from tfgc._compiled import buffers, compiler, step, targets
 from tfgc._core.plan import Plan
-from tfgc._errors import UnsupportedModelError
+from tfgc._framework import keras_models
 from tfgc._records.compiled_memory import CompiledMemory
 
 
@@ -64,8 +64,7 @@ def compiled_memory(
         >>> planned.temp_bytes < plain.temp_bytes, planned.fits  # doctest: +SKIP
         (True, True)
     """
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    keras_models.check_model(model)
     device = targets.find(target)
     batch = step.batch(model, batch_size, input_shapes, example, loss)
     compiler.check_installed()

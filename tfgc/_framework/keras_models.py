@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
 from tfgc._framework.versions import attribute
 
@@ -28,6 +29,14 @@ _IDENTITY = frozenset(
 )
 
 call_with_training = operation_fn
+
+
+def check_model(model: Any) -> None:
+    """Raise `UnsupportedModelError` for anything else than a model."""
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(
+            f"{model!r} is not a keras.Model: give the model itself; tfgc.zoo.build(name) makes one of a name"
+        )
 
 
 def runs_graph(model: Any) -> bool:

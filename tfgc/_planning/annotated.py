@@ -46,7 +46,9 @@ def graph_of(
             raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
         example_batch, input_shapes = _shapes(model, example)
         if batch_size is not None and example_batch not in (None, batch_size):
-            raise OptionError(f"batch_size={batch_size}, but the example is a batch of {example_batch}")
+            raise OptionError(
+                f"batch_size={batch_size}, but the example is a batch of {example_batch}: give either one"
+            )
         batch_size = example_batch or batch_size
     declared = _declared_batch(model)
     asked = whole_step or measure

@@ -41,15 +41,21 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
     return weights + isolated_traces.in_own_thread(functools.partial(_slot_bytes, optimizer, trained))
 
 
-def _slot_bytes(optimizer: keras.Optimizer | str, trained: int) -> int:
-    """What an optimizer makes for weights of so many bytes."""
+def chosen_optimizer(optimizer: keras.Optimizer | str) -> Any:
+    """The optimizer that is given, or named; raise `OptionError` if there is none of that name."""
     try:
-        chosen: Any = keras.optimizers.get(optimizer)
+        return keras.optimizers.get(optimizer)
     except (ValueError, TypeError) as error:
         known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
-        raise OptionError(
-            f"there is no optimizer {optimizer!r}{did_you_mean(str(optimizer).capitalize(), known)}"
-        ) from error
+        hint = (
+            did_you_mean(str(optimizer).capitalize(), known) or ": give a keras.Optimizer or its name, such as 'adam'"
+        )
+        raise OptionError(f"there is no optimizer {optimizer!r}{hint}") from error
+
+
+def _slot_bytes(optimizer: keras.Optimizer | str, trained: int) -> int:
+    """What an optimizer makes for weights of so many bytes."""
+    chosen = chosen_optimizer(optimizer)
     if chosen.built:
         return _bytes(chosen.variables)
     # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.

@@ -147,7 +147,9 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any) -> CallP
         example = _example(model, keras_graph.read(model, batch_size))
     given = tracing.batch_size(example)
     if batch_size not in (None, given):
-        raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}")
+        if given is None:
+            raise OptionError(f"example={example!r} holds no batch: give x or (x, y) as fit takes them")
+        raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     return CallPlans(model, example)
 
 

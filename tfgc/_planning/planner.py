@@ -81,6 +81,8 @@ def plan(
         [2, 2]
     """
     check_predictable(mode)
+    if optimizer is not None:
+        budgets.chosen_optimizer(optimizer)
     if by_calls.applies_to(model):
         by_calls.refuse(strategy, input_shapes, measure, loss, options, mode)
         return by_calls.plan(model, batch_size, example, budget, optimizer)
@@ -165,6 +167,7 @@ def pareto(
     if by_calls.applies_to(model):
         by_calls.refuse(None, input_shapes, measure, loss, options, mode)
         return by_calls.pareto(model, batch_size, example)
+    strategies.check_names("budget", options)
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
     )

@@ -84,7 +84,8 @@ class Program:
         inputs = {t.name: t for t in self._function.inputs}
         for name in input_shapes or {}:
             if name not in inputs:
-                raise OptionError(f"input_shapes: the model has no input {name!r}{did_you_mean(name, inputs)}")
+                hint = did_you_mean(name, inputs) or f"; it has {', '.join(map(repr, inputs))}"
+                raise OptionError(f"input_shapes: the model has no input {name!r}{hint}")
         specs = {
             Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name), seen) for name, t in inputs.items()
         }
@@ -241,8 +242,7 @@ def functional_of(model: Any) -> FunctionalGraph:
     function = keras_models.functional_graph(model)
     if function is not None:
         return function
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    keras_models.check_model(model)
     if keras_models.runs_graph(model):
         raise UnsupportedModelError(
             f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "

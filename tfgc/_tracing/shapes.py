@@ -59,7 +59,10 @@ def resized(
         shape = tuple(shape)
         fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
         if not fits:
-            raise OptionError(f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}")
+            raise OptionError(
+                f"input_shapes: {shape} does not fit input {tensor.name!r} of shape {tuple(full[1:])}: give that "
+                "shape with a number in place of each None"
+            )
         full[1:] = shape
     if batch_size is not None and full:
         if full[0] not in (None, batch_size):

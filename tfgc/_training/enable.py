@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import keras
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._errors import OptionError, check_bool
 from tfgc._framework import keras_models
 from tfgc._planning.budgets import Budget
 from tfgc._planning.first_batch import Request
@@ -121,6 +121,7 @@ def enable(
         )
     if check_replay and wrap is not None:
         raise OptionError(f"check_replay=True compares the two runs of tfgc's replay: leave out wrap={wrap!r}")
+    check_bool("compile_segments", compile_segments)
     if verbose not in (0, 1):
         raise OptionError(f"verbose={verbose!r}: must be 0 or 1")
     out_of_memory.check_on_oom(on_oom)
@@ -145,8 +146,7 @@ def switch(
 ) -> None:
     """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:
-        if not isinstance(model, keras.Model):
-            raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+        keras_models.check_model(model)
         chosen = layer_calls.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
@@ -178,8 +178,7 @@ def disable(model: Model) -> Model:
         >>> bool(np.array_equal(before, model(np.ones((2, 8)))))
         True
     """
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    keras_models.check_model(model)
     changed = layer_calls.restore_calls(model)
     fit_guard.remove(model)
     if changed:

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 
 from tfgc._core.plan import Plan
-from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import keras_graph
@@ -111,8 +110,7 @@ def status(model: keras.Model) -> Status:
         >>> [one.plan.strategy for one in tfgc.status(model).plans]
         ['uniform']
     """
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"{model!r} is not a keras.Model")
+    keras_models.check_model(model)
     found: list[PlanStatus] = []
     enabled = [part for part in keras_models.layers_inside(model) if keras_graph.is_patched_call(part)]
     own = stand_in(model)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from tfgc import _user_modules
-from tfgc._errors import OptionError, TfgcError, did_you_mean, one_line
+from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean, one_line
 from tfgc._units import parse_count
 from tfgc.zoo._catalogue import catalogue, families
 
@@ -60,10 +60,12 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         >>> tfgc.zoo.build("sample_cnn", image_size=16).input_shape
         (None, 16, 16)
     """
+    if image_size is not None:
+        check_int("image_size", image_size)
     if name.endswith(".keras"):
         _refuse(image_size, name, "a saved model has its input size")
         if not os.path.exists(name):
-            raise OptionError(f"there is no file {name!r}")
+            raise OptionError(f"there is no file {name!r}: give the path of a model that model.save wrote")
         if os.path.isfile(name) and not zipfile.is_zipfile(name):
             raise TfgcError(f"{name!r} is no saved Keras model, or a damaged one: save it again with model.save(path)")
         return _saved(name)
@@ -71,7 +73,7 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         try:
             builder = cast("Callable[..., keras.Model]", _user_modules.function(name))
         except ImportError as error:
-            raise OptionError(f"cannot import the builder {name!r}: {error}") from error
+            raise OptionError(f"cannot import the builder {name!r}: {error}; it is written module:function") from error
         return _model(name, _attempt(name, lambda: _call(builder, (), image_size, name)))
     called = re.fullmatch(r"(\w+)\(([\d, ]*)\)", name)
     base = called[1] if called else name

@@ -1,0 +1,142 @@
+"""Mistakes that users make: each message is one line, quotes what was given, and says what to do instead."""
+
+import shlex
+
+import click
+import keras
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tfgc
+from tfgc._cli.group import cli
+
+L = keras.layers
+X = np.ones((4, 8), "float32")
+
+
+def net():
+    return keras.Sequential(
+        [keras.Input((8,)), L.Dense(8, name="dense"), L.Dense(8, name="mid"), L.Dense(4, name="out")]
+    )
+
+
+def other():
+    return tfgc.plan(keras.Sequential([keras.Input((5,)), L.Dense(2, name="first"), L.Dense(2, name="last")]), 4)
+
+
+def open_sizes():
+    inputs = keras.Input((None,), name="tokens")
+    return keras.Model(inputs, L.Dense(3)(L.Embedding(9, 4)(inputs)))
+
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(3)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+# What is done, what it gave, and words of the way out.
+CALLS = [
+    (lambda: tfgc.plan(net(), batch_size=0), "batch_size=0", "an integer >= 1"),
+    (lambda: tfgc.plan(net(), batch_size="four"), "batch_size='four'", "an integer >= 1"),
+    (lambda: tfgc.plan(net(), 4, budget="lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),
+    (lambda: tfgc.plan(net(), 4, budget=10), "budget=10", "write '10%'"),
+    (lambda: tfgc.plan(net(), 4, budget="200B"), "fits in 200 bytes", "Use a smaller batch or input, or that budget"),
+    (lambda: tfgc.plan(net(), budget="1MB"), "batch_size", "tfgc.plan(model, batch_size=32, ...)"),
+    (lambda: tfgc.plan(net(), 4, strategy="sqrrt"), "'sqrrt'", "did you mean 'sqrt'"),
+    (lambda: tfgc.plan(net(), 4, strategy=3), "strategy 3", "available: articulation"),
+    (lambda: tfgc.plan(net(), 4, strategy="sqrt", segment=3), "'segment'", "did you mean 'segments'"),
+    (lambda: tfgc.plan(net(), 4, strategy="sqrt", segments=-2), "segments=-2", "an integer >= 1"),
+    (lambda: tfgc.plan(net(), 4, strategy="sqrt", budget="1GB"), "budget='1GB'", "leave budget="),
+    (lambda: tfgc.plan(net(), 4, strategy="manual", keep=["dens"]), "'dens'", "did you mean 'dense'"),
+    (lambda: tfgc.plan(net(), 4, mode="lazy"), "mode='lazy'", "one of compiled, graph, xla"),
+    (lambda: tfgc.plan(net(), 4, optimizer="adamm"), "'adamm'", "did you mean 'Adam'"),
+    (lambda: tfgc.plan(net(), 4, optimizer="none such"), "'none such'", "such as 'adam'"),
+    (lambda: tfgc.plan(net(), 4, slices="many"), "slices='many'", "an integer >= 1"),
+    (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"token": (3,)}), "'token'", "did you mean 'tokens'"),
+    (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"x": (3,)}), "'x'", "it has 'tokens'"),
+    (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": (3, 3)}), "(3, 3)", "in place of each None"),
+    (lambda: tfgc.plan(Own(), 4), "(Own)", "give a batch, or its specs, as example=(x, y)"),
+    (lambda: tfgc.plan(Own(), 4, example="abc"), "example='abc'", "give x or (x, y)"),
+    (lambda: tfgc.plan(Own(), 3, example=X), "batch_size=3", "give either one"),
+    (lambda: tfgc.plan("resnet50", 4), "'resnet50'", "tfgc.zoo.build(name)"),
+    (lambda: tfgc.plan(keras.Sequential([L.Dense(3)], name="bare"), 4), "'bare'", "start it with keras.Input"),
+    (lambda: tfgc.pareto(net(), 4, points=3), "'points'", "it takes"),
+    (lambda: tfgc.estimate(net(), batch_size=-1), "batch_size=-1", "an integer >= 1"),
+    (lambda: tfgc.enable("m"), "'m'", "give the model itself"),
+    (lambda: tfgc.enable(net(), "plan.json"), "plan='plan.json'", "name a strategy="),
+    (lambda: tfgc.enable(net(), other()), "the plan has first", "tfgc.plan(model)"),
+    (lambda: tfgc.enable(net(), other(), budget="1GB"), "budget='1GB'", "not both"),
+    (lambda: tfgc.enable(net(), layers=["dens"]), "'dens'", "did you mean 'dense'"),
+    (lambda: tfgc.enable(net(), layers=[]), "layers=[]", "name at least one layer"),
+    (lambda: tfgc.enable(net(), on_oom="retry"), "on_oom='retry'", "None or 'replan'"),
+    (lambda: tfgc.enable(net(), compile_segments="yes"), "compile_segments='yes'", "True or False"),
+    (lambda: tfgc.enable(net(), other(), wrap=3), "wrap=3", "tf.recompute_grad"),
+    (lambda: tfgc.disable(3), "3 is not", "give the model itself"),
+    (lambda: tfgc.recompute(3), "not 3", "takes a function, a layer or a model"),
+    (lambda: tfgc.split(net(), "two"), "n='two'", "an integer >= 1"),
+    (lambda: tfgc.verify(net(), other(), X, modes=["lazy"]), "'lazy'", "some of eager, compiled, graph, xla"),
+    (lambda: tfgc.zoo.build("sample_cnnn"), "'sample_cnnn'", "did you mean 'sample_cnn'"),
+    (lambda: tfgc.compare(net(), 2), "<Sequential name=", "give a function that builds the model"),
+    (lambda: tfgc.max_batch("sample_cnn", "lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),
+    (lambda: tfgc.zoo.build("none.keras"), "'none.keras'", "that model.save wrote"),
+    (lambda: tfgc.zoo.build("no_module:f"), "'no_module:f'", "written module:function"),
+    (lambda: tfgc.zoo.build("sample_cnn", 0), "image_size=0", "an integer >= 1"),
+    (lambda: tfgc.Plan.from_json("hello"), "line 1 column 1", "make it again with tfgc.plan"),
+    (lambda: tfgc.compiled_memory(net(), 4, target="h900"), "target='h900'", "did you mean 'h100'"),
+]  # fmt: skip
+LINES = [
+    ("plann", "'plann'", "Did you mean"),
+    ("plan", "NAME", "Missing argument"),
+    ("plan sample_cnn", "--batch-size", "Missing option"),
+    ("plan sample_cnn --batch-size two", "'two'", "not a valid integer"),
+    ("plan sample_cnn --batch-size 2 --bugdet 3", "'--bugdet'", "'--budget'"),
+    ("plan sample_cnn --batch-size 2 --mode lazy", "'lazy'", "'graph', 'xla'"),
+    ("plan sample_cnn --batch-size 2 --option segments", "'segments'", "such as segments=8"),
+    ("plan sample_cnn --batch-size 2 --input x", "'x'", "tokens=128"),
+    ("plan sample_cnn --batch-size 2 --json x", "'x'", "does not end in .json"),
+    ("plan sample_cnn --batch-size 2 --image-size 0", "image_size=0", "an integer >= 1"),
+    ("plan 'sample_cnn(a)' --batch-size 2", "'sample_cnn(a)'", "did you mean 'sample_cnn'"),
+    ("plan sample_cnn --batch-size 2 -o /no/x.json", "'/no/x.json'", "No such file or directory"),
+    ("plan sample_cnn --batch-size 2 --example no_module:f", "'no_module:f'", "written module:function"),
+    ("explain sample_cnn --batch-size 2 --plan none.json", "'none.json'", "No such file or directory"),
+    ("sweep sample_cnn --batch-size 2 --points 0", "points=0", "an integer >= 2"),
+    ("compare sample_cnn --batch-size 2 --plot x.pdf", "'x.pdf'", "a .png file"),
+    ("bench ogcc", "'ogcc'", "did you mean 'ogc'"),
+    ("bench ogc resnet51", "'resnet51'", "did you mean 'resnet50'"),
+    ("bench ogc --scale 0", "scale=0.0", "above 0 and at most 1"),
+    ("report none.json", "'none.json'", "No such file or directory"),
+    ("max-batch sample_cnn --budget lots", "budget='lots'", "'4GB'"),
+    ("zoo --jsn", "'--jsn'", "'--json'"),
+]
+
+
+def check(said, given, way_out):
+    assert "\n" not in said
+    assert len(said) < 600
+    assert given in said
+    assert way_out in said
+
+
+@pytest.mark.parametrize(("call", "given", "way_out"), CALLS, ids=[f"{given} {way_out}" for _, given, way_out in CALLS])
+def test_a_mistake_in_python_is_answered(call, given, way_out):
+    with pytest.raises(tfgc.TfgcError) as error:
+        call()
+    check(str(error.value), given, way_out)
+
+
+@pytest.mark.parametrize(("line", "given", "way_out"), LINES, ids=[line for line, _, _ in LINES])
+def test_a_mistake_on_the_command_line_is_answered(line, given, way_out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        CliRunner().invoke(cli, shlex.split(line), standalone_mode=False, catch_exceptions=False)
+    except tfgc.TfgcError as error:
+        said = str(error)
+    except click.ClickException as error:
+        said = error.format_message()
+    check(said, given, way_out)
+    assert not list(tmp_path.iterdir())
