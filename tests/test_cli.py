@@ -171,6 +171,22 @@ def test_an_interrupt_while_the_command_is_loaded_ends_with_its_code(name):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tfgc: interrupted\n")
 
 
+def test_an_interrupt_that_an_import_takes_for_a_missing_package_ends_with_its_code():
+    """As Keras does where optree's native code is interrupted."""
+    code = (
+        "import os, signal, sys, time, tfgc.__main__\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tfgc.zoo':\n"
+        "            try: os.kill(os.getpid(), signal.SIGINT); time.sleep(1)\n"
+        "            except KeyboardInterrupt: raise ImportError('pip install it')\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Interrupt()); tfgc.__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "zoo"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tfgc: interrupted\n")
+
+
 @pytest.mark.gate
 def test_planning_that_is_killed_twice_ends_the_command_with_a_line(tmp_path):
     command = [

@@ -33,26 +33,32 @@ def _run() -> int | None:
     from tfgc._cli import group
     from tfgc._errors import TfgcError
 
+    interrupts = []
     if usual:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        def interrupt(number: int, _: object) -> None:
+            interrupts.append(number)  # Native code makes another error of what is raised in it.
+            signal.default_int_handler(number, None)
+
+        signal.signal(signal.SIGINT, interrupt)
     try:
         code = group.cli.main(prog_name="tfgc", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except TfgcError as error:
-        return _failed(str(error), 1)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except OSError as error:
-        if error.errno not in _UNWRITABLE or sys.stdout is None:
+    except Exception as error:
+        if interrupts or isinstance(error, click.Abort):
+            return _failed("interrupted", 130)
+        if isinstance(error, TfgcError):
+            return _failed(str(error), 1)
+        if isinstance(error, click.ClickException):
+            error.show()
+            return error.exit_code
+        if not isinstance(error, OSError) or error.errno not in _UNWRITABLE or sys.stdout is None:
             raise
         # Python would try once more to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _failed(f"cannot write the output: {error.strerror}", 1)
-    except click.Abort:
-        return _failed("interrupted", 130)
 
 
 def _failed(why: str, code: int) -> int:
