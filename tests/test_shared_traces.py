@@ -10,7 +10,7 @@ from replays import second_order
 import tfgc
 from tfgc._tracing import keras_graph
 from tfgc._training import shared_traces
-from tfgc._training.segment_runner import boundary_tensors
+from tfgc._training.segment_boundaries import boundary_tensors
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]

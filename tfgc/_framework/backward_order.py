@@ -119,11 +119,11 @@ class BackwardChain:
             return upstream
 
         copies: list[tf.Tensor] = []
-        given = {ref: _passed(table[ref], end, copies) for ref in refs}
+        given = {ref: passed(table[ref], end, copies) for ref in refs}
         self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
         made = function(given)
         self._made = tf.nest.flatten(made, expand_composites=True)
-        return [_passed(tensor, start, []) for tensor in made]
+        return [passed(tensor, start, []) for tensor in made]
 
     def edges(self) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
         """What waits for what: in the backward pass every start for the ends of the next one that has any."""
@@ -135,7 +135,7 @@ class BackwardChain:
             ends = own or ends
 
 
-def _passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list[tf.Tensor]) -> Any:
+def passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list[tf.Tensor]) -> Any:
     """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are.
 
     Args:

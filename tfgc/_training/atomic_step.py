@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import keras_models, private_api, trace_writes
+from tfgc._framework import keras_models, keras_optimizers, private_api, trace_writes
 from tfgc._pure import python_random
 
 
@@ -96,7 +96,7 @@ class AtomicStep:
             updates.append(range(start, _operations()))
             return made
 
-        with _replaced(optimizer, "apply", wait_and_apply):
+        with keras_optimizers.replaced(optimizer, "apply", wait_and_apply):
             yield
 
     @contextlib.contextmanager
@@ -131,19 +131,6 @@ class AtomicStep:
 
 
 @contextlib.contextmanager
-def _replaced(thing: Any, name: str, function: Callable) -> Iterator[None]:
-    """Let a method of an object be `function` for a while."""
-    own = thing.__dict__.get(name)
-    thing.__dict__[name] = function
-    try:
-        yield
-    finally:
-        del thing.__dict__[name]
-        if own is not None:
-            thing.__dict__[name] = own
-
-
-@contextlib.contextmanager
 def _one_by_one(optimizer: keras.Optimizer) -> Iterator[None]:
     """Let each weight wait for the update of the one before: all gradients are there, and all would start at once."""
     update: Callable = optimizer.update_step
@@ -158,7 +145,7 @@ def _one_by_one(optimizer: keras.Optimizer) -> Iterator[None]:
             update(*args)
         before[:] = graph.get_operations()[start:] or before
 
-    with _replaced(optimizer, "update_step", in_turn):
+    with keras_optimizers.replaced(optimizer, "update_step", in_turn):
         yield
 
 

@@ -22,15 +22,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._core.graph import Graph, Ref
+from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
-from tfgc._framework import backward_order, layer_settings
+from tfgc._framework import backward_order, complete_gradients, layer_settings
 from tfgc._pure import functional
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
-from tfgc._training import shared_traces
+from tfgc._training import segment_boundaries, separate_weights, shared_traces
 from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
@@ -49,6 +49,7 @@ class Runner:
         wrap: None, or `tf.recompute_grad` to replace tfgc's replay.
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
+        early: Whether gradients of weights are to be complete one after the other (`early_updates`).
 
     Attributes:
         model: The model.
@@ -65,18 +66,21 @@ class Runner:
         wrap: Callable | None = None,
         compile_segments: bool = True,
         check_replay: bool = False,
+        early: bool = False,
     ) -> None:
         self._original = type(model).call
         self.model = model
         self._replan = replan
-        self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None)
+        self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
         self._read(plan)
 
     def _read(self, plan: Plan) -> None:
         program = keras_graph.Program(self.model)
         plan.check(program.graph)
         self.plan, self.program = plan, program
-        self._run = _SegmentChain(RunOptions(program, *self._options), plan.segments, program.outputs)
+        options = RunOptions(program, *self._options)
+        segments = separate_weights.cut(program, plan.segments) if options.early else plan.segments
+        self._run = _SegmentChain(options, segments, program.outputs)
 
     @property
     def is_current(self) -> bool:
@@ -124,12 +128,14 @@ class RunOptions:
         wrap: None, or what recomputes in place of tfgc.
         compiled: Whether eager calls run compiled segments.
         watch: Called with the name of each node and what it made, or None.
+        early: Whether a tape hands over the gradients of each segment's weights before it goes on.
     """
 
     program: keras_graph.Program
     wrap: Callable | None = None
     compiled: bool = False
     watch: Callable[[str, list], None] | None = None
+    early: bool = False
 
 
 class _SegmentChain:
@@ -145,8 +151,9 @@ class _SegmentChain:
     def __init__(
         self, options: RunOptions, segments: Sequence[Segment], kept: Collection[Ref], prefix: str = ""
     ) -> None:
+        self._early = options.early
         kinds = shared_traces.Kinds()
-        stored = _stored_on_device(options.program.graph, segments)
+        stored = segment_boundaries.stored_on_device(options.program.graph, segments)
         self._segments = [_build(options, segment, f"{prefix}{i}", kinds, stored) for i, segment in enumerate(segments)]
         last_reader = {ref: i for i, segment in enumerate(self._segments) for ref in segment.needed}
         self._releases: list[list[Ref]] = [[] for _ in segments]
@@ -164,6 +171,8 @@ class _SegmentChain:
             for waiting in before:
                 made = [waiting.ahead(tensor) for tensor in made]
             before = stored
+            if self._early:
+                made = [complete_gradients.later(tensor) for tensor in made]
             table.update(zip(segment.produced, made))
             for ref in release:
                 del table[ref]
@@ -185,20 +194,6 @@ class _SegmentRunner:
         return self.block(*tensors, training=training)
 
 
-def _stored_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
-    """What recomputed segments store on the device, and what the caller holds."""
-    stored = {ref for s in segments if s.mode == "recompute" and not s.offload for ref in _needed(graph, s)}
-    return stored | {Ref(name) for name in graph.inputs}
-
-
-def _stays(ref: Ref, segment: Segment, stored: Collection[Ref]) -> bool:
-    return ref in stored or ref.name in segment.on_device
-
-
-def _needed(graph: Graph, segment: Segment) -> tuple[Ref, ...]:
-    return boundary_tensors(graph, leaf_nodes(segment))[0]
-
-
 def _build(
     options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds, stored: Collection[Ref]
 ) -> _SegmentRunner:
@@ -210,7 +205,7 @@ def _build(
         if options.wrap is not None:
             raise OptionError(f"wrap={options.wrap!r} cannot follow the inner plan of {name}: leave wrap out")
         # Not compiled: a replay is either traced as a whole or meant to run op by op.
-        uncompiled = dataclasses.replace(options, compiled=False)
+        uncompiled = dataclasses.replace(options, compiled=False, early=False)
         inner = _SegmentChain(uncompiled, segment.inner.segments, function.produced, f"{number}.")
         replay_fn = functools.partial(function.run_by, inner)
     member = first = None
@@ -228,7 +223,9 @@ def _build(
         copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
         slices=segment.chunks,
         on_host=tuple(
-            i for i, ref in enumerate(function.needed) if segment.offload and not _stays(ref, segment, stored)
+            i
+            for i, ref in enumerate(function.needed)
+            if segment.offload and not segment_boundaries.stays(ref, segment, stored)
         ),
         share_traces_with=first,
     )
@@ -252,8 +249,10 @@ class _SegmentFunction:
 
     def __init__(self, options: RunOptions, segment: Segment) -> None:
         self._program, self._watch = options.program, options.watch
-        self.nodes = leaf_nodes(segment)
-        self.needed, self.produced, self._release = boundary_tensors(options.program.graph, self.nodes)
+        self.nodes = segment_boundaries.leaf_nodes(segment)
+        self.needed, self.produced, self._release = segment_boundaries.boundary_tensors(
+            options.program.graph, self.nodes
+        )
         self.settings = layer_settings.Settings(options.program.layers(self.nodes))
 
     def __call__(self, *tensors: tf.Tensor, training: bool | None) -> list[Any]:
@@ -267,36 +266,3 @@ class _SegmentFunction:
         table = dict(zip(self.needed, tensors))
         inner(table, training)
         return [table[ref] for ref in self.produced]
-
-
-def leaf_nodes(segment: Segment) -> tuple[str, ...]:
-    """The nodes of a segment as its innermost plans order them."""
-    if segment.inner is None:
-        return segment.nodes
-    return tuple(name for inner in segment.inner.segments for name in leaf_nodes(inner))
-
-
-def boundary_tensors(
-    graph: Graph, names: Sequence[str]
-) -> tuple[tuple[Ref, ...], tuple[Ref, ...], dict[str, list[Ref]]]:
-    """What nodes read from outside, what others read of them, what dies inside.
-
-    Returns:
-        Two tuples of `Ref`s, and a mapping from a node to the `Ref`s that no one
-        reads after it.
-    """
-    inside = set(names)
-    needed: dict[Ref, None] = {}
-    last: dict[Ref, str] = {}
-    for name in names:
-        node = graph.nodes[graph.position[name]]
-        needed.update((ref, None) for ref in node.inputs if ref.node not in inside)
-        last.update((ref, name) for ref in node.inputs)
-        last.update((Ref(name, i), name) for i in range(len(node.outputs)))
-    outside = {ref for node in graph.nodes if node.name not in inside for ref in node.inputs} | set(graph.outputs)
-    produced = tuple(ref for ref in graph.specs if ref.node in inside and ref in outside)
-    release: dict[str, list[Ref]] = {}
-    for ref, name in last.items():
-        if ref not in outside or ref.node not in inside:
-            release.setdefault(name, []).append(ref)
-    return tuple(needed), produced, release

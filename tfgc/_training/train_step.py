@@ -11,7 +11,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
 from tfgc._planning import planner
 from tfgc._replay import call_checks
-from tfgc._training import out_of_memory
+from tfgc._training import early_updates, out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
 from tfgc._training.segment_runner import Runner
@@ -47,6 +47,7 @@ def train_step(
     run_eagerly: bool = False,
     jit_compile: bool = False,
     micro_batches: int = 1,
+    apply_gradients: str = early_updates.AT_END,
     on_oom: str | None = None,
 ) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
@@ -73,6 +74,9 @@ def train_step(
         micro_batches: Slices of the batch, each of which runs forward and backward by itself, so that activations need
             1/`micro_batches` of the memory. Gradients are added up, and the weights updated once: up to rounding, the
             step is that of the whole batch. The first batch must have as many samples; later ones may have fewer.
+        apply_gradients: When weights are updated. "at_end": when all gradients are there. "as_ready": each weight as
+            soon as its own gradient is complete, which is then freed. The updates are the same; a step that fails in
+            its backward pass leaves some weights updated.
         on_oom: What to do when a step runs out of memory. None: raise. "replan": put back the state from before the
             step, plan for less, run the step again by that plan, and warn. The update of the weights then waits for
             all gradients, which may hold more of them at once.
@@ -83,6 +87,7 @@ def train_step(
 
     Raises:
         TfgcError: If the model has no trainable weights.
+        OptionError: With `apply_gradients="as_ready"`, if the optimizer or another option needs all gradients at once.
         UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
             BatchNormalization does, or if the loss is not a mean over them.
         PlanMismatchError: If the plan was made for another model; in a step, if the model's layers have changed since.
@@ -109,6 +114,23 @@ def train_step(
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
         raise OptionError(f"micro_batches={micro_batches!r} is not a number of slices: give 1 or more")
     out_of_memory.check_on_oom(on_oom)
+    excluded: dict[str, tuple[bool, str]] = {
+        "jit_compile=True": (jit_compile, "XLA chooses when each weight is updated. Leave one of them out"),
+        f"micro_batches={micro_batches!r}": (
+            micro_batches > 1,
+            "no gradient is complete before the last slice, when all of them are there. Use a plan with slices, "
+            "tfgc.plan(model, ..., slices=...)",
+        ),
+        f"on_oom={on_oom!r}": (
+            on_oom is not None,
+            "a weight that is updated cannot be put back. Leave one of them out",
+        ),
+        "tf.distribute": (
+            tf.distribute.has_strategy(),
+            "replicas add up all gradients at once. Leave apply_gradients out",
+        ),
+    }
+    early_updates.check_option(apply_gradients, {name: why for name, (is_set, why) in excluded.items() if is_set})
     if on_oom is not None and tf.distribute.has_strategy():
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     if not isinstance(plan, Plan | None):
@@ -118,13 +140,15 @@ def train_step(
         plan = planner.plan(model, strategy="keep_all")
     elif plan is None:
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
-    runner = Runner(model, plan)
+    runner = Runner(model, plan, early=apply_gradients == early_updates.AS_READY)
     if not model.trainable_weights:
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
-    trainer = Trainer(model, runner.call)
+    trainer = Trainer(model, runner.call, as_ready=apply_gradients == early_updates.AS_READY)
     trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     used: Any = trainer.optimizer
     used.build(model.trainable_variables)
+    if trainer.as_ready:
+        early_updates.check_optimizer(used, model.trainable_variables)
 
     separate = SeparateSamples(runner, loss, micro_batches) if micro_batches > 1 else None
 

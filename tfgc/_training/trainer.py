@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import tensor_attributes
 from tfgc._replay import batch_slices
+from tfgc._training.early_updates import EarlyUpdates
 
 
 class Trainer(keras.Model):
@@ -19,11 +20,13 @@ class Trainer(keras.Model):
     Args:
         model: The model whose weights are trained.
         call: What runs it, with the arguments of a model's `call`.
+        as_ready: Whether each weight is updated as soon as its gradient is complete.
     """
 
-    def __init__(self, model: keras.Model, call: Callable[..., Any]) -> None:
+    def __init__(self, model: keras.Model, call: Callable[..., Any], *, as_ready: bool = False) -> None:
         super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
         self.model = model
+        self.as_ready = as_ready
         self.output_names = getattr(model, "output_names", None)
         self._run = call
         self.built = True
@@ -34,6 +37,9 @@ class Trainer(keras.Model):
     def step(self, x: Any, y: Any, sample_weight: Any = None, slices: int = 1) -> dict[str, Any]:
         """Train on one batch, in so many slices; return the metrics so far, and the batch's loss."""
         batch = (x, y, sample_weight)
+        if self.as_ready:
+            loss = self._update_early(*batch)
+            return {**self.get_metrics_result(), "loss": loss}
         if slices == 1:
             loss, gradients = self._gradients(*batch)
         else:
@@ -61,6 +67,19 @@ class Trainer(keras.Model):
         gradients = tape.gradient(scaled, [v.value for v in self.model.trainable_variables])
         self.compute_metrics(x, y, predictions, sample_weight)
         return loss, gradients
+
+    def _update_early(self, x: Any, y: Any, sample_weight: Any) -> tf.Tensor:
+        """Update each weight as soon as its gradient is complete; return the loss."""
+        optimizer: Any = self.optimizer
+        updates = EarlyUpdates(optimizer, self.model.trainable_variables)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            updates.watch(tape)
+            predictions = self(x, training=True)
+            loss: Any = self.compute_loss(x, y, predictions, sample_weight)
+            scaled = optimizer.scale_loss(loss)
+        updates.run(tape, scaled)
+        self.compute_metrics(x, y, predictions, sample_weight)
+        return loss
 
     def _refuse_masks(self, predictions: Any) -> None:
         if any(tensor_attributes.mask_of(t) is not None for t in tf.nest.flatten(predictions)):

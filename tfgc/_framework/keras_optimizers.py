@@ -1,0 +1,48 @@
+"""Keras optimizers: what they do with all gradients at once, and updates of some weights as a part of a step."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfgc._framework import versions
+
+# What takes all gradients of a step. An optimizer that has its own may look at several of them, or, as Nadam does,
+# write once a step what all updates read.
+_OF_ALL = ("apply_gradients", "apply", "_backend_apply_gradients", "_backend_update_step", "_clip_gradients")
+
+
+def own_method_of_all(optimizer: keras.Optimizer) -> str | None:
+    """A method by which this optimizer, other than Keras's base class, takes all gradients of a step; None without."""
+    for name in _OF_ALL:
+        if getattr(type(optimizer), name, None) is not versions.attribute(keras.Optimizer, name):
+            return name
+    return None
+
+
+@contextlib.contextmanager
+def part_of_a_step(optimizer: keras.Optimizer) -> Iterator[None]:
+    """Let the one call of `optimizer.apply` in here update some weights of a step that another call ends.
+
+    It counts no iteration, so that all weights see the same number, and averages no weights.
+    """
+    counted: list[Any] = []
+    with replaced(optimizer.iterations, "assign_add", counted.append), replaced(optimizer, "use_ema", False):
+        yield
+    if len(counted) != 1:
+        raise versions.unsupported("Optimizer.apply does not count by one call of iterations.assign_add")
+
+
+@contextlib.contextmanager
+def replaced(thing: Any, name: str, instead: Any) -> Iterator[None]:
+    """Let a method or attribute of an object be another for a while."""
+    attributes = vars(thing)
+    is_own, own = name in attributes, attributes.get(name)
+    attributes[name] = instead
+    try:
+        yield
+    finally:
+        del attributes[name]
+        if is_own:
+            attributes[name] = own

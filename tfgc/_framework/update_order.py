@@ -1,0 +1,173 @@
+"""Let updates that are made one by one keep little in memory in a graph.
+
+The executor runs whatever is ready. Left alone, it copies a weight whose update comes before its last reader, and
+computes gradients faster than it applies them. So, of the operations of one step:
+
+- an update waits for all that reads the weight;
+- a gradient waits until earlier ones are applied that would be larger, together with it, than the largest weight;
+- what is added to a gradient, such as that of a regularizer, and depends on nothing, waits for the rest of it.
+
+Values do not change, and nothing is computed that would not be otherwise.
+
+Invariant: an edge leads from operations that were made earlier to later ones; or, for what is added, from a part of a
+sum to what only this sum reads. So there is no circle.
+
+Known weakness. The gradients that one replay makes do not wait for one another, since they are made before the updates.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import private_api, versions
+
+# Their results share the memory of what they read.
+_VIEWS = {"Identity", "IdentityN", "Reshape", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze"}
+# What may stand between a gradient and the operation that computes it.
+_LAST_STEPS = {*_VIEWS, "AddN", "AddV2", "Cast", "Transpose"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Update:
+    handle: tf.Tensor
+    size: int
+    gradient: list[tf.Tensor]
+    start: int
+    end: int
+
+
+class UpdateOrder:
+    """The updates of one step, while they are made; in eager calls nothing waits."""
+
+    def __init__(self) -> None:
+        self._graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._updates: list[_Update] = []
+
+    @contextlib.contextmanager
+    def update(self, variable: Any, gradient: Any) -> Iterator[None]:
+        """Note the update of a variable that is made in here."""
+        if self._graph is None:
+            yield
+            return
+        start = self._made()
+        yield
+        tensors = tf.nest.flatten(gradient, expand_composites=True)
+        handle, size = private_api.storage(variable).handle, variable.shape.num_elements()
+        self._updates.append(_Update(handle, size, tensors, start, self._made()))
+
+    def settle(self) -> None:
+        """Let the updates, all of which are made, wait for one another."""
+        if not self._updates:
+            return
+        step = _Operations(self._graph, self._updates)
+        for update in self._updates:
+            step.delay_additions(update.gradient)
+        for update in self._updates:
+            step.let_wait(step.writers(update), step.readers(update))
+        most = max(update.size for update in self._updates)
+        for i, update in enumerate(self._updates):
+            together = update.size
+            for other in reversed(self._updates[:i]):
+                together += other.size
+                if together > most:
+                    step.let_wait(step.computing(update.gradient, other.end), step.writers(other))
+                if together > 2 * most:  # The last of these waited for those before it.
+                    break
+
+    def _made(self) -> int:
+        return len(self._graph.get_operations())
+
+
+class _Operations:
+    """The operations of a graph, in the order in which they were made, and what reads what."""
+
+    def __init__(self, graph: Any, updates: Sequence[_Update]) -> None:
+        self._all: list[tf.Operation] = graph.get_operations()
+        self._place = {op.name: i for i, op in enumerate(self._all)}
+        self._captured = {id(outer): inner for outer, inner in graph.captures}
+        self._read_by: dict[str, set[str]] = {op.name: set() for op in self._all}
+        for op in self._all:
+            for name in _awaited(op):
+                self._read_by[name].add(op.name)
+        self._needed = self._before(op for update in updates for op in self._all[update.start : update.end])
+
+    def _before(self, ends: Iterable[tf.Operation]) -> set[str]:
+        """The names of these operations and of all that they depend on."""
+        waiting, found = [op.name for op in ends], set()
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += _awaited(self._all[self._place[name]])
+        return found
+
+    def let_wait(self, operations: Iterable[tf.Operation], others: Sequence[tf.Operation]) -> None:
+        """Let operations wait for others."""
+        for op in operations:
+            versions.attribute(op, "_add_control_inputs")(others)
+            for other in others:
+                self._read_by[other.name].add(op.name)
+
+    def writers(self, update: _Update) -> list[tf.Operation]:
+        """What writes the variable in its update."""
+        handle = self._captured.get(id(update.handle))
+        inside = self._all[update.start : update.end]
+        return [op for op in inside if op.type != "ReadVariableOp" and any(x is handle for x in op.inputs)]
+
+    def readers(self, update: _Update) -> list[tf.Operation]:
+        """What reads the memory of the variable before its update."""
+        handle = self._captured.get(id(update.handle))
+        reads = () if handle is None else handle.consumers()
+        waiting = [op.outputs[0] for op in reads if op.type == "ReadVariableOp"]
+        found: list[tf.Operation] = []
+        while waiting:
+            tensor = waiting.pop()
+            for op in tensor.consumers():
+                if op.type in _VIEWS:
+                    views = zip(op.inputs, op.outputs)  # A second input is a shape.
+                    waiting += [view for x, view in views if x is tensor]
+                elif self._place[op.name] < update.start and op.name in self._needed:
+                    found.append(op)
+        return found
+
+    def computing(self, gradient: Sequence[tf.Tensor], after: int) -> list[tf.Operation]:
+        """What computes a gradient, of the operations that were made later than so many others."""
+        ends = self._without_last_steps(gradient)
+        return [op for op in ends if self._place[op.name] >= after]
+
+    def delay_additions(self, gradient: Sequence[tf.Tensor]) -> None:
+        """Let what is added to a gradient, and made for that alone, wait for the last part."""
+        for total in self._last_steps(gradient):
+            if total.type not in ("AddN", "AddV2"):
+                continue
+            *others, last = sorted((x.op for x in total.inputs), key=lambda op: self._place[op.name])
+            alone = {total.name}
+            waiting = [op for op in others if op is not last]
+            while waiting:
+                op = max(waiting, key=lambda op: self._place[op.name])  # What reads it is known by then.
+                waiting = [other for other in waiting if other is not op]
+                if op.inputs and op.type != "ReadVariableOp" and self._read_by[op.name] <= alone:
+                    alone.add(op.name)
+                    self._needed.discard(op.name)  # No other update may wait for what waits for this gradient.
+                    waiting += [x.op for x in op.inputs]
+                    self.let_wait([op], [last])
+
+    def _last_steps(self, gradient: Sequence[tf.Tensor]) -> Iterator[tf.Operation]:
+        waiting, seen = [tensor.op for tensor in gradient], set()
+        while waiting:
+            op = waiting.pop()
+            if op.name not in seen:
+                seen.add(op.name)
+                yield op
+                if op.type in _LAST_STEPS:
+                    waiting += [x.op for x in op.inputs]
+
+    def _without_last_steps(self, gradient: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        return [op for op in self._last_steps(gradient) if op.type not in _LAST_STEPS]
+
+
+def _awaited(op: tf.Operation) -> list[str]:
+    return [x.op.name for x in op.inputs] + [other.name for other in op.control_inputs]

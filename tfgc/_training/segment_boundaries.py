@@ -1,0 +1,54 @@
+"""What segments read from outside, what others read of them, and what stays on the device for that."""
+
+from collections.abc import Collection, Sequence
+
+from tfgc._core.graph import Graph, Ref
+from tfgc._core.segments import Segment
+
+
+def stored_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
+    """What recomputed segments store on the device, and what the caller holds."""
+    stored = {ref for s in segments if s.mode == "recompute" and not s.offload for ref in _needed(graph, s)}
+    return stored | {Ref(name) for name in graph.inputs}
+
+
+def stays(ref: Ref, segment: Segment, stored: Collection[Ref]) -> bool:
+    """Whether a tensor that a segment reads stays on the device."""
+    return ref in stored or ref.name in segment.on_device
+
+
+def _needed(graph: Graph, segment: Segment) -> tuple[Ref, ...]:
+    return boundary_tensors(graph, leaf_nodes(segment))[0]
+
+
+def leaf_nodes(segment: Segment) -> tuple[str, ...]:
+    """The nodes of a segment as its innermost plans order them."""
+    if segment.inner is None:
+        return segment.nodes
+    return tuple(name for inner in segment.inner.segments for name in leaf_nodes(inner))
+
+
+def boundary_tensors(
+    graph: Graph, names: Sequence[str]
+) -> tuple[tuple[Ref, ...], tuple[Ref, ...], dict[str, list[Ref]]]:
+    """What nodes read from outside, what others read of them, what dies inside.
+
+    Returns:
+        Two tuples of `Ref`s, and a mapping from a node to the `Ref`s that no one
+        reads after it.
+    """
+    inside = set(names)
+    needed: dict[Ref, None] = {}
+    last: dict[Ref, str] = {}
+    for name in names:
+        node = graph.nodes[graph.position[name]]
+        needed.update((ref, None) for ref in node.inputs if ref.node not in inside)
+        last.update((ref, name) for ref in node.inputs)
+        last.update((Ref(name, i), name) for i in range(len(node.outputs)))
+    outside = {ref for node in graph.nodes if node.name not in inside for ref in node.inputs} | set(graph.outputs)
+    produced = tuple(ref for ref in graph.specs if ref.node in inside and ref in outside)
+    release: dict[str, list[Ref]] = {}
+    for ref, name in last.items():
+        if ref not in outside or ref.node not in inside:
+            release.setdefault(name, []).append(ref)
+    return tuple(needed), produced, release
