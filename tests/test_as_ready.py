@@ -180,6 +180,10 @@ class Counting(optimizers.SGD):
             {"optimizer": optimizers.SGD(use_ema=True)},
             "use_ema=True of SGD .* 'sequential/dense_1/bias' has a constraint",
         ),
+        (
+            {"optimizer": optimizers.SGD(lambda: 0.1)},
+            "learning_rate of SGD is a Python function, .*LearningRateSchedule",
+        ),
         ({"optimizer": "nadam"}, "Nadam has its own _backend_update_step, which takes all gradients"),
         ({"optimizer": Counting()}, "Counting has its own apply, which takes all gradients"),
     ],

@@ -21,6 +21,12 @@ def own_method_of_all(optimizer: keras.Optimizer) -> str | None:
     return None
 
 
+def asks_for_its_rate(optimizer: keras.Optimizer) -> bool:
+    """Whether the learning rate comes from a Python function, which may give another one at each call."""
+    rate = versions.attribute(optimizer, "_learning_rate")
+    return callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
 @contextlib.contextmanager
 def part_of_a_step(optimizer: keras.Optimizer) -> Iterator[None]:
     """Let the one call of `optimizer.apply` in here update some weights of a step that another call ends.

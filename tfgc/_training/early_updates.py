@@ -2,8 +2,6 @@
 
 One call of the optimizer's `apply` ends the step. It counts the iteration, averages weights, and warns of weights
 without a gradient, as it would with all gradients. It needs a gradient, too: the smallest one waits for it.
-
-Known weakness. A learning rate that is a Python function is called for each weight, not once a step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,6 +58,11 @@ def _obstacle(optimizer: Any, variables: Sequence[keras.Variable]) -> str | None
         return (
             f"use_ema=True of {name} averages weights before they are constrained, and {constrained[0]!r} has a "
             "constraint. Use one of the two"
+        )
+    if keras_optimizers.asks_for_its_rate(optimizer):
+        return (
+            f"the learning_rate of {name} is a Python function, which would be called for each weight and not once a "
+            "step. Use a keras.optimizers.schedules.LearningRateSchedule"
         )
     method = keras_optimizers.own_method_of_all(optimizer)
     if method is not None:
