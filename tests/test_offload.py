@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import functools
 import gc
+import itertools
 import json
 
 import keras
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
+from random_graphs import random_graph
 
 import tfgc
-from tfgc import Node, Ref, Spec
+from tfgc import Node, Ref, Spec, strategies
 from tfgc._framework import host_memory
 from tfgc._simulate import outlooks, simulator
 
@@ -266,3 +268,58 @@ def test_xla_is_refused():
     step = tf.function(step_of(model, "eager"), jit_compile=True)
     with pytest.raises(tfgc.UnsupportedModelError, match="jit_compile"):
         step(noise(BATCH, WIDTH))
+
+
+# Strategies
+
+
+def every_plan(made, link):
+    """Every way to cut a graph, with each segment kept, recomputed, or recomputed from the host."""
+    n = len(made)
+    for bounds in itertools.chain.from_iterable(itertools.combinations(range(1, n), k) for k in range(n)):
+        pieces = list(itertools.pairwise([0, *bounds, n]))
+        for modes in itertools.product(("keep", "recompute", "host"), repeat=len(pieces)):
+            named = [(*piece, mode if mode == "keep" else "recompute") for piece, mode in zip(pieces, modes)]
+            plan = tfgc.Plan.from_pieces(made, named, strategy="all")
+            offload = [dataclasses.replace(s, offload=mode == "host") for s, mode in zip(plan.segments, modes)]
+            yield dataclasses.replace(plan, segments=tuple(offload), link=link)
+
+
+@pytest.mark.parametrize("host_budget", [None, 800])
+@pytest.mark.parametrize("seed", range(4))
+def test_hybrid_finds_the_least_work_at_every_peak_that_a_plan_has(seed, host_budget):
+    made = random_graph(seed, 5)
+    found = [simulator.predict(made, plan) for plan in every_plan(made, None)]
+    found = [p for p in found if host_budget is None or p.host_bytes <= host_budget]
+    front = strategies.frontier(made, "hybrid", **({} if host_budget is None else {"host_budget": host_budget}))
+    ours = [simulator.predict(made, plan) for plan in front.plans]
+    assert all(p.host_bytes <= (host_budget or p.host_bytes) for p in ours)
+    for peak in {p.peak_bytes for p in found}:
+        least = min(p.work for p in found if p.peak_bytes <= peak)
+        assert min(p.work for p in ours if p.peak_bytes <= peak) == pytest.approx(least)
+
+
+def test_offload_stores_only_what_no_replay_waits_for():
+    made = graph(12)
+    free = strategies.apply("offload", made)
+    slow = strategies.apply("offload", made, bandwidth=1, speed=1.0)
+    assert free.outlook.peak_bytes < slow.outlook.peak_bytes
+    for plan in (free, slow):
+        without = dataclasses.replace(plan, link=None)
+        assert simulator.predict(made, plan).work <= 1.01 * simulator.predict(made, without).work
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bandwidth": "12GB"}, "speed= in flops a second"),
+        ({"speed": 1e12}, "give bandwidth="),
+        ({"bandwidth": "fast", "speed": 1e12}, "bandwidth='fast'"),
+        ({"bandwidth": "12GB", "speed": -1}, "speed=-1"),
+        ({"host_budget": 0}, "host_budget=0"),
+    ],
+    ids=["no speed", "no bandwidth", "bandwidth", "speed", "host budget"],
+)
+def test_a_link_that_says_nothing_is_refused(options, message):
+    with pytest.raises(tfgc.OptionError, match=message):
+        strategies.apply("offload", graph(4), **options)
