@@ -117,8 +117,8 @@ class StepEvents:
                 self.events[-1].reads.extend(kept)
             if self.compiled and not replay:
                 given = outside.values() if segment.mode == "recompute" else compiled_returns.saved(b, part, run)
-                held = [*given, *kept, *compiled_returns.returned(b, part, run, segment.mode == "keep")]
-                self.events.append(compiled_returns.event(b, part, held, self.events[first:], self._pending))
+                staying = [*given, *kept, *compiled_returns.returned(b, part, run, segment.mode == "keep")]
+                self.events.append(compiled_returns.event(b, part, staying, self.events[first:], self._pending))
 
     def _outside(self, part: Sequence[int], run: Run) -> dict[int, int]:
         """The copies of the buffers that a segment reads from outside."""

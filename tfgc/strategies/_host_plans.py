@@ -41,7 +41,7 @@ class _Labels(NamedTuple):
     source: NDArray[np.int64]
 
     def chosen(self, rows: NDArray) -> "_Labels":
-        return _Labels(*(column[rows] for column in self))
+        return _Labels(self.device[rows], self.host[rows], self.work[rows], self.source[rows])
 
 
 class HostPlans:
@@ -154,7 +154,12 @@ class HostPlans:
 
     def _unbeaten(self, parts: list[_Labels]) -> _Labels:
         """The labels that no other one beats."""
-        labels = _Labels(*map(np.concatenate, zip(*parts)))
+        labels = _Labels(
+            np.concatenate([part.device for part in parts]),
+            np.concatenate([part.host for part in parts]),
+            np.concatenate([part.work for part in parts]),
+            np.concatenate([part.source for part in parts]),
+        )
         if np.isinf(self._host_budget):
             labels = labels.chosen(np.lexsort((labels.work, labels.device)))
             least = np.minimum.accumulate(labels.work)
@@ -165,7 +170,8 @@ class HostPlans:
             columns = np.column_stack(labels[:3])
             labels = labels.chosen(np.sort(np.unique(columns, axis=0, return_index=True)[1]))
             a, b = np.column_stack(labels[:3])[:, None], np.column_stack(labels[:3])[None]
-            labels = labels.chosen(~((b <= a).all(-1) & (b < a).any(-1)).any(1))
+            beaten = np.all(b <= a, axis=2) & np.any(b < a, axis=2)
+            labels = labels.chosen(np.flatnonzero(~beaten.any(axis=-1)))
         if len(labels.work) > _MOST_LABELS:
             self.thinned = True
             order = np.argsort(labels.work)
