@@ -180,7 +180,7 @@ def test_a_nested_plan_does_not_count_as_one_replay():
     assert cells(dataclasses.replace(study, records=tuple(records)))["one replay"] == ""
 
 
-def test_resnet_depth_compares_shares_and_lists_what_is_not_built():
+def test_resnet_depth_compares_shares_and_says_what_was_not_run():
     published = {"recompute_share": 0.4, "recompute_times": 1.1, "swap_share": 0.95, "swap_times": 1.7, "goal": 0.4}
     published |= {"hybrid_ome_mb": 1190.12}
     records = (
@@ -196,7 +196,7 @@ def test_resnet_depth_compares_shares_and_lists_what_is_not_built():
     assert (peaks["optimal, predicted"], times["optimal, predicted"]) == ("31.0 %", "x 1.33")
     assert targets["target"] == "met"
     assert sheets[0].summary.endswith("met in 1 of 1 networks.")
-    assert "not built" in sheets[2].caption
+    assert "not run" in sheets[2].caption
 
 
 def test_segments_answer_the_report_in_words():

@@ -10,7 +10,7 @@ from tfgc._units import format_percent
 _HEADS = ("system", "activations' peak of plain", "time of plain", "predicted peak", "predicted work")
 _LEGEND = (
     "Shares and multiples of the plain step's: of the study's own plain case on a GPU, and here of plain-graph at "
-    "batch {batch}. Swapping and the hybrid are not built in tfgc yet."
+    "batch {batch}. Swapping and the hybrid were not run in tfgc."
 )
 _OURS = {"optimal-graph": "tfgc: optimal", "published-graph": "tfgc: at the study's recompute share"}
 

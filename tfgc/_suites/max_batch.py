@@ -10,8 +10,8 @@ from tfgc._units import format_bytes
 _HEADS = ("system", "largest batch", "times plain", "predicted", "next batch measured not to fit")
 _LEGEND = (
     "Budget {budget}: the study's largest peak{part}. tfgc: the plan that needs least at each batch, SGD, the step in "
-    "tf.function, measured around the predicted batch; the batch itself counts. Swapping and the hybrid are not built "
-    "in tfgc yet."
+    "tf.function, measured around the predicted batch; the batch itself counts. Swapping and the hybrid were not run "
+    "in tfgc."
 )
 
 

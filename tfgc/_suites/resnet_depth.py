@@ -26,8 +26,7 @@ _PEAK_LEGEND = (
     "plain case in the study, which ran out of memory at 200 layers; there the study's columns are megabytes."
 )
 _TIME_LEGEND = (
-    "The time as a multiple of the plain step's; predictions count work. Swapping and the hybrid are not built in tfgc "
-    "yet."
+    "The time as a multiple of the plain step's; predictions count work. Swapping and the hybrid were not run in tfgc."
 )
 _TARGET_LEGEND = (
     "target: a smaller share than the study's recompute from 50 layers on (at 200, the share at 152), the planner's "
