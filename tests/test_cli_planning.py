@@ -264,7 +264,7 @@ MISTAKES = [
     (["sweep", *CHAIN, "--budgets", "1GB,no"], "budget='no'"),
     (["sweep", *CHAIN, "--plot", "/no/such.png"], "cannot write '/no/such.png'"),
     (["compare", *CHAIN, "--plan", "none.json"], "cannot read the plan 'none.json'"),
-    (["compare", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "these do: budget, ilp"),
+    (["compare", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "these do: budget, hybrid, ilp"),
     (["compare", *OPEN, "--input", "tokens="], "--input 'tokens='"),
     (["plan", *OPEN, "--input", "tokens=²"], "--input 'tokens=²'"),
     (["plan", *OPEN, "--input", f"tokens={'9' * 5000}"], "--input 'tokens=999"),

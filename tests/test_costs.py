@@ -426,7 +426,7 @@ def test_what_a_compiled_layer_keeps_is_what_the_allocator_says(number):
 
 
 def held_while_differentiated():
-    """The peak of a compiled eager step whose first segment returns two megabytes, and the one predicted."""
+    """The peak of a compiled eager step whose first segment returns 2 MiB, and the one predicted."""
     layers = [L.Conv2D(16, 3, padding="same", activation="tanh") for _ in range(4)]
     model = keras.Sequential([keras.Input((32, 32, 16)), *layers, L.MaxPool2D(8), L.Conv2D(1, 3)])
     cut = tfgc.plan(model, 32, strategy=lambda graph: tfgc.Plan.from_cuts(graph, [4], strategy="by hand"))
@@ -443,5 +443,6 @@ def held_while_differentiated():
 
 
 def test_what_a_recomputed_segment_returned_is_gone_when_it_runs_backward():
+    """Held, it would add 4 MiB: with it TensorFlow cannot work in place. A gradient that waits may add 2."""
     peak, predicted = memory.alone(held_while_differentiated)
-    assert peak == pytest.approx(predicted, rel=0.02)
+    assert predicted <= peak < predicted + 3 * 2**20

@@ -81,7 +81,7 @@ def test_models_on_strings_and_categories_can_be_planned_in_every_way(name):
     model = fresh(build)
     for strategy in strategies.available():
         options = {"keep": [model.layers[-2].name]} if strategy == "manual" else {}
-        options |= {"budget": "100%"} if strategy in ("budget", "ilp") else {}
+        options |= {"budget": "100%"} if strategies.honours_budget(strategy) else {}
         plan = tfgc.plan(model, 4, strategy=strategy, **options)
         assert plan.outlook.plain_bytes > 0
     assert tfgc.plan(model, example=x) == tfgc.plan(model, 4)
