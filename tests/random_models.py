@@ -369,7 +369,8 @@ def scripts(draw, modes=MODES, most=8):
         mode = "graph"
     seed = rng.randrange(1000)
     if way == "strategy":
-        way = rng.choice(strategies.available())
+        # On one device nothing is offloaded, and XLA refuses it.
+        way = rng.choice([name for name in strategies.available() if name not in ("hybrid", "offload")])
     body = "\n".join(f"    {line}" for line in writer.lines)
     return (
         f"from random_models import *\n\n\ndef build():\n{body}\n\n\n"
