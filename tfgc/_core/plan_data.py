@@ -20,7 +20,7 @@ _OF_HOST, _OF_LINK = ("host_bytes", "on_device"), ("link",)
 
 def version(plan: Segmentation) -> int:
     """The oldest version of the format that knows what is in a plan."""
-    if any(segment.offload for segment in plan.segments):
+    if plan.link is not None or any(segment.offload for segment in plan.segments):
         return 4
     return 3 if _takes_over_results(plan) else 1 + plan.calls
 

@@ -147,13 +147,13 @@ def passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list
         return tensor
 
     def copy(value: tf.Tensor) -> tf.Tensor:
-        copies.append(identity(value, backward if value.dtype.is_floating else None))
+        copies.append(_identity(value, backward if value.dtype.is_floating else None))
         return copies[-1]
 
     return tensor_attributes.copied(tensor, copy)
 
 
-def identity(tensor: tf.Tensor, backward: Callable[[tf.Tensor], tf.Tensor] | None) -> tf.Tensor:
+def _identity(tensor: tf.Tensor, backward: Callable[[tf.Tensor], tf.Tensor] | None) -> tf.Tensor:
     """A copy of `tensor`; tapes take its gradient through `backward`, if that is given.
 
     A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.

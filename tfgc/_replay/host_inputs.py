@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,8 +54,8 @@ class HostInputs:
         if noted_here is not None and self._copies:
             noted_here.append(self)
 
-    def ahead(self, tensor: tf.Tensor) -> tf.Tensor:
-        """A copy of a tensor; when its gradient arrives, the inputs are fetched."""
+    def ahead(self, tensor: Any) -> Any:
+        """A copy of a segment's result, and of what Keras attached to it, whose gradient has the inputs fetched."""
 
         def start(upstream: tf.Tensor) -> tf.Tensor:
             if graph_building.can_reach(self._captures):
@@ -62,7 +63,7 @@ class HostInputs:
                     self._fetch([upstream])
             return upstream
 
-        return backward_order.identity(tensor, start)
+        return backward_order.passed(tensor, start, [])
 
     def _fetch(self, after: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

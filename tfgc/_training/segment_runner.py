@@ -14,6 +14,7 @@ upstream gradient and its repeated outputs until it is done, so that many levels
 peak above two.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -152,6 +153,7 @@ class _SegmentChain:
         self, options: RunOptions, segments: Sequence[Segment], kept: Collection[Ref], prefix: str = ""
     ) -> None:
         self._early = options.early
+        self._offloads = any(segment.offload for segment in segments)
         kinds = shared_traces.Kinds()
         stored = segment_boundaries.stored_on_device(options.program.graph, segments)
         self._segments = [_build(options, segment, f"{prefix}{i}", kinds, stored) for i, segment in enumerate(segments)]
@@ -166,7 +168,7 @@ class _SegmentChain:
         before: list[host_inputs.HostInputs] = []
         for segment, release in zip(self._segments, self._releases):
             run = functools.partial(segment, training=training)
-            with host_inputs.noted() as stored:
+            with host_inputs.noted() if self._offloads else contextlib.nullcontext([]) as stored:
                 made = chain.run(run, segment.needed, table) if chain else run(table)
             for waiting in before:
                 made = [waiting.ahead(tensor) for tensor in made]
