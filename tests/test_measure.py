@@ -329,7 +329,7 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     text = results_json.to_json(written)
     assert results_json.from_json(text) == written
     assert any(record.parts and record.predicted for record in measured[0])
-    for bad in ("", "{}", text[:100], text.replace('"version": 3', '"version": 9')):
+    for bad in ("", "{}", text[:100], text.replace('"version": 4', '"version": 9')):
         with pytest.raises(tfgc.TfgcError):
             results_json.from_json(bad)
 
@@ -422,7 +422,7 @@ def test_old_results_call_compiled_segments_compiled():
     new = measurement.Results((measurement.Study("net", 8, tuple(records)),))
     text = results_json.to_json(new)
     assert results_json.from_json(text) == new
-    (study,) = results_json.from_json(text.replace('"version": 3', '"version": 2')).studies
+    (study,) = results_json.from_json(text.replace('"version": 4', '"version": 2')).studies
     assert [record.name for record in study.records] == [
         "plain-eager", "sqrt-compiled", "recompute_grad-eager", "RematScope full-eager", "died-compiled", "sqrt-graph",
     ]  # fmt: skip

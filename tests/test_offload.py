@@ -262,7 +262,8 @@ def test_a_plan_file_has_what_is_stored_on_the_host():
 
 def test_on_one_device_nothing_is_copied():
     model = fresh(chain)
-    tfgc.enable(model, offloaded(model, DEPTH))
+    with pytest.warns(tfgc.NothingSavedWarning, match="no accelerator here: nothing is copied"):
+        tfgc.enable(model, offloaded(model, DEPTH))
     x = noise(BATCH, WIDTH)
 
     def step():
@@ -274,6 +275,7 @@ def test_on_one_device_nothing_is_copied():
     assert not copies
 
 
+@pytest.mark.filterwarnings("ignore::tfgc.NothingSavedWarning")
 def test_xla_is_refused():
     model = fresh(chain)
     tfgc.enable(model, offloaded(model, DEPTH))
@@ -311,6 +313,41 @@ def test_hybrid_finds_the_least_work_at_every_peak_that_a_plan_has(seed, host_bu
         assert min(p.work for p in ours if p.peak_bytes <= peak) == pytest.approx(least)
 
 
+def test_budget_uses_the_host_only_where_it_may():
+    made = graph(12)
+    plain = strategies.frontier(made)
+    both = strategies.frontier(made, host_budget="3MB")
+    assert not any(segment.offload for plan in plain.plans for segment in plan.segments)
+    assert all(simulator.predict(made, plan).host_bytes <= 3e6 for plan in both.plans)
+    works = [[simulator.predict(made, f.within(peak)).work for f in (both, plain)] for peak in plain.peaks]
+    assert all(ours <= theirs for ours, theirs in works)
+    assert any(ours < theirs for ours, theirs in works)
+
+
+def links():
+    """What naming each device as the one that has the link gives."""
+    two_devices()
+    model = keras.Sequential([keras.Input((WIDTH,)), *(L.Dense(WIDTH, "gelu") for _ in range(6))])
+    found = {}
+    for device in ("CPU:1", "cpu:0", "GPU:0"):
+        try:
+            plan = tfgc.plan(
+                model, BATCH, strategy="hybrid", budget="95%", host_budget="1GB", bandwidth=device, speed=1e9
+            )
+            found[device] = plan.options["bandwidth"]
+        except tfgc.OptionError as error:
+            found[device] = str(error)
+    return found
+
+
+def test_the_link_of_a_device_is_measured():
+    found = memory.alone(links)
+    assert isinstance(found["CPU:1"], int)
+    assert found["CPU:1"] > 1e6
+    assert "its memory is the host's" in found["cpu:0"]
+    assert "no such device (it has: CPU:0, CPU:1)" in found["GPU:0"]
+
+
 def test_offload_stores_only_what_no_replay_waits_for():
     made = graph(12)
     free = strategies.apply("offload", made)
@@ -329,9 +366,15 @@ def test_offload_stores_only_what_no_replay_waits_for():
         ({"bandwidth": "fast", "speed": 1e12}, "bandwidth='fast'"),
         ({"bandwidth": "12GB", "speed": -1}, "speed=-1"),
         ({"host_budget": 0}, "host_budget=0"),
+        ({"host_budget": "1kB"}, "the smallest checkpoint, 'n[0-2]', has 1 MB"),
     ],
-    ids=["no speed", "no bandwidth", "bandwidth", "speed", "host budget"],
+    ids=["no speed", "no bandwidth", "bandwidth", "speed", "host budget", "below a checkpoint"],
 )
 def test_a_link_that_says_nothing_is_refused(options, message):
     with pytest.raises(tfgc.OptionError, match=message):
         strategies.apply("offload", graph(4), **options)
+
+
+def test_budget_refuses_a_link_without_a_host():
+    with pytest.raises(tfgc.OptionError, match="host_budget="):
+        strategies.frontier(graph(4), bandwidth="12GB", speed=1e12)

@@ -108,7 +108,7 @@ class OpenSizesWarning(UserWarning):
 
 
 class NothingSavedWarning(UserWarning):
-    """No plan saves a noticeable part of a model's training step, so the model trains as before."""
+    """A plan does not save what it could: no plan saves a noticeable part, or no accelerator offloads to the host."""
 
 
 _collecting = threading.local()

@@ -71,7 +71,7 @@ example = click.option(
 )  # fmt: skip
 strategy_options = click.option(
     "--option", "strategy_options", multiple=True, type=values.Setting(), metavar="KEY=VALUE",
-    help="Strategy option: a number, true, false, or comma-separated names; repeatable.",
+    help="Strategy option: a number, true, false, bytes, or comma-separated names; repeatable.",
 )  # fmt: skip
 optimizer = click.option("--optimizer", help="Optimizer whose state is counted.  [default: adam]")
 mode = click.option(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tfgc._errors import OptionError, check_int
-from tfgc._units import parse_count
+from tfgc._units import parse_bytes, parse_count
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Settings = tuple[tuple[str, Any], ...]
@@ -47,10 +47,12 @@ class InputShape(click.ParamType):
 
 
 class Setting(click.ParamType):
-    """An option of a strategy: its name, and a number, true or false, or a list of names.
+    """An option of a strategy: its name, and a number, true or false, bytes or a device, or a list of names.
 
     >>> [Setting().convert(text, None, None) for text in ("segments=8", "nested=false", "keep=conv1,conv2")]
     [('segments', 8), ('nested', False), ('keep', ['conv1', 'conv2'])]
+    >>> [Setting().convert(text, None, None) for text in ("host_budget=2GB", "bandwidth=GPU:0")]
+    [('host_budget', '2GB'), ('bandwidth', 'GPU:0')]
     """
 
     name = "setting"
@@ -66,4 +68,9 @@ class Setting(click.ParamType):
         for kind in (int, float):
             with contextlib.suppress(ValueError):
                 return key, kind(text)
+        if ":" in text:
+            return key, text
+        with contextlib.suppress(OptionError):
+            parse_bytes(text)
+            return key, text
         return key, [word.strip() for word in text.split(",")]

@@ -6,6 +6,9 @@ the device would have its buffer there from the moment the host has the tensor.
 """
 
 import contextlib
+import functools
+import statistics
+import time
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -34,6 +37,30 @@ def _device_of(tensor: tf.Tensor) -> str | None:
     # What is placed nowhere goes to an accelerator, if there is one.
     others = [device.name for device in tf.config.list_logical_devices() if device.device_type != "CPU"]
     return tensor.device or (others[0] if others else None)
+
+
+# Elements of what is copied to measure a link, 64 MiB of float32, and how often
+_MEASURED, _ROUNDS = 2**24, 5
+
+
+@functools.cache
+def bandwidth(device: str) -> float | None:
+    """Bytes a second in each direction between a device and its host, measured once; None if its memory is the host's.
+
+    Args:
+        device: The full name of a logical device, such as `/device:GPU:0`.
+    """
+    with tf.init_scope():
+        with tf.device(device):
+            tensor = tf.zeros(_MEASURED)
+        host, seconds = host_of(tensor), []
+        if host is None:
+            return None
+        for _ in range(_ROUNDS + 1):
+            start = time.perf_counter()
+            HostCopy(tensor, host).fetched(())[-1].numpy()
+            seconds.append(time.perf_counter() - start)
+    return 2 * _MEASURED * tensor.dtype.size / statistics.median(seconds[1:])
 
 
 class HostCopy:

@@ -83,6 +83,7 @@ def parts(plan: Segmentation) -> tuple[SegmentSummary, ...]:
             mode=segment.mode,
             stored_bytes=segment.stored_bytes,
             inside_bytes=segment.inside_bytes,
+            host_bytes=segment.host_bytes or 0,
             inner=() if segment.inner is None else parts(segment.inner),
         )
         for segment in plan.segments
@@ -162,4 +163,5 @@ class _Network:
             plain_bytes=self.plain_step.peak_bytes - self.fixed,
             buffer_bytes=step.peak_bytes - self.fixed,
             fixed_bytes=self.fixed,
+            host_bytes=step.host_bytes,
         )

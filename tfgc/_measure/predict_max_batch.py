@@ -18,7 +18,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._measure import batch_search
 from tfgc._measure.batch_ways import Step, Way
-from tfgc._planning import annotated, budgets, planner
+from tfgc._planning import annotated, budgets, links, planner
 from tfgc._records.job import MaxBatchJob
 from tfgc._records.reply import MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
@@ -48,13 +48,13 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
         xla = job.mode == "xla"
         return annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss=loss, xla=xla)
 
-    graphs = _Graphs(graph)
+    graphs, options = _Graphs(graph), links.measured(job.options)
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
-        recomputed = _LeastMemory(graphs, fixed, job.options)
+        recomputed = _LeastMemory(graphs, fixed, options)
     elif job.strategy != "keep_all":
-        recomputed = _ByStrategy(graphs, fixed, budget, job.strategy, job.options)
+        recomputed = _ByStrategy(graphs, fixed, budget, job.strategy, options)
     optimizer = keras.optimizers.get(optimizer)
     return MaxBatchPrediction(
         budget_bytes=budget,

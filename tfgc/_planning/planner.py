@@ -11,7 +11,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
-from tfgc._planning import annotated, budget_fit, budgets, by_calls
+from tfgc._planning import annotated, budget_fit, budgets, by_calls, links
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks
 
@@ -114,6 +114,7 @@ def plan(
 
 def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
     """Plan an annotated graph: for the least activations, or for the whole step within a budget."""
+    options = links.measured(options)
     if budget is None:
         return _noted(graph, strategies.apply(strategy, graph.counting(whole_step=False), **options))
     return _noted(graph, outlooks.with_outlook(graph, fitting(graph, strategy, budget, options)))
@@ -171,4 +172,5 @@ def pareto(
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
     )
-    return [_noted(graph, outlooks.with_outlook(graph, plan)) for plan in strategies.frontier(graph, **options).plans]
+    front = strategies.frontier(graph, **links.measured(options))
+    return [_noted(graph, outlooks.with_outlook(graph, plan)) for plan in front.plans]

@@ -17,6 +17,7 @@ from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import keras_graph
+from tfgc._units import format_bytes
 from tfgc.strategies._frontier import Frontier
 
 
@@ -143,7 +144,9 @@ def _record(
     baseline = estimate(front[last])
 
     def point(name: str, plan: Plan) -> FrontPoint:
-        return _point(name, plan, estimate(plan), baseline)
+        step = estimate(plan)
+        label = f"{name}, {format_bytes(step.host_bytes)} on the host" if step.host_bytes else name
+        return _point(label, plan, step, baseline)
 
     names = {0: "least", last: "plain"}
     points_at = {i: point(names.get(i, ""), front[i]) for i in sorted(shown)}

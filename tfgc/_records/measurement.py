@@ -25,6 +25,7 @@ class Predicted:
         plain_bytes: The peak if nothing is recomputed, in buffers.
         buffer_bytes: The peak in buffers.
         fixed_bytes: Weights and optimizer slots, which are there all the time and in none of the above.
+        host_bytes: What the host stores at most, in none of the above either.
     """
 
     peak_bytes: int
@@ -35,6 +36,7 @@ class Predicted:
     plain_bytes: int
     buffer_bytes: int | None = None
     fixed_bytes: int | None = None
+    host_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,7 @@ class SegmentSummary:
         stored_bytes: Bytes of activations that it stores until its backward pass; None if unknown.
         inside_bytes: Bytes of activations that it would store if it were kept whole; None if unknown.
         inner: The segments of its replay, where that is split again.
+        host_bytes: Bytes of its inputs that wait on the host.
     """
 
     first: str
@@ -57,6 +60,7 @@ class SegmentSummary:
     stored_bytes: int | None = None
     inside_bytes: int | None = None
     inner: tuple["SegmentSummary", ...] = ()
+    host_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

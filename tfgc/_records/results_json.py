@@ -7,11 +7,17 @@ from typing import Any
 
 from tfgc._core import checked_json
 from tfgc._errors import TfgcError
-from tfgc._records.measurement import Measurement, Results, Study
+from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 
 _FORMAT = "tfgc-measurements"
-_VERSION = 3
-_SCHEMA = checked_json.Schema({Measurement: ("predicted", "parts", "wrong", "asked")})
+_VERSION = 4
+_SCHEMA = checked_json.Schema(
+    {
+        Measurement: ("predicted", "parts", "wrong", "asked"),
+        Predicted: ("host_bytes",),
+        SegmentSummary: ("host_bytes",),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)

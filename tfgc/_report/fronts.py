@@ -31,6 +31,7 @@ def facts(network: str, plan: Plan, step: Prediction, plain: Prediction) -> dict
         "plain_step_bytes": plain.peak_bytes,
         "fixed_bytes": step.fixed_bytes,
         "allocated_bytes": step.allocated_bytes,
+        "host_bytes": step.host_bytes,
     }
 
 
@@ -40,7 +41,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
     count, nested = facts["segments"], ", nested" if facts["nested"] else ""
     left_out = "weights and slots" if facts["whole_step"] else "weights, their gradients and slots"
     seconds = "seconds" if facts["unit"] == "s" else "flops"
-    return [
+    lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "
         f"{facts['recomputed']} recomputed{nested}",
         f"  peak        {size['peak_bytes']} of {size['plain_bytes']}, cut-off {facts['cut_off']:.1%} "
@@ -51,6 +52,9 @@ def summary(facts: dict[str, Any]) -> list[str]:
         f"  whole step  {size['step_bytes']} with weights and slots, {size['allocated_bytes']} in the allocator's "
         f"chunks; plain {size['plain_step_bytes']}",
     ]
+    if facts["host_bytes"]:
+        lines.append(f"  on the host {size['host_bytes']} at most, if the device is an accelerator")
+    return lines
 
 
 def rows(front: FrontRecord) -> list[list[str]]:

@@ -14,7 +14,9 @@ def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
     total = sum(part.nodes for part in parts) or 1
     depth = max(map(_depth, parts))
     known = [part for part in parts if part.stored_bytes is not None or part.inside_bytes is not None]
-    size, unit = labels.unit_of(max((max(p.stored_bytes or 0, p.inside_bytes or 0) for p in known), default=0))
+    size, unit = labels.unit_of(
+        max((max((p.stored_bytes or 0) + p.host_bytes, p.inside_bytes or 0) for p in known), default=0)
+    )
 
     def draw(figure: Any) -> None:
         if known:
@@ -31,6 +33,9 @@ def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
             bars.bar(height=(part.inside_bytes or 0) / size, fill=False, edgecolor=MUTED, linewidth=0.9, **box)
             colour = SERIES[0] if part.mode == "keep" else SERIES[1]
             bars.bar(height=(part.stored_bytes or 0) / size, color=colour, edgecolor=CARD, linewidth=0.4, **box)
+            if part.host_bytes:
+                shown = {"color": CARD, "edgecolor": SERIES[1], "hatch": "....", "linewidth": 0.4}
+                bars.bar(height=part.host_bytes / size, bottom=(part.stored_bytes or 0) / size, **shown, **box)
             if part.stored_bytes is not None and part.nodes / total > 0.15:
                 style = {"ha": "center", "va": "bottom", "fontsize": 7.5, "color": INK}
                 bars.text(start + part.nodes / 2, part.stored_bytes / size, format_bytes(part.stored_bytes), **style)
@@ -41,12 +46,14 @@ def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
             bars.set_ylabel(f"bytes ({unit})")
         ends = f"{labels.short(parts[0].first, 18)} ... {labels.short(parts[-1].last, 18)}"
         bars.set_xlabel(f"place along the network (nodes)\n{ends}")
-        _key(figure, bool(known), {part.mode for part in parts})
+        _key(figure, bool(known), {part.mode for part in parts}, any(part.host_bytes for part in parts))
 
     stored = [part.stored_bytes for part in parts if part.stored_bytes is not None]
     kept = sum(part.mode == "keep" for part in parts)
     words = f"{len(parts)} segments over {total} nodes, {kept} kept and {len(parts) - kept} recomputed"
     words += f"; {format_bytes(sum(stored))} stored in all." if stored else "."
+    on_host = sum(part.host_bytes for part in parts)
+    words = words.removesuffix(".") + f"; {format_bytes(on_host)} wait on the host." if on_host else words
     return Plot(of, f"Plan of {name}", words, draw, (2.4 if known else 1.2) + 0.22 * depth)
 
 
@@ -67,7 +74,7 @@ def _draw_band(axes: Any, parts: Sequence[SegmentSummary], start: int, total: in
         start += part.nodes
 
 
-def _key(figure: Any, known: bool, modes: set[str]) -> None:
+def _key(figure: Any, known: bool, modes: set[str], on_host: bool) -> None:
     from matplotlib.patches import Patch
 
     handles = []
@@ -77,6 +84,8 @@ def _key(figure: Any, known: bool, modes: set[str]) -> None:
         handles.append(Patch(facecolor=CARD, edgecolor=SERIES[1], hatch="////", label="recomputed"))
     if known and modes - {"keep"}:
         handles.append(Patch(facecolor=SERIES[1], label="recomputed, stored"))
+    if on_host:
+        handles.append(Patch(facecolor=CARD, edgecolor=SERIES[1], hatch="....", label="recomputed, on the host"))
     if known:
         handles.append(Patch(facecolor="none", edgecolor=MUTED, label="inside, if kept whole"))
     figure.legend(handles=handles, loc="outside lower left", ncols=2)

@@ -86,11 +86,14 @@ def predicted(study: Study) -> TextTable | None:
         cells.append([
             record.name, format_bytes(guess.peak_bytes), measured, apart, format_percent(guess.overhead, "+.0f"),
             format_percent(overhead, "+.0f"), format_bytes(guess.floor_bytes), guess.floor_node,
+            format_bytes(guess.host_bytes) if guess.host_bytes else "",
         ])  # fmt: skip
     heads = (
         "case", "predicted peak", "measured peak", "prediction off by", "predicted overhead", "measured overhead",
-        "floor", "floor set by",
+        "floor", "floor set by", "on the host",
     )  # fmt: skip
+    if not any(guess.host_bytes for _, guess in known):
+        heads, cells = heads[:-1], [row[:-1] for row in cells]
     note = (
         f"Predicted overhead counts {_work(units)}; measured overhead is against plain training in the same kind of "
         "loop."

@@ -58,6 +58,18 @@ def report(name: str, made: PlannedStep, *, verbose: bool) -> None:
         print(line(name, made), file=sys.stderr, flush=True)
 
 
+def warn_of_host(name: str, plan: Plan) -> None:
+    """Warn where a plan stores on the host what has nowhere else to be."""
+    stored = sum(segment.host_bytes or 0 for segment in plan.segments)
+    if any(segment.offload for segment in plan.segments) and len(tf.config.list_logical_devices()) == 1:
+        warn(
+            f"{name!r}: the plan stores {format_bytes(stored) if stored else 'checkpoints'} on the host, and "
+            "TensorFlow has no accelerator here: nothing is copied, and a step needs that much more than predicted. "
+            "Plan without host memory to train here",
+            NothingSavedWarning,
+        )
+
+
 def line(name: str, made: PlannedStep) -> str:
     """The strategy, the predicted peak against plain, the overhead, and how long planning took.
 

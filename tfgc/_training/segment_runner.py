@@ -31,7 +31,7 @@ from tfgc._pure import functional
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
-from tfgc._training import segment_boundaries, separate_weights, shared_traces
+from tfgc._training import plan_report, segment_boundaries, separate_weights, shared_traces
 from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
@@ -78,6 +78,7 @@ class Runner:
     def _read(self, plan: Plan) -> None:
         program = keras_graph.Program(self.model)
         plan.check(program.graph)
+        plan_report.warn_of_host(self.model.name, plan)
         self.plan, self.program = plan, program
         options = RunOptions(program, *self._options)
         segments = separate_weights.cut(program, plan.segments) if options.early else plan.segments

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfgc import strategies
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -34,3 +35,9 @@ def merged(graph: Graph, places: Sequence[int], limit: int) -> list[int]:
         joined = (before[ends[2:]] - before[ends[:-2]]) / (1 + np.take(graph.cut_bytes, ends[1:-1]))
         ends = np.delete(ends, 1 + int(joined.argmin()))
     return [int(place) for place in ends[:-1]]
+
+
+def with_optimal(graph: Graph, limit: int, slices: int = 1) -> tuple[list[int], list[int], Plan]:
+    """All places, about `limit` of them with those of the plan of least peak, and that plan."""
+    every, optimal = places(graph), strategies.get("optimal")(graph, slices=slices)
+    return every, sorted({*merged(graph, every, limit), *of(optimal)}), optimal

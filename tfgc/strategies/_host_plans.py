@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tfgc._simulate.work import node_work
 from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._host_memory import HostMemory
 
 # Labels of a vertex, and groups in which more than these are first thinned out
 _MOST_LABELS, _GROUPS = 256, 24
@@ -49,18 +50,17 @@ class HostPlans:
 
     Args:
         plans: The `FlatPlans`, made with `host=True`.
-        link: Bytes that are copied per unit of work; None: at once.
-        host_budget: Bytes that the host may store; None: any number.
+        host: What the host may hold, and the link to it.
         hidden: Whether only copies are made that no replay waits for.
 
     Attributes:
         thinned: Whether labels were dropped that nothing beats, so that a cheaper plan may exist.
     """
 
-    def __init__(self, plans: FlatPlans, link: float | None, host_budget: int | None, hidden: bool = False) -> None:
+    def __init__(self, plans: FlatPlans, host: HostMemory, hidden: bool = False) -> None:
         self.plans, self.thinned, self._hidden = plans, False, hidden
-        self._host_budget = np.inf if host_budget is None else host_budget
-        self._work_per_byte = 0.0 if link is None else 1 / link
+        self._host_budget = np.inf if host.budget is None else host.budget
+        self._work_per_byte = 0.0 if host.link is None else 1 / host.link
         works, _ = node_work(plans.graph)
         self._forward = np.concatenate([[0.0], np.cumsum([work.forward for work in works])])
         self._backward = np.concatenate([[0.0], np.cumsum([work.backward for work in works])])

@@ -10,13 +10,14 @@ than `least_overhead`. O(p^3) for p positions.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import check_bool, check_int
+from tfgc._errors import OptionError, check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
 from tfgc.strategies._cheapest_path import cheapest
@@ -30,10 +31,21 @@ _SLICED_CANDIDATES = 24
 _SMALL = 1000
 
 
-def plan(graph: Graph, *, budget: int, positions: int = 100, nested: bool = True, slices: int = 1) -> Plan:
+def plan(
+    graph: Graph,
+    *,
+    budget: int,
+    positions: int = 100,
+    nested: bool = True,
+    slices: int = 1,
+    host_budget: Any = None,
+    bandwidth: Any = None,
+    speed: float | None = None,
+) -> Plan:
     """Return the plan of least work whose predicted peak, weights left out, is at most `budget` bytes.
 
-    With `slices=8` segments whose nodes allow it may run in eight slices of the batch; these are not nested.
+    With `slices=8` segments whose nodes allow it may run in eight slices of the batch; with `host_budget="4GB"` inputs
+    of segments may wait in the host's memory, where `bandwidth` and `speed` are as in `hybrid`. Neither are nested.
 
     Example:
         >>> import keras, tfgc
@@ -43,10 +55,20 @@ def plan(graph: Graph, *, budget: int, positions: int = 100, nested: bool = True
         >>> plans[0].outlook.overhead > plans[1].outlook.overhead > 0
         True
     """
-    return frontier(graph, positions=positions, nested=nested, slices=slices).within(budget)
+    options = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed}
+    return frontier(graph, positions=positions, nested=nested, slices=slices, **options).within(budget)
 
 
-def frontier(graph: Graph, *, positions: int = 100, nested: bool = True, slices: int = 1) -> Frontier:
+def frontier(
+    graph: Graph,
+    *,
+    positions: int = 100,
+    nested: bool = True,
+    slices: int = 1,
+    host_budget: Any = None,
+    bandwidth: Any = None,
+    speed: float | None = None,
+) -> Frontier:
     """The plans from the least peak to the plain step."""
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
     slices = check_int("slices", slices)
@@ -66,6 +88,12 @@ def frontier(graph: Graph, *, positions: int = 100, nested: bool = True, slices:
         plans.append(dataclasses.replace(optimal, strategy="budget", options=options))
     if slices > 1:
         plans += _in_slices(graph, chosen, most, {**options, "slices": slices})
+    if host_budget is not None:
+        given = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed, "slices": slices}
+        front = strategies.frontier(graph, "hybrid", **given)
+        plans += [dataclasses.replace(each, strategy="budget") for each in front.plans]
+    elif bandwidth is not None or speed is not None:
+        raise OptionError("bandwidth= and speed= are of the link to the host: say host_budget= as well")
     return Frontier.of(graph, plans)
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks, simulator
-from tfgc.strategies import _cut_places, _links
+from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._frontier import Frontier
+from tfgc.strategies._host_memory import HostMemory
 from tfgc.strategies._host_plans import HostPlans
 
 # Plans of larger graphs that are made; up to so many states all that differ are.
@@ -65,27 +65,20 @@ def frontier(
     positions: int = 40,
 ) -> Frontier:
     """The plans from the least peak to the plain step."""
-    link, slices = _links.link(graph, bandwidth, speed), check_int("slices", slices)
-    host = None if host_budget is None else _links.byte_count("host_budget", host_budget)
-    places = _cut_places.places(graph)
-    optimal = strategies.get("optimal")(graph, slices=slices)
-    merged = _cut_places.merged(graph, places, check_int("positions", positions))
-    chosen = sorted({*merged, *_cut_places.of(optimal)})
+    host, slices = HostMemory.of(graph, host_budget, bandwidth, speed), check_int("slices", slices)
+    places, chosen, optimal = _cut_places.with_optimal(graph, check_int("positions", positions), slices)
     plain = Plan.from_cuts(graph, [], strategy="hybrid")
     most, (floor, _) = simulator.predict(graph, plain).peak_bytes, outlooks.floor(graph)
-    found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), link, host)
+    found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), host)
     least = found.least_peak(max(1, floor // slices), most)
     paths = _every(found, most) if len(found.plans) <= _SMALL else _some(found, least, most)
-    options = {"host_budget": host, "slices": slices, "bandwidth": bandwidth, "speed": speed}
-    options = {name: value for name, value in options.items() if value not in (None, 1)}
-    if len(chosen) < len(places) or found.thinned:
-        options["coarsened"] = len(chosen)
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths]
     plans += [plain, optimal]
-    plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=link) for each in plans]
-    if host is not None:
-        plans = [each for each in plans if simulator.predict(graph, each).host_bytes <= host]
-    return Frontier.of(graph, plans)
+    options = {**host.options, **({} if slices == 1 else {"slices": slices})}
+    if len(chosen) < len(places) or found.thinned:
+        options["coarsened"] = len(chosen)
+    plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=host.link) for each in plans]
+    return Frontier.of(graph, (each for each in plans if host.allows(graph, each)))
 
 
 def _every(found: HostPlans, most: int) -> Iterator[Path]:

@@ -8,13 +8,14 @@ segment after it: no replay waits. Not nested.
 import dataclasses
 from typing import Any
 
-from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks, simulator
-from tfgc.strategies import _cut_places, _links
+from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_plans import FlatPlans
+from tfgc.strategies._frontier import Frontier
+from tfgc.strategies._host_memory import HostMemory
 from tfgc.strategies._host_plans import HostPlans
 
 # Work that replays may wait for copies, as a fraction of the plain step's
@@ -41,36 +42,24 @@ def plan(
         >>> plans[0].outlook.peak_bytes < plans[1].outlook.peak_bytes
         True
     """
-    link = _links.link(graph, bandwidth, speed)
-    host = None if host_budget is None else _links.byte_count("host_budget", host_budget)
-    places = _cut_places.places(graph)
-    optimal = strategies.get("optimal")(graph)
-    merged = _cut_places.merged(graph, places, check_int("positions", positions))
-    chosen = sorted({*merged, *_cut_places.of(optimal)})
+    host = HostMemory.of(graph, host_budget, bandwidth, speed)
+    places, chosen, optimal = _cut_places.with_optimal(graph, check_int("positions", positions))
     most, (floor, _) = simulator.predict(graph, optimal).peak_bytes, outlooks.floor(graph)
     plans = FlatPlans(graph, most, chosen, host=True)
-    found = HostPlans(plans, link, host, hidden=True)
+    found = HostPlans(plans, host, hidden=True)
     least, candidates = found.least_peak(floor, most), [optimal]
     for budget in (least, 1.1 * least, 1.25 * least):
         path = found.cheapest(int(budget))
         if path is not None:
             candidates.append(plans.plan(path, strategy="offload"))
-    options = {"host_budget": host, "bandwidth": bandwidth, "speed": speed}
-    options = {name: value for name, value in options.items() if value is not None}
-    if len(chosen) < len(places):
-        options["coarsened"] = len(chosen)
-    candidates = [dataclasses.replace(each, strategy="offload", options=options, link=link) for each in candidates]
-    return min((each for each in candidates if _fits(graph, each, host)), key=lambda each: _judged(graph, each))
+    options = {**host.options, **({"coarsened": len(chosen)} if len(chosen) < len(places) else {})}
+    candidates = [dataclasses.replace(each, strategy="offload", options=options, link=host.link) for each in candidates]
+    hidden = [each for each in candidates if host.allows(graph, each) and _hides(graph, each)]
+    return Frontier.of(graph, hidden).plans[0]
 
 
-def _fits(graph: Graph, plan: Plan, host: int | None) -> bool:
-    """Whether the host holds what the plan stores there, and replays wait for nothing."""
+def _hides(graph: Graph, plan: Plan) -> bool:
+    """Whether replays wait for next to nothing."""
     found = simulator.predict(graph, plan)
     at_once = simulator.predict(graph, dataclasses.replace(plan, link=None))
-    hidden = found.work - at_once.work <= _HIDDEN * found.plain_work
-    return hidden and (host is None or found.host_bytes <= host)
-
-
-def _judged(graph: Graph, plan: Plan) -> tuple[int, float]:
-    found = simulator.predict(graph, plan)
-    return found.peak_bytes, found.work
+    return found.work - at_once.work <= _HIDDEN * found.plain_work

@@ -1,0 +1,34 @@
+"""Bandwidths that options give as the name of a device: its link to the host is measured."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._errors import OptionError
+from tfgc._framework import host_memory
+from tfgc.strategies import _host_memory
+
+
+def measured(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a strategy with bytes a second where `bandwidth` names a device.
+
+    Raises:
+        OptionError: If there is no such device, or its memory is the host's.
+    """
+    device = _host_memory.device_of(options.get("bandwidth"))
+    return dict(options) if device is None else {**options, "bandwidth": _bandwidth(device)}
+
+
+def _bandwidth(device: str) -> int:
+    known = {place.name.removeprefix("/device:").upper(): place.name for place in tf.config.list_logical_devices()}
+    name = device.lower().removeprefix("/").removeprefix("device:").upper()
+    if name not in known:
+        raise OptionError(f"bandwidth={device!r}: TensorFlow has no such device (it has: {', '.join(known)})")
+    found = host_memory.bandwidth(known[name])
+    if found is None:
+        raise OptionError(
+            f"bandwidth={device!r}: its memory is the host's, so that nothing is copied: name an accelerator, or give "
+            "bytes a second such as '12GB'"
+        )
+    return int(found)

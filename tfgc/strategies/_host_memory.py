@@ -1,0 +1,102 @@
+"""The host's memory as options say it: what it may hold, and how fast the link to it is."""
+
+import dataclasses
+import math
+import re
+from typing import Any, Self
+
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
+from tfgc._errors import OptionError
+from tfgc._simulate import simulator
+from tfgc._simulate.work import node_work
+from tfgc._units import format_bytes, parse_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class HostMemory:
+    """What plans may store on the host.
+
+    Attributes:
+        budget: Bytes that the host may hold; None: any number.
+        link: Bytes copied in each direction per unit of work; None: copies are taken to be free.
+        options: The options that said so, as plans note them.
+    """
+
+    budget: int | None
+    link: float | None
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, graph: Graph, host_budget: Any, bandwidth: Any, speed: Any) -> Self:
+        """Check the options of a strategy.
+
+        Args:
+            graph: The graph, whose nodes are counted in flops or were timed.
+            host_budget: Bytes, as a number or a text such as '2GB'; None: any number.
+            bandwidth: Bytes a second in each direction, as a number or a text such as '12GB'.
+            speed: Flops a second of the device; only where work is counted in flops.
+
+        Raises:
+            OptionError: If a number is not positive, work is counted in flops and `speed` is missing, or the host may
+                not hold the smallest checkpoint.
+        """
+        budget = None if host_budget is None else _byte_count("host_budget", host_budget)
+        if budget is not None:
+            _check_room(graph, budget, host_budget)
+        options = {"host_budget": budget, "bandwidth": bandwidth, "speed": speed}
+        given = {name: value for name, value in options.items() if value is not None}
+        return cls(budget, _link(graph, bandwidth, speed), given)
+
+    def allows(self, graph: Graph, plan: Plan) -> bool:
+        """Whether what a plan stores on the host is within the budget at all times."""
+        return self.budget is None or simulator.predict(graph, plan).host_bytes <= self.budget
+
+
+def _check_room(graph: Graph, budget: int, given: Any) -> None:
+    sizes = {graph.bytes(ref): ref.node for node in graph.nodes for ref in node.inputs if ref.node not in graph.inputs}
+    sizes.pop(0, None)
+    if sizes and budget < min(sizes):
+        raise OptionError(
+            f"host_budget={given!r}: the smallest checkpoint, {sizes[min(sizes)]!r}, has {format_bytes(min(sizes))}: "
+            "give that at least, or leave host memory out"
+        )
+
+
+def _link(graph: Graph, bandwidth: Any, speed: Any) -> float | None:
+    if bandwidth is None:
+        if speed is not None:
+            raise OptionError(f"speed={speed!r} says nothing without the link's bandwidth: give bandwidth= as well")
+        return None
+    _, unit = node_work(graph)
+    per_second = _byte_count("bandwidth", bandwidth)
+    if unit == "s":
+        return float(per_second)
+    if speed is None:
+        raise OptionError(
+            f"bandwidth={bandwidth!r} is in bytes a second, and this plan counts flops: give speed= in flops a second, "
+            "or measure=True"
+        )
+    if isinstance(speed, bool) or not isinstance(speed, (int, float)) or not 0 < speed < math.inf:
+        raise OptionError(f"speed={speed!r} is not a number of flops a second: give one such as 1e13")
+    return per_second / speed
+
+
+def _byte_count(name: str, value: Any) -> int:
+    try:
+        return parse_bytes(value)
+    except OptionError:
+        offer = ", or a device such as 'GPU:0' to measure its link" if name == "bandwidth" else ""
+        raise OptionError(
+            f"{name}={value!r}: must be a positive number of bytes such as 12e9 or '12GB'{offer}"
+        ) from None
+
+
+def device_of(bandwidth: Any) -> str | None:
+    """The device that `bandwidth` names in place of a number of bytes; None if it names none.
+
+    >>> device_of("GPU:0"), device_of("12GB")
+    ('GPU:0', None)
+    """
+    named = isinstance(bandwidth, str) and re.fullmatch(r"/?(device:)?[A-Za-z_]+:\d+", bandwidth)
+    return bandwidth if named else None
