@@ -18,7 +18,7 @@ PAGE = HERE.parent / "docs" / "published-results.md"
 GPUS = HERE.parent / "docs" / "gpus.md"
 COMPILED = "## What was compiled\n"  # its heading; the table is the rest of the page
 # In the order of the page; each measured, then predicted at the published batches, where there are results.
-SUITES = ("ogc", "resnet-depth", "inception-v4", "max-batch", "tf2-eager", "segments", "peers")
+SUITES = ("ogc", "resnet-depth", "inception-v4", "hybrid", "max-batch", "tf2-eager", "segments", "peers")
 
 
 # Why targets are missed, as far as it is known; by suite.

@@ -33,23 +33,23 @@ def _call(function, *arguments):
     return function(*arguments)
 
 
-def info(which):
-    """Bytes of the allocator, "current" or "peak"; refused in the process of the tests, where they mean nothing."""
+def info(which, device="CPU:0"):
+    """Bytes that an allocator counts, "current" or "peak"; refused in the process of the tests, where they mean nothing."""
     import tensorflow as tf
 
     assert multiprocessing.parent_process() is not None, "give the reading to memory.alone"
-    return tf.config.experimental.get_memory_info("CPU:0")[which]
+    return tf.config.experimental.get_memory_info(device)[which]
 
 
-def peak(step, *arguments, steps=3):
+def peak(step, *arguments, steps=3, device="CPU:0"):
     """The largest peak of some calls of `step`, in bytes above what was held before each, after one to warm up."""
     import tensorflow as tf
 
     step(*arguments)
     peaks = []
     for _ in range(steps):
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        before = info("current")
+        tf.config.experimental.reset_memory_stats(device)
+        before = info("current", device)
         step(*arguments)
-        peaks.append(info("peak") - before)
+        peaks.append(info("peak", device) - before)
     return max(peaks)

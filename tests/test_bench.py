@@ -72,6 +72,7 @@ def cells(study):
 def test_suites_are_found_by_listing_the_folder():
     assert SUITES == [
         "gpu-compile",
+        "hybrid",
         "inception-v4",
         "max-batch",
         "ogc",
@@ -107,6 +108,44 @@ def test_ogc_has_the_rows_of_the_paper_and_its_figures():
     assert (first.network, first.batch_size, first.published["cut_off_pct"]) == ("alexnet", 1024, 34)
     assert inception.cases[0].build == ("inception_v3", 300)
     assert next(c for c in first.cases if c.case == "published").target_ratio == pytest.approx(0.95 * 0.66)
+
+
+def test_hybrid_asks_for_the_least_peak_of_each_network_and_runs_one():
+    rows = suite_runner.chosen_rows("hybrid", 0.5)
+    goals = {row.network: row.published for row in rows}
+    assert goals["resnet50"]["goal_of"] == "study: hybrid"
+    assert goals["resnet50"]["goal_share"] == pytest.approx(929.32 / 2691.90)
+    assert goals["resnet200"] == goals["resnet152"]  # the study's plain step ran out of memory at 200 layers
+    assert goals["inception_v4"]["goal_of"] == "study: recompute"
+    assert goals["vgg16"]["goal_share"] == pytest.approx(1 - 0.31 - 0.30)
+    (run,) = [row for row in rows if not row.predicted]
+    assert (run.network, run.batch_size, [case.name for case in run.cases]) == (
+        "alexnet", 512, ["plain-graph", "optimal-graph", "hybrid-graph"],
+    )  # fmt: skip
+    assert run.cases[-1].planned_as == "strategy=budget, share=0.342, slices=8"
+
+
+def test_hybrid_says_which_plans_meet_the_goal_and_what_waits_on_the_host():
+    goal = {"goal_share": 0.4, "goal_times": 1.1, "goal_of": "OGC"}
+
+    def study(network, peak, overhead):
+        found = dataclasses.replace(predicted(peak, overhead), host_bytes=5_000_000)
+        records = (
+            Measurement("n", "plain", "graph", 16, "predicted", predicted=predicted(1000)),
+            Measurement("n", "offload", "graph", 16, "predicted", predicted=found),
+            Measurement("n", "hybrid", "graph", 16, "predicted", predicted=predicted(450, 0.3)),
+        )
+        return Study(network, 16, records, None, goal)
+
+    (sheet,) = _suites.get("hybrid").sheets(Results((study("good", 390, 0.05), study("bad", 390, 0.15))))
+    good, bad = (dict(zip(sheet.heads, row)) for row in sheet.rows)
+    assert (good["offload peak"], good["offload time"], good["offload, on the host"]) == (
+        "~ 39.0 %",
+        "~ x 1.05",
+        "5 MB",
+    )
+    assert (good["outcome"], bad["outcome"]) == ("met by offload", "missed: time by 5.0 points")
+    assert "met in 1 of 2 networks, missed in bad, 16 (time by 5.0 points)" in sheet.summary
 
 
 def test_every_network_of_a_suite_can_be_built_by_name():

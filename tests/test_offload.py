@@ -67,9 +67,9 @@ def on_host(segment):
     return dataclasses.replace(segment, offload=segment.mode == "recompute")
 
 
-def step_of(model, mode):
+def step_of(model, mode, device=DEVICE):
     def step(x):
-        with tf.device(DEVICE), tf.GradientTape() as tape:
+        with tf.device(device), tf.GradientTape() as tape:
             y = model(x, training=True)
             loss = keras.losses.MeanSquaredError()(tf.zeros_like(y), y)
         return [loss, *tape.gradient(loss, [v.value for v in model.trainable_variables])]
@@ -94,12 +94,17 @@ def counted(function):
 
 def results(build, mode, segments):
     two_devices()
+    return trained(build, mode, segments, DEVICE)
+
+
+def trained(build, mode, segments, device):
+    """What a step gives and leaves behind, plain and with checkpoints on the host, and the copies that this made."""
     made = []
     for plan in (None, offloaded):
         model = fresh(build)
         if plan is not None:
             tfgc.enable(model, plan(model, segments), compile_segments=mode != "eager")
-        step, x = step_of(model, mode), noise(BATCH, WIDTH)
+        step, x = step_of(model, mode, device), noise(BATCH, WIDTH)
         found, copies = counted(functools.partial(step, x))
         step(x)
         made.append([*(t.numpy() for t in found), *(v.numpy() for v in model.variables)])
@@ -120,6 +125,36 @@ def test_each_checkpoint_goes_to_the_host_once_and_comes_back_once(mode):
     """Of six segments the first reads the batch, which the caller holds, and the last is kept."""
     _, _, copies = memory.alone(results, chain, mode, DEPTH)
     assert copies == {HOST: 4, HOST + " bytes": 4 * SIZE, DEVICE: 4, DEVICE + " bytes": 4 * SIZE}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
+@pytest.mark.parametrize("build", [chain, drawing, masked])
+def test_gradients_and_states_on_a_gpu_are_those_of_plain_training_there(build, mode):
+    plain, ours, copies = trained(build, mode, 3, "GPU:0")
+    assert copies["GPU:0"] == copies[HOST] > 0
+    for a, b in zip(plain, ours, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5 * np.abs(a).max())
+
+
+def gpu_peak(plan, mode):
+    """Layers of 64 MB each, so that their weights and workspaces are small beside them."""
+    model = keras.Sequential([keras.Input((64,)), *(L.Dense(64, activation="tanh") for _ in range(12))])
+    tfgc.enable(model, plan(model, 12))
+    return memory.peak(step_of(model, mode, "GPU:0"), tf.ones((2**18, 64)), device="GPU:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["compiled", "graph"])
+def test_on_a_gpu_the_host_holds_what_the_device_does_not(mode):
+    held, offloading = (memory.alone(gpu_peak, plan, mode) for plan in (on_device, offloaded))
+    assert offloading < held - 5 * 2**26
+
+
+@pytest.mark.gpu
+def test_the_link_of_a_gpu_is_measured():
+    """The slowest in use, PCI Express 3 with four lanes, copies 4 GB a second; none copies a terabyte."""
+    assert 1e9 < host_memory.bandwidth("/device:GPU:0") < 1e12
 
 
 def alive_between(depth, plan, compiled=False):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import keras
 
 from tfgc import strategies
@@ -10,7 +14,7 @@ from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._errors import PlanMismatchError, TfgcError
-from tfgc._planning import annotated, budgets, planner, sweep
+from tfgc._planning import annotated, budgets, links, planner, sweep
 from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Predicted, SegmentSummary
@@ -104,7 +108,7 @@ class _Network:
         self.floor, self.floor_node = outlooks.floor(graph)
         self._given = given
         self._plans: dict[str, Plan | TfgcError | None] = {}
-        self._frontiers: dict[bool, Frontier] = {}
+        self._frontiers: dict[tuple[str, tuple[tuple[str, Any], ...]], Frontier] = {}
 
     def plan_of(self, case: Case) -> Plan | None:
         """The plan of a case, or the error of planning it, the same in all modes; None for peers."""
@@ -121,7 +125,7 @@ class _Network:
 
     def _planned(self, case: Case) -> Plan | None:
         if case.target_ratio is not None:
-            return self.at_ratio(case.target_ratio, **case.options)
+            return self.at_ratio(case.target_ratio, case.strategy or "budget", case.options)
         if case.strategy is not None:
             options = dict(case.options)
             asked = options.pop("budget", None)
@@ -132,16 +136,17 @@ class _Network:
             return self.plain
         return self._given.get(case.case)
 
-    def frontier(self, nested: bool = True) -> Frontier:
+    def frontier(self, strategy: str = "budget", options: Mapping[str, Any] = MappingProxyType({})) -> Frontier:
         """The plans from the least peak to the plain step."""
-        if nested not in self._frontiers:
-            self._frontiers[nested] = strategies.frontier(self.graph, nested=nested)
-        return self._frontiers[nested]
+        asked = strategy, tuple(sorted(options.items()))
+        if asked not in self._frontiers:
+            self._frontiers[asked] = strategies.frontier(self.graph, strategy, **links.measured(options))
+        return self._frontiers[asked]
 
-    def at_ratio(self, share: float, nested: bool = True) -> Plan:
+    def at_ratio(self, share: float, strategy: str, options: Mapping[str, Any]) -> Plan:
         """The plan of least work at this share of what the allocator holds above `fixed`; else the one of least."""
         optimal = planner.choose(self.graph, "optimal", None, {})
-        return self.frontier(nested).at_ratio(share, optimal)
+        return self.frontier(strategy, options).at_ratio(share, optimal)
 
     def front_record(self, job: PredictionJob) -> FrontRecord:
         """The `FrontRecord`, with the plans of the job's cases added."""

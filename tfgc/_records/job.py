@@ -19,8 +19,8 @@ class Case:
         build: Pair of a network's name or builder and an image size (None: the network's default).
         case, mode, batch_size, input_shapes: As in `Measurement` and `tfgc.plan`.
         strategy, options: How to plan; None for a plain case or if `plan` is given.
-        target_ratio: Instead of a strategy: take the plan of least work at this fraction of the plain step's peak above
-            weights and slots or, if none reaches it, the plan of least peak. Its option is `nested`.
+        target_ratio: Take the strategy's plan of least work at this fraction of the plain step's peak above weights and
+            slots or, if none reaches it, the plan of least peak. Default of the strategy: `budget`.
         plan: The plan as JSON.
         steps: Counted steps.
         memory_limit: Bytes of data that the process may allocate; None: no limit.
