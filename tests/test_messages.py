@@ -30,6 +30,11 @@ def open_sizes():
     return keras.Model(inputs, L.Dense(3)(L.Embedding(9, 4)(inputs)))
 
 
+def two_outputs():
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, [L.Dense(3, name="left")(inputs), L.Dense(2, name="right")(inputs)])
+
+
 class Own(keras.Model):
     def __init__(self):
         super().__init__()
@@ -54,8 +59,12 @@ CALLS = [
     (lambda: tfgc.plan(net(), 4, strategy="sqrt", budget="1GB"), "budget='1GB'", "leave budget="),
     (lambda: tfgc.plan(net(), 4, strategy="manual", keep=["dens"]), "'dens'", "did you mean 'dense'"),
     (lambda: tfgc.plan(net(), 4, mode="lazy"), "mode='lazy'", "one of compiled, graph, xla"),
-    (lambda: tfgc.plan(net(), 4, optimizer="adamm"), "'adamm'", "did you mean 'Adam'"),
+    (lambda: tfgc.plan(net(), 4, optimizer="adamm"), "'adamm'", "did you mean 'adam'"),
     (lambda: tfgc.plan(net(), 4, optimizer="none such"), "'none such'", "such as 'adam'"),
+    (lambda: tfgc.plan(net(), 4, loss="msee"), "'msee'", "did you mean 'mse'"),
+    (lambda: tfgc.plan(net(), 4, loss=["mse"]), "loss=['mse']", "give one loss"),
+    (lambda: tfgc.pareto(net(), 4, loss=3), "no loss 3", "such as 'mse', or a function"),
+    (lambda: tfgc.estimate(net(), 4, loss=lambda y: y), "<lambda>", "does not take targets and predictions"),
     (lambda: tfgc.plan(net(), 4, slices="many"), "slices='many'", "an integer >= 1"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"token": (3,)}), "'token'", "did you mean 'tokens'"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"x": (3,)}), "'x'", "it has 'tokens'"),
@@ -76,17 +85,40 @@ CALLS = [
     (lambda: tfgc.enable(net(), on_oom="retry"), "on_oom='retry'", "None or 'replan'"),
     (lambda: tfgc.enable(net(), compile_segments="yes"), "compile_segments='yes'", "True or False"),
     (lambda: tfgc.enable(net(), other(), wrap=3), "wrap=3", "tf.recompute_grad"),
+    (lambda: tfgc.train_step("net", "mse", "sgd"), "'net'", "tfgc.zoo.build(name)"),
+    (lambda: tfgc.train_step(net(), "mse", "adamm"), "'adamm'", "did you mean 'adam'"),
+    (lambda: tfgc.train_step(net(), "mse", 0.1), "no optimizer 0.1", "such as 'adam'"),
+    (lambda: tfgc.train_step(net(), "mean squared eror", "sgd"), "'mean squared eror'", "'mean_squared_error'"),
+    (lambda: tfgc.train_step(net(), 3, "sgd"), "no loss 3", "such as 'mse', or a function"),
+    (lambda: tfgc.train_step(net(), [], "sgd"), "loss=[]", "such as 'mse', or a function"),
+    (lambda: tfgc.train_step(net(), ["mse", 3], "sgd"), "no loss 3", "such as 'mse', or a function"),
+    (lambda: tfgc.train_step(net(), keras.metrics.Mean, "sgd"), "Mean", "give a keras.Loss"),
+    (lambda: tfgc.train_step(net(), {"out": "mse"}, "sgd"), "no output 'out'", "give its loss alone"),
+    (lambda: tfgc.train_step(two_outputs(), {"left": "mse", "rihgt": "mse"}, "sgd"), "'rihgt'", "did you mean 'right'"),
+    (lambda: tfgc.train_step(two_outputs(), "mse", "sgd", metrics={"up": "mae"}), "'up'", "it has 'left', 'right'"),
+    (lambda: tfgc.train_step(net(), "mse", "sgd", metrics=["maee"]), "'maee'", "did you mean 'mae'"),
+    (lambda: tfgc.train_step(net(), "mse", "sgd", metrics="mae"), "metrics='mae'", "give a list, metrics=['mae']"),
+    (lambda: tfgc.train_step(net(), "mse", "sgd", jit_compile="auto"), "jit_compile='auto'", "True or False"),
+    (lambda: tfgc.train_step(net(), "mse", "sgd", run_eagerly=1), "run_eagerly=1", "True or False"),
+    (lambda: tfgc.train_step(net(), "mse", "sgd", apply_gradients="redy"), "'redy'", "'at_end' or 'as_ready'"),
     (lambda: tfgc.disable(3), "3 is not", "give the model itself"),
     (lambda: tfgc.recompute(3), "not 3", "takes a function, a layer or a model"),
     (lambda: tfgc.split(net(), "two"), "n='two'", "an integer >= 1"),
     (lambda: tfgc.verify(net(), other(), X, modes=["lazy"]), "'lazy'", "some of eager, compiled, graph, xla"),
+    (lambda: tfgc.verify(net(), other(), X, modes=3), "modes=(3,)", "some of eager, compiled, graph, xla"),
+    (lambda: tfgc.verify(net(), None, (X, X[:, :4]), loss="msee"), "'msee'", "did you mean 'mse'"),
     (lambda: tfgc.zoo.build("sample_cnnn"), "'sample_cnnn'", "did you mean 'sample_cnn'"),
     (lambda: tfgc.compare(net(), 2), "<Sequential name=", "give a function that builds the model"),
+    (lambda: tfgc.compare("sample_cnn", 2, 3), "no strategy 3", "available: articulation"),
+    (lambda: tfgc.compare("sample_cnn", 2, modes=3), "mode=3", "one of eager, compiled, graph, xla"),
+    (lambda: tfgc.compare("sample_cnn", 2, plans=3), "plans: 3", "the path of one"),
     (lambda: tfgc.max_batch("sample_cnn", "lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),
     (lambda: tfgc.zoo.build("none.keras"), "'none.keras'", "that model.save wrote"),
     (lambda: tfgc.zoo.build("no_module:f"), "'no_module:f'", "written module:function"),
     (lambda: tfgc.zoo.build("sample_cnn", 0), "image_size=0", "an integer >= 1"),
     (lambda: tfgc.Plan.from_json("hello"), "line 1 column 1", "make it again with tfgc.plan"),
+    (lambda: tfgc.compiled_memory(net(), 4, optimizer="adamm"), "'adamm'", "did you mean 'adam'"),
+    (lambda: tfgc.compiled_memory(net(), example=(X, X[:, :4]), loss="msee"), "'msee'", "did you mean 'mse'"),
     (lambda: tfgc.compiled_memory(net(), 4, target="h900"), "target='h900'", "did you mean 'h100'"),
 ]  # fmt: skip
 LINES = [

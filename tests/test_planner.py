@@ -148,7 +148,7 @@ def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
         ({"budget": "1GB", "position": 3}, "did you mean 'positions'"),
         ({"budget": "1GB", "positions": 0}, "positions=0: must be an integer >= 1"),
         ({"budget": "1GB", "nested": "no"}, "nested='no': must be True or False"),
-        ({"optimizer": "adan", "budget": "1GB"}, "no optimizer 'adan'; did you mean 'Adam'"),
+        ({"optimizer": "adan", "budget": "1GB"}, "no optimizer 'adan'; did you mean 'adam'"),
         ({"batch_size": None, "budget": "1GB"}, "batch_size is needed"),
         ({"batch_size": None, "measure": True}, "batch_size is needed"),
     ],
@@ -265,6 +265,13 @@ def test_the_whole_step_counts_gradients_of_weights():
     assert one <= told.peak_bytes - told.fixed_bytes <= one + told.activation_bytes
     compiled = tfgc.estimate(wide(), 1, mode="compiled", optimizer="sgd")
     assert weights <= compiled.peak_bytes - compiled.fixed_bytes <= weights + compiled.activation_bytes
+
+
+def test_the_loss_that_keras_chooses_by_the_targets_counts():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(50, activation="softmax")])
+    model.compile("sgd", "crossentropy")
+    named = tfgc.estimate(model, 64, loss="categorical_crossentropy")
+    assert tfgc.estimate(model, 64).timeline == named.timeline
 
 
 @pytest.mark.parametrize(("mode", "why"), [("eager", "cannot be predicted"), ("grap", "did you mean 'graph'")])

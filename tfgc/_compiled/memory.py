@@ -9,7 +9,7 @@ import keras
 from tfgc import _temporary
 from tfgc._compiled import buffers, compiler, step, targets
 from tfgc._core.plan import Plan
-from tfgc._framework import keras_models
+from tfgc._framework import keras_models, keras_names
 from tfgc._records.compiled_memory import CompiledMemory
 
 
@@ -66,6 +66,8 @@ def compiled_memory(
     """
     keras_models.check_model(model)
     device = targets.find(target)
+    if optimizer is not None:
+        keras_names.optimizer(optimizer)
     batch = step.batch(model, batch_size, input_shapes, example, loss)
     compiler.check_installed()
     with _temporary.folder() as folder:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
-from tfgc._framework import keras_models, xla_export
+from tfgc._framework import keras_models, keras_names, xla_export
 from tfgc._tracing import synthetic
 from tfgc._training import enable, layer_calls
 from tfgc._training.trainer import Trainer
@@ -54,6 +54,8 @@ def batch(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(example)
     if y is None:
         raise OptionError("example= needs targets: give (x, y)")
+    if loss is not None:
+        keras_names.check_losses(loss, model)
     x, y = (tf.nest.map_structure(lambda part: _spec(part, batch_size), side) for side in (x, y))
     return Batch(x, y, loss or ((model.loss if model.compiled else None) or "mse"))
 
@@ -90,7 +92,7 @@ def stable_hlo(model: keras.Model, plan: Plan | None, batch: Batch, optimizer: k
 
 def _fresh(model: keras.Model, optimizer: keras.Optimizer | str | None) -> Any:
     """An optimizer of this kind that is not built; default: of the kind that the model is compiled with, or Adam."""
-    chosen: Any = keras.optimizers.get(optimizer or getattr(model, "optimizer", None) or "adam")
+    chosen: Any = keras_names.optimizer(optimizer or getattr(model, "optimizer", None) or "adam")
     return type(chosen).from_config(chosen.get_config())
 
 

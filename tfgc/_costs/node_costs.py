@@ -20,7 +20,7 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._errors import one_line
-from tfgc._framework import graph_building, keras_models
+from tfgc._framework import graph_building, keras_models, keras_names
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import obstacles, random_draws, side_effects
 from tfgc._tracing.keras_graph import Program
@@ -98,7 +98,7 @@ def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
         graph: The graph of the model.
         loss: A name, a function of targets and predictions, or a `keras.Loss`.
     """
-    loss = keras.losses.get(loss)
+    loss = keras_names.loss(loss)
     course: tuple[int, ...] = ()
     for ref in graph.outputs:
         spec = graph.specs[ref]

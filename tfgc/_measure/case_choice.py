@@ -49,12 +49,12 @@ def plan_cases(
         wanted, example = (), examples.portable(example)
     elif wanted is None:
         wanted = () if given and budget is None else ("budget" if budget is not None else "sqrt",)
-    wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+    wanted = list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else [wanted]
     if not wanted and not given and example is None:
         raise OptionError(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    modes = (modes,) if isinstance(modes, str) or not isinstance(modes, Iterable) else tuple(modes)
     for mode in modes:
         check_mode(mode)
     chosen = [_chosen(item, budget) for item in wanted]
@@ -109,7 +109,7 @@ def labelled(item: StrategyLike, options: Mapping[str, Any]) -> tuple[str, Strat
     """What a strategy is called, such as `sqrt(8)`; itself; and its options, with those that its name gives."""
     if callable(item):
         return getattr(item, "__name__", str(item)), item, {**options}
-    strategy, more = known_strategies.named(item)
+    strategy, more = known_strategies.named(item) if isinstance(item, str) else (item, {})
     options = {**more, **options}
     segments = options.get("segments")
     return strategy if segments is None else f"{strategy}({segments})", strategy, options
@@ -119,7 +119,7 @@ def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
     """The fields of a case that are about a plan, for each of `plans`; their names differ."""
     choices: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
-    for item in [plans] if isinstance(plans, (str, os.PathLike, Plan)) else plans:
+    for item in plans if isinstance(plans, Iterable) and not isinstance(plans, str) else [plans]:
         if isinstance(item, Plan):
             plan, label = item, f"plan {item.strategy}"
         elif isinstance(item, (str, os.PathLike)):

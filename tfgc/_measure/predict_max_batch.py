@@ -16,6 +16,7 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
+from tfgc._framework import keras_names
 from tfgc._measure import batch_search
 from tfgc._measure.batch_ways import Step, Way
 from tfgc._planning import annotated, budgets, links, planner
@@ -55,7 +56,7 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
         recomputed = _LeastMemory(graphs, fixed, options)
     elif job.strategy != "keep_all":
         recomputed = _ByStrategy(graphs, fixed, budget, job.strategy, options)
-    optimizer = keras.optimizers.get(optimizer)
+    optimizer = keras_names.optimizer(optimizer)
     return MaxBatchPrediction(
         budget_bytes=budget,
         fixed_bytes=fixed,

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
+from tfgc._framework import keras_names
 from tfgc._measure import any_model, batch_search, examples
 from tfgc._measure.batch_ways import Step, Way
 from tfgc._planning import budgets, by_calls
@@ -21,7 +22,7 @@ from tfgc._records.reply import MaxBatchPrediction
 def predict_max_batch_by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`."""
     by_calls.refuse(None, None, False, None, {}, job.mode)
-    optimizer = None if model.compiled else keras.optimizers.get(job.optimizer or "adam")
+    optimizer = None if model.compiled else keras_names.optimizer(job.optimizer or "adam")
     given = job.optimizer if model.compiled else optimizer
     example = any_model.completed(model, job.example, batch_search.FIRST, given)
     fixed, budget = budgets.fixed_bytes(model), budgets.budget_bytes(job.budget, None)

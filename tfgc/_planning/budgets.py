@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, did_you_mean
-from tfgc._framework import isolated_traces
+from tfgc._errors import OptionError
+from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._units import parse_bytes
@@ -41,21 +41,9 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
     return weights + isolated_traces.in_own_thread(functools.partial(_slot_bytes, optimizer, trained))
 
 
-def chosen_optimizer(optimizer: keras.Optimizer | str) -> Any:
-    """The optimizer that is given, or named; raise `OptionError` if there is none of that name."""
-    try:
-        return keras.optimizers.get(optimizer)
-    except (ValueError, TypeError) as error:
-        known = [name for name, kind in vars(keras.optimizers).items() if isinstance(kind, type)]
-        hint = (
-            did_you_mean(str(optimizer).capitalize(), known) or ": give a keras.Optimizer or its name, such as 'adam'"
-        )
-        raise OptionError(f"there is no optimizer {optimizer!r}{hint}") from error
-
-
 def _slot_bytes(optimizer: keras.Optimizer | str, trained: int) -> int:
     """What an optimizer makes for weights of so many bytes."""
-    chosen = chosen_optimizer(optimizer)
+    chosen = keras_names.optimizer(optimizer)
     if chosen.built:
         return _bytes(chosen.variables)
     # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.

@@ -11,6 +11,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
+from tfgc._framework import keras_names
 from tfgc._planning import annotated, budget_fit, budgets, by_calls, links
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks
@@ -82,7 +83,9 @@ def plan(
     """
     check_predictable(mode)
     if optimizer is not None:
-        budgets.chosen_optimizer(optimizer)
+        keras_names.optimizer(optimizer)
+    if loss is not None:
+        keras_names.loss(loss)
     if by_calls.applies_to(model):
         by_calls.refuse(strategy, input_shapes, measure, loss, options, mode)
         return by_calls.plan(model, batch_size, example, budget, optimizer)

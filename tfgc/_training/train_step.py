@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, TfgcError
+from tfgc._errors import OptionError, TfgcError, check_bool
+from tfgc._framework import keras_models, keras_names
 from tfgc._planning import planner
 from tfgc._replay import call_checks
 from tfgc._training import early_updates, out_of_memory
@@ -87,6 +88,7 @@ def train_step(
 
     Raises:
         TfgcError: If the model has no trainable weights.
+        OptionError: For an optimizer, a loss or a metric that Keras does not know.
         OptionError: With `apply_gradients="as_ready"`, if the optimizer or another option needs all gradients at once.
         UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
             BatchNormalization does, or if the loss is not a mean over them.
@@ -107,12 +109,18 @@ def train_step(
         >>> sorted(step(np.ones((2, 8)), np.ones((2, 1))))
         ['loss', 'mae']
     """
+    keras_models.check_model(model)
     if optimizer is None:
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
         raise OptionError(f"micro_batches={micro_batches!r} is not a number of slices: give 1 or more")
+    check_bool("run_eagerly", run_eagerly)
+    check_bool("jit_compile", jit_compile)
+    used: Any = keras_names.optimizer(optimizer)
+    keras_names.check_losses(loss, model)
+    keras_names.check_metrics(metrics or (), model)
     out_of_memory.check_on_oom(on_oom)
     excluded: dict[str, tuple[bool, str]] = {
         "jit_compile=True": (jit_compile, "XLA chooses when each weight is updated. Leave one of them out"),
@@ -144,8 +152,7 @@ def train_step(
     if not model.trainable_weights:
         raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
     trainer = Trainer(model, runner.call, as_ready=apply_gradients == early_updates.AS_READY)
-    trainer.compile(optimizer, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
-    used: Any = trainer.optimizer
+    trainer.compile(used, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     used.build(model.trainable_variables)
     if trainer.as_ready:
         early_updates.check_optimizer(used, model.trainable_variables)

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError
-from tfgc._framework import tensor_attributes
+from tfgc._framework import keras_names, tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._training import train_step
 from tfgc._verify.steps import Data, Step, named
@@ -83,6 +83,7 @@ def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
     if loss is not None and not has_targets:
         raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
     if loss is not None:
+        keras_names.check_losses(loss, model)
         trainer = train_step.Trainer(model, model)
         trainer.compile(loss=loss)
         return trainer

@@ -79,7 +79,7 @@ def verify(
         allowed and listed as tolerated.
 
     Raises:
-        OptionError: For an unknown mode, or one in which the step cannot be repeated.
+        OptionError: For a loss that Keras does not know, an unknown mode, or one in which the step cannot be repeated.
         UnsupportedModelError: If the model's own `train_step` cannot be traced on this batch.
 
     Example:
@@ -94,7 +94,7 @@ def verify(
     if modes is None:
         jitted = getattr(model, "compiled", False) and model.jit_compile
         modes = MODES if jitted else MODES[:3]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    modes = (modes,) if isinstance(modes, str) or not isinstance(modes, Iterable) else tuple(modes)
     for mode in modes or [None]:
         if mode not in MODES:
             raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
