@@ -341,6 +341,22 @@ def test_a_share_of_the_plain_step_is_a_budget():
     assert planned <= 0.85 * plain
 
 
+def test_a_model_of_a_few_numbers_is_planned():
+    """All its tensors are as small as those that are left out elsewhere."""
+
+    class Small(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = L.Dense(3, name="dense")
+
+        def call(self, x):
+            return self.dense(x)
+
+    example = (noise(2, 5), noise(2, 3))
+    assert tfgc.plan(Small(), example=example).batch_size == 2
+    assert tfgc.estimate(Small(), example=example).runs["dense"] == 1
+
+
 def test_an_impossible_budget_names_the_least_and_the_call_that_sets_it():
     model = fresh(built(Residuals, IMAGES))
     with pytest.raises(tfgc.InfeasibleBudgetError, match="set by node '") as caught:

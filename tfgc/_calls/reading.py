@@ -29,7 +29,8 @@ def read(trace: Trace) -> Step:
     buffers = Buffers(trace.graph, [], [])
     turns = _turns(operations, late, trace.updates)
     constant = constants.constant(operations, buffers)
-    runs = [op for op in _running(trace, operations, constant) if _is_large(op, buffers)]
+    running = _running(trace, operations, constant)
+    runs = [op for op in running if _is_large(op, buffers)] or running  # A small step has no large ones.
     runs.sort(key=turns.__getitem__)
     numbers = {op: i for i, op in enumerate(runs)}
     numbering = _Numbering(buffers, numbers)
