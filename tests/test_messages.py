@@ -6,6 +6,7 @@ import click
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from click.testing import CliRunner
 
 import tfgc
@@ -42,6 +43,31 @@ class Own(keras.Model):
 
     def call(self, x):
         return self.dense(x)
+
+
+class EagerOnly(L.Layer):
+    def call(self, x):
+        return x + float(tf.reduce_sum(x))
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def eager_only():
+    return keras.Sequential([keras.Input((8,)), L.Dense(4), EagerOnly(), L.Dense(2)], name="eager_only")
+
+
+class NotInXla(EagerOnly):
+    def call(self, x):
+        return x + tf.strings.to_number(tf.strings.as_string(tf.reduce_sum(tf.stop_gradient(x))))
+
+
+def not_in_xla():
+    return keras.Sequential([keras.Input((8,)), L.Dense(4), NotInXla()], name="not_in_xla")
+
+
+def broken(targets, predictions):
+    return targets.no_such_attribute - predictions
 
 
 # What is done, what it gave, and words of the way out.
@@ -107,6 +133,10 @@ CALLS = [
     (lambda: tfgc.verify(net(), other(), X, modes=["lazy"]), "'lazy'", "some of eager, compiled, graph, xla"),
     (lambda: tfgc.verify(net(), other(), X, modes=3), "modes=(3,)", "some of eager, compiled, graph, xla"),
     (lambda: tfgc.verify(net(), None, (X, X[:, :4]), loss="msee"), "'msee'", "did you mean 'mse'"),
+    (lambda: tfgc.verify(eager_only(), None, X, layers=["dense*"]), "cannot be called", "use TensorFlow op"),
+    (lambda: tfgc.verify(net(), None, (X, X), layers=["dense"], loss="mse"), "the targets", "Give y as fit does"),
+    (lambda: tfgc.verify(net(), None, (X, X), layers=["dense"], loss=broken), "go with broken", "or another loss="),
+    (lambda: tfgc.verify(not_in_xla(), None, X, layers=["dense*"], modes="xla"), "('xla',)", "leave this mode out"),
     (lambda: tfgc.zoo.build("sample_cnnn"), "'sample_cnnn'", "did you mean 'sample_cnn'"),
     (lambda: tfgc.compare(net(), 2), "<Sequential name=", "give a function that builds the model"),
     (lambda: tfgc.compare("sample_cnn", 2, 3), "no strategy 3", "available: articulation"),
@@ -137,6 +167,7 @@ LINES = [
     ("plan sample_cnn --batch-size 2 --example no_module:f", "'no_module:f'", "written module:function"),
     ("explain sample_cnn --batch-size 2 --plan none.json", "'none.json'", "No such file or directory"),
     ("sweep sample_cnn --batch-size 2 --points 0", "points=0", "an integer >= 2"),
+    ("verify test_messages:eager_only --batch-size 2 --layers dense*", "'eager_only' cannot be", "use TensorFlow op"),
     ("compare sample_cnn --batch-size 2 --plot x.pdf", "'x.pdf'", "a .png file"),
     ("bench ogcc", "'ogcc'", "did you mean 'ogc'"),
     ("bench ogc resnet51", "'resnet51'", "did you mean 'resnet50'"),

@@ -9,7 +9,7 @@ from tfgc._errors import OptionError
 from tfgc._framework import keras_names, tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
 from tfgc._training import train_step
-from tfgc._verify.steps import Data, Step, named
+from tfgc._verify.steps import Data, Step, named, users_code
 
 _SQUARES = "the mean square of the outputs and of the logits behind them"
 
@@ -29,14 +29,24 @@ class LossStep(Step):
         self.loss = _SQUARES if self._grader is None else _shown(loss) if loss is not None else "the compiled loss"
         packing = tensor_packing.Packing(((data[0],), {"training": True}))
         packing.take_tensors()
-        effects = side_effects.discover(model, packing)
+        with users_code(
+            f"{model.name!r} cannot be called in a graph on this batch",
+            "Give the batch as fit does, x or (x, y), and use TensorFlow operations for what depends on the values of "
+            "tensors",
+        ):
+            effects = side_effects.discover(model, packing)
         self.draws = effects.draws
         self.states = named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
         if self._grader is not None:
             # Metrics are built by their first use.
             before, metrics = self.read(), named(self._grader.metrics_variables)
             values = {name: v.numpy() for name, v in metrics.items()}
-            self._graded(*data, model(data[0], training=True))
+            outputs = model(data[0], training=True)
+            with users_code(
+                f"the outputs of {model.name!r} and the targets of this batch do not go with {self.loss}",
+                "Give y as fit does, or another loss=",
+            ):
+                self._graded(*data, outputs)
             self._grader.reset_metrics()
             self.write(before)
             for name, value in values.items():

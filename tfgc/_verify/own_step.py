@@ -13,10 +13,9 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls import recording
-from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import isolated_traces, keras_models, private_api
 from tfgc._pure import random_draws
-from tfgc._verify.steps import Data, Step, named
+from tfgc._verify.steps import Data, Step, named, users_code
 
 _SHARE = 0.01
 
@@ -40,13 +39,12 @@ class OwnStep(Step):
     def __init__(self, model: keras.Model, data: Data) -> None:
         super().__init__(model, data)
         self._names: dict[int, str] = {}
-        try:
+        with users_code(
+            f"the train_step of {model.name!r} cannot be traced on this batch",
+            "Give the batch as fit does, x or (x, y); or give loss=, to verify calls of the model in place of its "
+            "train_step",
+        ):
             traced: Any = tf.function(self.once, autograph=False).get_concrete_function(*data)  # builds what is not
-        except Exception as error:  # the step is the user's code
-            raise UnsupportedModelError(
-                f"the train_step of {model.name!r} cannot be traced on this batch: {one_line(error)}. Give the batch "
-                "as fit does, x or (x, y); or give loss=, to verify calls of the model in place of its train_step"
-            ) from error
         self.draws = any(op.type in random_draws.TYPES for op in traced.graph.get_operations())
         held = [v for layer in keras_models.layers_inside(model) for v in vars(layer).values()]
         plain = [v for v in held if isinstance(v, tf.Variable)]

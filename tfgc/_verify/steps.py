@@ -1,13 +1,16 @@
 """A training step of a model, enabled or not, that is run again and again from given states."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._errors import TfgcError, UnsupportedModelError, one_line
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._verify.verdicts import EPSILON, Steps
 
 # What an operation may be off by, as in the rule for eager steps.
@@ -95,6 +98,21 @@ class Step:
             moved = wave * (_ROUNDINGS * EPSILON.get(value.dtype.name, EPSILON["float32"]) if share is None else share)
             values[name] = (value * (1 + moved)).astype(value.dtype)
         return values
+
+
+@contextlib.contextmanager
+def users_code(what: str, way_out: str) -> Iterator[None]:
+    """Run code of the user's in here; what it raises, but for want of memory, ends in one line.
+
+    Raises:
+        UnsupportedModelError: What went wrong, its reason and the way out.
+    """
+    try:
+        yield
+    except (*OUT_OF_MEMORY, TfgcError):
+        raise
+    except Exception as error:
+        raise UnsupportedModelError(f"{what}: {one_line(error)}. {way_out}") from error
 
 
 def named(variables: Iterable[Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tfgc._training.layer_selectors import Selector
 from tfgc._verify import determinism
 from tfgc._verify.loss_step import LossStep
 from tfgc._verify.own_step import OwnStep, has_own_step
-from tfgc._verify.steps import Step
+from tfgc._verify.steps import Step, users_code
 from tfgc._verify.verdicts import StepComparison, Steps, Verdict
 
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
@@ -80,7 +80,8 @@ def verify(
 
     Raises:
         OptionError: For a loss that Keras does not know, an unknown mode, or one in which the step cannot be repeated.
-        UnsupportedModelError: If the model's own `train_step` cannot be traced on this batch.
+        UnsupportedModelError: If the model or its own `train_step` cannot be traced on this batch, if its loss does not
+            take it, or if a plain step fails in one of the modes.
 
     Example:
         >>> import keras, numpy as np, tfgc
@@ -120,7 +121,11 @@ def verify(
         sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
         comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
         for mode in modes:
-            befores, baseline = step.run(_BASELINE[mode], steps)
+            with users_code(
+                f"modes={modes!r}: a plain step of {model.name!r}, to compare {mode!r} with, fails",
+                "Change what fails, or leave this mode out",
+            ):
+                befores, baseline = step.run(_BASELINE[mode], steps)
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
             layer_calls.restore_calls(model)
