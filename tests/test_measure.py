@@ -197,7 +197,7 @@ def gone():
 
 def test_a_builder_that_ends_the_process_is_a_failure():
     case = dataclasses.replace(case_choice.plan_cases(small, 2)[0], build=(gone, None))
-    assert worker._reply(case) == Reply(failure="SystemExit: ")
+    assert worker._reply(case) == Reply(failure="SystemExit")
 
 
 def test_it_is_an_error_if_nothing_was_measured():

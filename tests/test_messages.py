@@ -54,7 +54,9 @@ class EagerOnly(L.Layer):
 
 
 def eager_only():
-    return keras.Sequential([keras.Input((8,)), L.Dense(4), EagerOnly(), L.Dense(2)], name="eager_only")
+    return keras.Sequential(
+        [keras.Input((8,)), L.Dense(4), EagerOnly(name="only_eager"), L.Dense(2)], name="eager_only"
+    )
 
 
 class NotInXla(EagerOnly):
@@ -178,6 +180,115 @@ LINES = [
 ]
 
 
+def gradient_of(function):
+    """Of a function whose replay, its third run op by op, differs from its second."""
+    x = tf.ones((4, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfgc.recompute(function)(x)
+    return tape.gradient(y, x)
+
+
+def other_shape():
+    sizes = iter([3, 3, 2])
+
+    def fn(x):
+        return tf.tanh(x[:, : next(sizes)])
+
+    return fn
+
+
+def other_variable():
+    layer, turns = L.Dense(3), iter([False, False, True])
+    layer.build((None, 3))
+
+    def fn(x):
+        return layer(x) if next(turns) else tf.tanh(x)
+
+    return fn
+
+
+def draws(*counts):
+    times = iter(counts)
+
+    def fn(x):
+        for _ in range(next(times)):
+            x = tf.tanh(x) * tf.random.uniform(())
+        return tf.tanh(x)
+
+    return fn
+
+
+def other_values():
+    numbers = np.random.default_rng(0)
+
+    class Drawing(L.Layer):
+        def call(self, x):
+            return x + numbers.standard_normal(8).astype("float32")
+
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), Drawing(name="culprit"), L.Dense(8), L.Dense(4)])
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    tfgc.enable(model, plan, compile_segments=False, check_replay=True)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(X, training=True))
+    tape.gradient(loss, model.trainable_variables)
+
+
+# What differs in a replay: what it is called, and the difference.
+MISMATCHES = [
+    (lambda: gradient_of(other_shape()), "fn did not repeat", "float32(4, 3) became its results: float32(4, 2)"),
+    (lambda: gradient_of(other_variable()), "fn reads the variable dense", "which the first did not"),
+    (lambda: gradient_of(draws(1, 1, 2)), "fn did not repeat", "draws float32 numbers by RandomUniform"),
+    (lambda: gradient_of(draws(2, 2, 1)), "fn did not repeat", "1 of 2 random draws are missing"),
+    (other_values, "culprit made values with the checksum", "in the second"),
+]  # fmt: skip
+
+
+def writes(x):
+    """Writes what is no variable, which no run can take back."""
+    tf.raw_ops.LookupTableInsertV2(table_handle=TABLE.resource_handle, keys=["a"], values=[1.0])
+    return tf.tanh(x)
+
+
+TABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, 0.0)
+
+
+def nothing_saved():
+    model = tfgc.enable(net())
+    model.compile("sgd", "mse")
+    model.train_on_batch(X, X[:, :4])
+
+
+class OwnEagerStep(Own):
+    def train_step(self, data):
+        return {"loss": float(tf.reduce_sum(self(data)))}
+
+
+# What warns, the kind, what it is about, the reason, and the way out.
+WARNINGS = [
+    (
+        lambda: tfgc.plan(eager_only(), 4), tfgc.NotReplayableWarning,
+        "'only_eager'", "it cannot be traced (float() argument", "Use TensorFlow operations",
+    ),
+    (
+        lambda: tfgc.recompute(writes)(tf.ones(3)), tfgc.NotReplayableWarning,
+        "writes cannot be run twice", "LookupTableInsertV2", "keep state in Keras variables",
+    ),
+    (
+        lambda: tfgc.plan(open_sizes()), tfgc.OpenSizesWarning,
+        "'tokens' is (None,)", "leaves sizes of its inputs open", "input_shapes={'tokens': shape}",
+    ),
+    (
+        nothing_saved, tfgc.NothingSavedWarning,
+        "trains as before", "weights, their gradients and optimizer slots are", "A larger batch",
+    ),
+    (
+        lambda: tfgc.plan(OwnEagerStep(), example=X), UserWarning,
+        "'own_eager_step", "float() argument must be", "leave room for it in a budget",
+    ),
+]  # fmt: skip
+
+
 def check(said, given, way_out):
     assert "\n" not in said
     assert len(said) < 600
@@ -203,3 +314,20 @@ def test_a_mistake_on_the_command_line_is_answered(line, given, way_out, tmp_pat
         said = error.format_message()
     check(said, given, way_out)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("call", "given", "reason"), MISMATCHES, ids=[reason for _, _, reason in MISMATCHES])
+def test_a_replay_that_differs_is_explained(call, given, reason):
+    with pytest.raises(tfgc.ReplayMismatchError) as error:
+        call()
+    check(str(error.value), given, "Draw random numbers with keras.random and keep state in Keras variables, or leave")
+    assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(("call", "kind", "given", "reason", "way_out"), WARNINGS, ids=[w[2] for w in WARNINGS])
+def test_a_warning_says_why_and_what_to_do(call, kind, given, reason, way_out):
+    with pytest.warns(kind) as caught:
+        call()
+    (message,) = [str(warning.message) for warning in caught]
+    check(message, given, way_out)
+    assert reason in message

@@ -11,7 +11,7 @@ from equality import fresh, noise
 from faults import PASSES, Trap, arm, armed, checked
 
 import tfgc
-from tfgc._training import out_of_memory
+from tfgc._training import fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
 
 L = keras.layers
@@ -186,9 +186,6 @@ def test_a_step_is_planned_again_for_the_way_it_runs(monkeypatch, options, mode)
     model = keras.Sequential([keras.Input((8,)), *[L.Dense(8, activation="relu") for _ in range(4)]])
     modes = []
 
-    def fail(*_):
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-
     def diagnose(planned):
         modes.append((planned.mode, planned.plan.options.get("mode", "graph")))
         raise KeyboardInterrupt
@@ -199,6 +196,53 @@ def test_a_step_is_planned_again_for_the_way_it_runs(monkeypatch, options, mode)
     with pytest.raises(KeyboardInterrupt):
         step(X, Y)
     assert modes == [(mode, "xla" if mode == "xla" else "graph")]
+
+
+def deep():
+    return keras.Sequential([keras.Input((8,)), *[L.Dense(8, activation="gelu") for _ in range(6)], L.Dense(1)])
+
+
+def message_of(run):
+    """The error of a step that runs out of memory, in one line."""
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        run()
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 600
+    return caught.value.message
+
+
+def fail(*_):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n\t [[{{node x}}]]")
+
+
+WITHOUT = {"at_end": {}, "as_ready": {"apply_gradients": "as_ready"}, "slices": {"micro_batches": 4}}
+
+
+@pytest.mark.parametrize("way", WITHOUT)
+def test_a_step_is_offered_what_it_can_do(monkeypatch, way):
+    monkeypatch.setattr(FollowingStep, "attempt", fail)
+    model = deep()
+    step = tfgc.train_step(model, "mse", "sgd", plan=tfgc.plan(model, strategy="keep_all"), **WITHOUT[way])
+    message = message_of(lambda: step(noise(512, 8), noise(512, 1)))
+    assert message.startswith("the training step of 'sequential")
+    assert "its plan (keep_all) is predicted to need" in message
+    assert ". Try budget=" in message
+    assert (", or on_oom='replan'. TensorFlow said: OOM when allocating tensor" in message) == (way != "as_ready")
+
+
+@pytest.mark.parametrize("way", ["at_end", "several steps", "replicas", "wrap"])
+def test_fit_is_offered_what_it_can_do(monkeypatch, way):
+    monkeypatch.setattr(fit_guard._GuardedFit, "attempt", fail)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if way == "replicas" else tf.distribute.get_strategy()
+    with strategy.scope():
+        model = deep()
+        model.compile("sgd", "mse", steps_per_execution=2 if way == "several steps" else 1)
+    plan = tfgc.plan(model, 512, strategy="keep_all")
+    tfgc.enable(model, plan, wrap=tf.recompute_grad if way == "wrap" else None)
+    message = message_of(lambda: model.fit(noise(512, 8), noise(512, 1), batch_size=512, verbose=0))
+    assert message.startswith("a training step of 'sequential")
+    assert ". Try budget=" in message
+    assert (", or on_oom='replan'. TensorFlow said: OOM when allocating tensor" in message) == (way == "at_end")
 
 
 @pytest.mark.gate

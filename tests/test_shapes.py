@@ -287,7 +287,7 @@ def sequence():
 
 
 OPEN = (
-    "nothing is recomputed: the model leaves sizes of its inputs open ('tokens' is (64, None)), so a plan may need "
+    "nothing is recomputed: the model leaves sizes of its inputs open ('tokens' is (None,)), so a plan may need "
     "more than storing everything. To save memory, give them: tfgc.plan(model, batch_size, input_shapes={'tokens': "
     "shape}), shapes without the batch, or example=batch; strategy='uniform' recomputes without knowing sizes."
 )

@@ -194,6 +194,6 @@ def one_line(error: BaseException) -> str:
     text = str(error).strip()
     found = re.match(r"Exception encountered when calling (.*?)\.\n.*?\x1b\[1m(.*?)\x1b\[0m", text, flags=re.DOTALL)
     if found:
-        return f"{found[2].strip().partition(chr(10))[0]}, in {found[1]}"
+        return f"{found[2].strip().partition(chr(10))[0].rstrip('.')}, in {found[1]}"
     text = re.sub(r"^\{\{\w+ \S+\}\} ", "", text)  # a place in TensorFlow
-    return f"{type(error).__name__}: {text}".partition("\n")[0]
+    return f"{type(error).__name__}: {text}".partition("\n")[0].rstrip(" .:")

@@ -69,7 +69,8 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
         if errors:
             warn(
                 f"the train_step of {model.name!r} cannot be traced symbolically, so one call of the model is planned "
-                f"in its place: {one_line(errors[0])}. What else the step does is no part of the prediction.",
+                f"in its place: {one_line(errors[0])}. What else the step does is no part of the prediction: use "
+                "TensorFlow operations in it, or leave room for it in a budget.",
                 UserWarning,
             )
         return traced

@@ -19,7 +19,6 @@ from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
-from tfgc._errors import one_line
 from tfgc._framework import graph_building, keras_models, keras_names
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import obstacles, random_draws, side_effects
@@ -142,8 +141,7 @@ def _cost(
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
-            obstacle = f"it cannot be traced ({one_line(error)})"
-            return dataclasses.replace(program.graph.cost(node), obstacle=obstacle), None
+            return dataclasses.replace(program.graph.cost(node), obstacle=obstacles.untraceable(error)), None
         readings[call] = reading
     return _bound(node, *reading), reading[0]
 

@@ -103,7 +103,7 @@ def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
 
 def warn_of_open_sizes(graph: Graph) -> None:
     """Warn that nothing is recomputed, since the sizes of `graph` are not known, and say how to give them."""
-    inputs = {name: spec.shape for name, spec in graph.inputs.items() if spec.open}
+    inputs = {name: spec.shape[1:] for name, spec in graph.inputs.items() if spec.open}
     if inputs:
         shapes = ", ".join(f"{name!r} is {shape}" for name, shape in inputs.items())
         given = ", ".join(f"{name!r}: shape" for name in inputs)

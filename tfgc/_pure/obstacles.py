@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._errors import one_line
 from tfgc._framework import private_api
 from tfgc._pure import random_draws
 
@@ -55,7 +56,7 @@ def among(operations: Sequence[tf.Operation], called: Iterable[str], share: floa
     for found in called:
         return found
     large = random_draws.too_large(operations, share)
-    return None if large is None else f"{_remedy(large.type, large.name)}: what it draws is too large to be stored"
+    return None if large is None else _remedy(large.type, large.name, " draws what is too large to be stored")
 
 
 def writes(op: tf.Operation) -> bool:
@@ -89,8 +90,15 @@ def functions_called(node: Any) -> list[str]:
     return [f.name for value in values for f in (value.func, *value.list.func) if f.name]
 
 
-def _remedy(op_type: str, name: str) -> str:
+def untraceable(error: BaseException) -> str:
+    """The obstacle of what cannot be traced, with the reason."""
     return (
-        f"{op_type} at {name!r}. Draw random numbers with keras.random and keep state in Keras variables "
+        f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on the values of tensors"
+    )
+
+
+def _remedy(op_type: str, name: str, why: str = "") -> str:
+    return (
+        f"{op_type} at {name!r}{why}. Draw random numbers with keras.random and keep state in Keras variables "
         "(`self.add_weight`) to let tfgc recompute it"
     )

@@ -21,6 +21,10 @@ TYPES = frozenset(
 )
 # A function that is kept stores more than this share of what it computes.
 SHARE = 1 / 16
+# The way out where a second run differs from the first.
+REPEATABLE = (
+    "Draw random numbers with keras.random and keep state in Keras variables, or leave it out of what is recomputed"
+)
 
 
 def draws(operations: Iterable[tf.Operation]) -> bool:
@@ -61,8 +65,8 @@ def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
     def next_one(op_type: str, dtype: tf.DType) -> tf.Tensor:
         if not rest or rest[0].dtype != dtype:
             raise ReplayMismatchError(
-                f"The second run of {name} did not repeat the first: it draws {dtype.name} numbers by {op_type} where "
-                f"the first drew {rest[0].dtype.name if rest else 'nothing'}."
+                f"the second run of {name} did not repeat the first: it draws {dtype.name} numbers by {op_type} where "
+                f"the first drew {rest[0].dtype.name if rest else 'nothing'}. {REPEATABLE}"
             )
         return rest.pop(0)
 
@@ -70,5 +74,6 @@ def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
         yield
     if rest:
         raise ReplayMismatchError(
-            f"The second run of {name} did not repeat the first: {len(rest)} of {len(drawn)} random draws are missing."
+            f"the second run of {name} did not repeat the first: {len(rest)} of {len(drawn)} random draws are missing. "
+            f"{REPEATABLE}"
         )

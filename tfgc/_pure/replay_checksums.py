@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfgc._errors import OptionError, ReplayMismatchError
 from tfgc._framework import private_api
+from tfgc._pure import random_draws
 
 _ROUNDINGS = 4
 _GOLDEN = 0.6180339887498949
@@ -93,7 +94,6 @@ def _copy(gradient: tf.Tensor | None) -> tf.Tensor | None:
 
 def _message(name: str, layer: str, first: float | str, again: float | str) -> str:
     return (
-        f"The second run of {name} did not repeat the first: {layer} made values with the checksum {first} "
-        f"in the first run and {again} in the second. Draw random numbers with keras.random and keep state in Keras "
-        "variables, or leave this layer out of what is recomputed."
+        f"the second run of {name} did not repeat the first: {layer} made values with the checksum {first} "
+        f"in the first run and {again} in the second. {random_draws.REPEATABLE}"
     )

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import ReplayMismatchError
+from tfgc._errors import ReplayMismatchError, one_line
 from tfgc._framework import backward_order, concrete_functions, graph_building, private_api, shared_constants
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
@@ -23,7 +23,6 @@ from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 Tensors: TypeAlias = list[tf.Tensor]
 # Shapes whose trace is found without asking TensorFlow, and sets of inputs that gradients are asked for.
 _MOST_SHAPES, _MOST_SETS = 256, 16
-_RULE = "A function that is recomputed must depend on nothing but its arguments and variables."
 
 
 class Recomputation(TwoRuns):
@@ -88,8 +87,10 @@ class Recomputation(TwoRuns):
         try:
             return self._run(self._replay_fn, inputs, draws)
         except functional.StaleEffectsError as error:
+            path = one_line(error).removeprefix(f"{type(error).__name__}: ")
             raise ReplayMismatchError(
-                f"The second run of {self.name} reads the variable {error}, which the first did not. {_RULE}"
+                f"the second run of {self.name} reads the variable {path}, which the first did not. "
+                f"{random_draws.REPEATABLE}"
             ) from None
 
     def _check(self, first: functional.Run, again: functional.Run) -> None:
@@ -99,8 +100,8 @@ class Recomputation(TwoRuns):
         for one, other in [*itertools.zip_longest(*layers, fillvalue=("nothing", [])), results]:
             if one[0] != other[0] or not _alike(one[1], other[1]):
                 raise ReplayMismatchError(
-                    f"The second run of {self.name} did not repeat the first.\n"
-                    f"  first:  {one[0]}: {_describe(one[1])}\n  second: {other[0]}: {_describe(other[1])}\n{_RULE}"
+                    f"the second run of {self.name} did not repeat the first: {one[0]}: {_describe(one[1])} became "
+                    f"{other[0]}: {_describe(other[1])}. {random_draws.REPEATABLE}"
                 )
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import one_line
 from tfgc._framework import concrete_functions, graph_copies, private_api, replicas, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import side_effects, traced_calls
+from tfgc._pure import obstacles, side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import sliced_runs
@@ -193,8 +192,7 @@ class KnownCalls:
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
-            obstacle = f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on tensors"
-            return self._uncompiled(call, Effects((), obstacle=obstacle))
+            return self._uncompiled(call, Effects((), obstacle=obstacles.untraceable(error)))
         if self.function.wrap is not None and (effects.captured or effects.variables or effects.draws):
             effects = dataclasses.replace(effects, obstacle=_WRAPPED)
         if self.function.slices > 1:

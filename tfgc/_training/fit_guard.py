@@ -18,10 +18,10 @@ from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.current_plan import runner_of
 
 
-def install(model: keras.Model, on_oom: str | None) -> None:
-    """Guard the training function of a model that has just been enabled."""
+def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool) -> None:
+    """Guard the training function of a model that has just been enabled, by a plan for tfgc's replay or otherwise."""
     remove(model)
-    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom).make
+    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_tfgc).make
 
 
 def remove(model: keras.Model) -> None:
@@ -37,11 +37,12 @@ class _GuardedFit(out_of_memory.GuardedStep):
     Args:
         model: The model.
         on_oom: What to do when a step runs out of memory.
+        by_tfgc: Whether the model runs by a plan for tfgc's replay.
     """
 
-    def __init__(self, model: keras.Model, on_oom: str | None) -> None:
+    def __init__(self, model: keras.Model, on_oom: str | None, by_tfgc: bool) -> None:
         super().__init__(f"a training step of {model.name!r}", None)
-        self._model, self._on_oom = model, on_oom
+        self._model, self._on_oom, self._by_tfgc = model, on_oom, by_tfgc
         self._step: Callable = model.train_step
         self._is_prepared = False
         self._function: Callable = model.make_train_function
@@ -60,15 +61,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def _make_atomic(self) -> None:
         model: Any = self._model
-        if model.steps_per_execution != 1:
-            raise OptionError(
-                "on_oom='replan' runs one step again, and compile(steps_per_execution="
-                f"{model.steps_per_execution}) runs several at once: set that to 1, or leave on_oom out of tfgc.enable"
-            )
-        if tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy():
-            raise OptionError(
-                "on_oom='replan': a step of several replicas cannot be taken back; leave on_oom out of tfgc.enable"
-            )
+        obstacle = self._obstacle()
+        if obstacle is not None:
+            raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
         optimizers = {id(held): held for held in vars(model).values() if isinstance(held, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), model.run_eagerly)
         own = vars(model).get("train_step")
@@ -103,6 +98,21 @@ class _GuardedFit(out_of_memory.GuardedStep):
         mode = "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"
         inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
         return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, mode)
+
+    def can_be_taken_back(self) -> bool:
+        return self._by_tfgc and self._obstacle() is None
+
+    def _obstacle(self) -> str | None:
+        """Why a step cannot run again."""
+        model: Any = self._model
+        if model.steps_per_execution != 1:
+            return (
+                f"runs one step again, and compile(steps_per_execution={model.steps_per_execution}) runs several at "
+                "once: set that to 1, or "
+            )
+        if tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy():
+            return "runs a step again, and one of several replicas cannot be taken back: "
+        return None
 
     def replace(self, plan: Plan) -> None:
         runner = runner_of(self._model)

@@ -86,6 +86,9 @@ class FollowingStep(out_of_memory.GuardedStep):
             trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self._mode
         )
 
+    def can_be_taken_back(self) -> bool:
+        return not (self._trainer.as_ready or tf.distribute.has_strategy())
+
     def replace(self, plan: Plan) -> None:
         self._runner.use(plan)
         self._functions.clear()

@@ -125,6 +125,10 @@ class GuardedStep:
         """The step as its plan sees it; None if it has no plan."""
         raise NotImplementedError
 
+    def can_be_taken_back(self) -> bool:
+        """Whether `on_oom="replan"` is possible here, so that it can be offered."""
+        raise NotImplementedError
+
     def replace(self, plan: Plan) -> None:
         """Let the next attempt run by another plan."""
         raise NotImplementedError
@@ -166,7 +170,7 @@ class GuardedStep:
             if self.atomic is not None and not undone:
                 text += ". It failed in its update, so some weights may be updated and others not: load them again"
             elif self.atomic is None:
-                text += ", or on_oom='replan'" if found.less is not None else ""
+                text += ", or on_oom='replan'" if found.less is not None and self.can_be_taken_back() else ""
             message = f"{text}. TensorFlow said: {_said(failed)}"
             raise tf.errors.ResourceExhaustedError(failed.node_def, failed.op, message) from failed
 

@@ -9,10 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._errors import one_line
 from tfgc._framework import private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import functional, side_effects, tensor_packing
+from tfgc._pure import functional, obstacles, side_effects, tensor_packing
 
 
 @contextlib.contextmanager
@@ -66,7 +65,7 @@ class _Twice:
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The plain call that follows raises what is the user's mistake.
-            self._kept[self._name] = f"it cannot be traced ({one_line(error)})"
+            self._kept[self._name] = obstacles.untraceable(error)
             return
         if effects.obstacle is not None:
             self._kept[self._name] = effects.obstacle
