@@ -7,10 +7,13 @@ import importlib.util
 import json
 import pathlib
 import re
+import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner
@@ -133,7 +136,7 @@ def test_the_missing_extra_is_named(monkeypatch):
 FAILURES = {
     "time.sleep(60)": (tfgc.TfgcError, "more than 0.5 seconds"),
     "os.kill(os.getpid(), 9)": (tfgc.TfgcError, "ran out of this machine's memory"),
-    "os.kill(os.getpid(), 11)": (tfgc.TfgcError, "died of signal 11"),
+    "os.kill(os.getpid(), 11)": (tfgc.TfgcError, r"died of SIGSEGV \(native code crashed\)"),
     "raise AttributeError('jax has no DeviceList')": (tfgc.TfgcError, "this version of jax"),
     "sys.exit('XlaRuntimeError: INTERNAL: no ptxas')": (tfgc.UnsupportedModelError, "no ptxas"),
 }
@@ -156,6 +159,31 @@ def test_the_child_gets_step_target_and_flags(child, tmp_path):
     flags = compiler.run(b"module", targets.find("h100"), 30, tmp_path)
     assert f"--xla_dump_to={tmp_path}" in flags
     assert "--xla_gpu_autotune_level=0" in flags
+
+
+KILLED = """
+import pathlib, sys
+from tfgc._compiled import compiler, targets
+compiler.check_installed = lambda: None
+compiler.worker.__file__ = sys.argv[1]
+compiler.run(b"", targets.find("h100"), 60, pathlib.Path(sys.argv[2]))
+"""
+
+
+def test_a_compiler_ends_with_the_process_that_waits_for_it(tmp_path):
+    child, started = tmp_path / "child.py", tmp_path / "started"
+    child.write_text(f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text('')\ntime.sleep(60)")
+    parent = subprocess.Popen([sys.executable, "-c", KILLED, str(child), str(tmp_path)])
+    try:
+        while not started.exists():
+            assert parent.poll() is None
+            time.sleep(0.01)
+        (compiler,) = psutil.Process(parent.pid).children()
+        parent.kill()
+        compiler.wait(timeout=10)
+    finally:
+        parent.kill()
+        parent.wait()
 
 
 LIVE = """  BufferLiveRange:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tfgc import _temporary
+from tfgc import _child_process, _temporary
 from tfgc._compiled import worker
 from tfgc._compiled.targets import Target
 from tfgc._errors import TfgcError, UnsupportedModelError
@@ -59,7 +59,8 @@ def _attempt(
         paths = [pathlib.Path(folder, name) for name in ("step", "target", "reply")]
         paths[0].write_bytes(step)
         paths[1].write_text(target.description())
-        command = [sys.executable, "-P", worker.__file__, *map(str, paths)]
+        script = [_child_process.__file__, str(os.getpid()), worker.__file__]
+        command = [sys.executable, "-P", *script, *map(str, paths)]
         try:
             ended = subprocess.run(
                 command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -79,7 +80,8 @@ def _failure(code: int, stderr: str) -> TfgcError:
     if code == -9 or "MemoryError" in stderr or "bad_alloc" in stderr:
         return TfgcError("the compiler ran out of this machine's memory: compile a smaller model or batch")
     if code < 0:
-        return TfgcError(f"the compiler died of signal {-code}: {last}")
+        why = f": {last}" if last else ""
+        return TfgcError(f"the compiler {_child_process.died(-code)}{why}. Compile a smaller model or batch")
     if "ImportError" in last or "AttributeError" in last:
         return TfgcError(f"this version of jax cannot compile for a described GPU: {last}")
     return UnsupportedModelError(f"XLA's GPU compiler refuses the step: {last}")

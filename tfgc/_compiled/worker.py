@@ -1,7 +1,7 @@
 """The child process that compiles a step for a GPU: the only place that imports jax, and it imports nothing of tfgc.
 
-Run as `python -P worker.py STEP TARGET REPLY`: files with a step in StableHLO, with the text of a
-`GpuTargetConfigProto`, and for what was found, as JSON. Jax has no public way to compile a StableHLO module for a
+Run as `python -P _child_process.py PARENT worker.py STEP TARGET REPLY`: files with a step in StableHLO, with the text
+of a `GpuTargetConfigProto`, and for what was found, as JSON. Jax has no public way to compile a StableHLO module for a
 described device, so private modules are used; an error names the version.
 """
 

@@ -17,22 +17,12 @@ from typing import Any, cast
 import cloudpickle
 import memory_profiler
 
-from tfgc import _temporary, _user_modules
+from tfgc import _child_process, _temporary, _user_modules
 from tfgc._errors import TfgcError
 from tfgc._records.job import Case, MaxBatchJob, PredictionJob
 from tfgc._records.reply import OUT_OF_MEMORY, Reply
 
 _SAMPLE_SECONDS = 0.1
-_MEANINGS = {
-    signal.SIGKILL: "killed, as the system does where memory runs out",
-    signal.SIGTERM: "ended by another process",
-    signal.SIGABRT: "native code gave up",
-    signal.SIGSEGV: "native code crashed",
-    signal.SIGBUS: "native code crashed",
-    signal.SIGFPE: "native code divided by zero",
-    signal.SIGILL: "native code that this processor cannot run",
-    signal.SIGXCPU: "over its limit of processor time",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +47,7 @@ class Ended:
         if self.reply is not None:
             return self.reply.failure if self.reply.error is None else str(self.reply.error)
         if self.code < 0:
-            return _died(-self.code) + "".join(f": {line}" for line in _errors(self.stderr)[-1:])
+            return _child_process.died(-self.code) + "".join(f": {line}" for line in _errors(self.stderr)[-1:])
         return (_errors(self.stderr) or _lines(self.stderr) or [f"exit code {self.code}"])[-1]
 
     def outcome(self, memory_limit: int | None = None) -> tuple[str, str]:
@@ -120,13 +110,6 @@ def ask(job: PredictionJob | MaxBatchJob) -> object:
     if ended.reply is None or ended.reply.failure:
         raise TfgcError(f"{job.network!r} cannot be built and planned: {ended.outcome()[1]}")
     return ended.reply.found
-
-
-def _died(number: int) -> str:
-    """What a signal that ended a process is called, and what it means."""
-    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
-    meaning = next((text for one, text in _MEANINGS.items() if one == number), "")
-    return f"died of {name}" + (f" ({meaning})" if meaning else "")
 
 
 def _lines(stderr: str) -> list[str]:

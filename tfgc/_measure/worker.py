@@ -8,45 +8,28 @@ The job is read before TensorFlow is imported, so that a memory limit holds for 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import pickle
 import resource
-import signal
 import sys
 import traceback
 from typing import Any
 
 import cloudpickle
 
-from tfgc import _user_modules
+from tfgc import _child_process, _user_modules
 from tfgc._errors import TfgcError, one_line
 from tfgc._records.job import Case, MaxBatchJob, PredictionJob
 from tfgc._records.reply import OUT_OF_MEMORY, CasePredictions, MaxBatchPrediction, Reply
 
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
-
 
 def main(answer: str, parent: str, *folders: str) -> None:
     """Do the job on standard input, and pickle the reply into `answer`."""
-    _end_with(int(parent))
+    _child_process.begin(int(parent))
     _user_modules.install(folders, trusted=("__main__",))
-    # If the machine runs out of memory it is this process that should go.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
     job = pickle.load(sys.stdin.buffer)
     reply = _reply(job)
     with open(answer, "wb") as file:
         cloudpickle.dump(reply, file)
-
-
-def _end_with(parent: int) -> None:
-    """Let this process end when its parent does, however that ends."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # It ended before the signal was set.
-        sys.exit("the process that started this one has ended")
 
 
 def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
