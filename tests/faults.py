@@ -3,14 +3,25 @@
 import keras
 import tensorflow as tf
 
+from tfgc._framework import private_api
+
 # Each trap is sprung by a call of its operation: in the forward pass, the replay, or the backward pass.
 PASSES = ("forward", "replay", "backward")
 armed = {"trap": None, "calls": 0}
+# What XLA carries: neither Python nor assertions. It allocates all that a step needs before it runs anything.
+GREEDY = ("greedy forward", "greedy backward")
+_TERABYTES = [2**15, 2**15, 2**12]
 
 
-def arm(name=None, where=None):
-    """Let a layer run out of memory in a pass, or while one is traced ("traced forward", "traced backward")."""
-    armed.update(trap=name, where=where, calls=0)
+def arm(name=None, where=None, nth=1):
+    """Let a layer run out of memory in a pass, or while one is traced ("traced forward", "traced backward").
+
+    Args:
+        name: The layer.
+        where: The pass, or one of `GREEDY`: under XLA the layer needs terabytes in that pass until another is armed.
+        nth: At which trace, since each is traced several times.
+    """
+    armed.update(trap=name, where=where, calls=0, nth=nth)
 
 
 def spring(name, where):
@@ -28,15 +39,28 @@ def spring(name, where):
 
 
 def checked(x, name, where):
-    if not tf.executing_eagerly() and armed["trap"] == name and armed["where"] == f"traced {where}":
+    here = armed["trap"] == name
+    if not tf.executing_eagerly() and here and armed["where"] == f"traced {where}" and _is_nth():
         arm()
         raise tf.errors.ResourceExhaustedError(None, None, f"OOM in {name}, traced {where}")
+    if private_api.in_xla():
+        return x + _huge() if here and armed["where"] == f"greedy {where}" else tf.identity(x)
     try:
         made = tf.numpy_function(spring(name, where), [x], x.dtype, stateful=False)
     except MemoryError as error:  # of an operation that runs eagerly
         raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
     made.set_shape(x.shape)
     return made
+
+
+def _is_nth():
+    armed["calls"] += 1
+    return armed["calls"] == armed["nth"]
+
+
+def _huge():
+    numbers = tf.sort(tf.random.stateless_uniform(_TERABYTES, [1, 2]), axis=0)
+    return tf.reduce_sum(numbers[:1])
 
 
 class Trap(keras.layers.Layer):

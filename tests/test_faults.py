@@ -1,11 +1,13 @@
 """After a step that ran out of memory anywhere the model trains on as a plain one, and its states say what ran."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from equality import MODES, TOLERANCE, assert_same, fresh, noise
-from faults import PASSES, Trap, arm, armed
+from faults import GREEDY, PASSES, Trap, arm, armed
 
 import tfgc
 
@@ -42,7 +44,7 @@ def states(model):
 
 
 def values(model):
-    return {path: v.numpy() for path, v in states(model).items()}
+    return {path: v.numpy().copy() for path, v in states(model).items()}
 
 
 def load(model, values):
@@ -54,12 +56,12 @@ def step_of(model, mode):
     """A step that returns the loss and the gradients."""
     variables = [v.value for v in model.trainable_variables]
 
-    def step():
+    def step(x=X, y=Y):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(X, training=True) - Y) ** 2)
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
         return loss, tape.gradient(loss, variables)
 
-    return tf.function(step) if mode == "graph" else step
+    return tf.function(step, jit_compile=mode == "xla") if mode in ("graph", "xla") else step
 
 
 def enabled(mode):
@@ -148,6 +150,61 @@ def test_a_model_trains_on_after_a_fault(mode, i, where):
     expected = results(plain_step, plain)
     load(model, after)  # the global seed
     assert_same(expected, results(step, model), tolerance, "the next step")
+
+
+def assert_untouched(before, model):
+    for path, value in values(model).items():
+        np.testing.assert_array_equal(value, before[path], path)
+
+
+def assert_trains_plainly(plain, model, step, before):
+    """The next step of a model under XLA is that of a plain one."""
+    load(plain, before)
+    expected = results(step_of(plain, "xla"), plain)
+    load(model, before)  # the global seed
+    assert_same(expected, results(step, model), TOLERANCE["float32"], "the next step")
+
+
+@pytest.mark.parametrize(
+    "i", [pytest.param(i, marks=pytest.mark.gate if i == 1 else pytest.mark.slow) for i in range(BLOCKS)]
+)
+def test_a_model_trains_on_after_faults_while_xla_traces(i):
+    """In each trace of a pass: of the first run, of its replay where that is traced, and of the backward pass."""
+    plain, (model, _) = fresh(trapped), enabled("xla")
+    step, before = step_of(model, "xla"), values(model)
+    for where in ("traced backward", "traced forward"):
+        for nth in itertools.count(1):
+            arm(f"trap{i}", where, nth)
+            try:
+                step_of(model, "xla").get_concrete_function()
+            except tf.errors.ResourceExhaustedError as fault:
+                said = str(fault)
+            else:
+                break
+            assert f"OOM in trap{i}, {where}" in said
+            assert_untouched(before, model)
+        arm()
+        assert nth > 1
+    assert_trains_plainly(plain, model, step, before)
+
+
+@pytest.mark.parametrize(
+    ("i", "where"),
+    [
+        pytest.param(i, where, marks=pytest.mark.gate if (i, where) == (1, GREEDY[1]) else pytest.mark.slow)
+        for i in range(BLOCKS)
+        for where in GREEDY
+    ],
+)
+def test_a_model_trains_on_after_what_xla_cannot_allocate(i, where):
+    """Once its states are loaded, which TensorFlow loses. It tries for ten seconds to get the memory."""
+    plain, (model, _) = fresh(trapped), enabled("xla")
+    step, before = step_of(model, "xla"), values(model)
+    arm(f"trap{i}", where)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="Out of memory while trying to allocate"):
+        step(noise(12, 8), noise(12, 4))
+    arm()
+    assert_trains_plainly(plain, model, step, before)
 
 
 @pytest.mark.parametrize("error", [tf.errors.ResourceExhaustedError(None, None, "OOM here"), MemoryError("OOM here")])

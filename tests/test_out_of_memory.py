@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
-from faults import PASSES, Trap, arm, armed, checked
+from faults import GREEDY, PASSES, Trap, arm, armed, checked
 
 import tfgc
 from tfgc._training import fit_guard, out_of_memory
@@ -243,6 +243,44 @@ def test_fit_is_offered_what_it_can_do(monkeypatch, way):
     assert message.startswith("a training step of 'sequential")
     assert ". Try budget=" in message
     assert (", or on_oom='replan'. TensorFlow said: OOM when allocating tensor" in message) == (way == "at_end")
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_compiled_step_is_run_again(monkeypatch, when):
+    """XLA carries no fault, so it is raised around the compiled call: before, or after all was assigned."""
+    attempt, faults = FollowingStep.attempt, [fail]
+
+    def fail_once(self, *batch):
+        if when == "after" or not faults:
+            logs = attempt(self, *batch)
+        return faults.pop()() if faults else logs
+
+    expected, _, _ = steps("xla", build=two_blocks, on_oom=None, jit_compile=True)
+    monkeypatch.setattr(FollowingStep, "attempt", fail_once)
+    with pytest.warns(tfgc.OutOfMemoryWarning, match="runs again by a plan"):
+        found, _, _ = steps("xla", build=two_blocks, jit_compile=True)
+    for one, other in zip(found, expected, strict=True):
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "on_oom", [pytest.param("replan", marks=pytest.mark.gate), pytest.param(None, marks=pytest.mark.slow)]
+)
+def test_what_xla_cannot_allocate(monkeypatch, on_oom):
+    """XLA gets the memory of the variables that a step writes, and plain TensorFlow loses them."""
+    monkeypatch.setattr(out_of_memory, "diagnose", lambda planned: out_of_memory.Diagnosis("no plan needs less"))
+    model = fresh(two_blocks)
+    step = tfgc.train_step(model, "mse", momentum(), plan=plan_of(model), jit_compile=True, on_oom=on_oom)
+    step(X, Y)
+    before = [value.copy() for value in state_of(model, step.optimizer)]
+    arm("trap1", GREEDY[0])
+    lost = "XLA may have overwritten the variables" if on_oom is None else "needs less. TensorFlow said: Out of memory"
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=lost):
+        step(noise(8, 8), noise(8, 1))
+    arm()
+    after = state_of(model, step.optimizer)
+    assert all(map(np.array_equal, before, after)) == (on_oom is not None)
 
 
 @pytest.mark.gate

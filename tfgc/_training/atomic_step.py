@@ -7,9 +7,11 @@ the bytes of what the step writes.
 
 - In a graph, the trace shows what is written outside of the update; that alone is held. Weights are updated one by one.
 - In eager steps every variable of the model is held until the update begins. Then the optimizer writes in place again.
+- Under XLA every variable of model and optimizer is held during the step, which writes other memory. Otherwise
+  TensorFlow gives XLA the memory of what the step writes, and loses these values where XLA then finds no memory.
 
-Known weaknesses. A step that fails in its update cannot be taken back. Neither can draws of raw `tf.random` operations,
-whose state is inside TensorFlow, nor what Python code has done.
+Known weaknesses. A step that fails in its update can be taken back under XLA alone. Draws of raw `tf.random`
+operations, whose state is inside TensorFlow, and what Python code has done cannot be taken back.
 """
 
 import contextlib
@@ -30,11 +32,11 @@ class AtomicStep:
     Args:
         model: The model that the step trains.
         optimizers: What updates it.
-        eager: Whether the step runs in Python.
+        mode: How the step runs: "compiled" in Python, "graph", or "xla".
     """
 
-    def __init__(self, model: keras.Model, optimizers: Sequence[keras.Optimizer], eager: bool) -> None:
-        self._model, self._optimizers, self._eager = model, optimizers, eager
+    def __init__(self, model: keras.Model, optimizers: Sequence[keras.Optimizer], mode: str) -> None:
+        self._model, self._optimizers, self._mode = model, optimizers, mode
         self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
         self._written: dict[int, tf.Variable] = {}
         self._held: list[tuple[tf.Variable, tf.Tensor]] = []
@@ -61,7 +63,7 @@ class AtomicStep:
         """Hold what the next step may write."""
         self._begun.assign(False)
         self._streams, self._global_seed = python_random.state(), private_api.global_seed()
-        self._held = _read(self._all() if self._eager else self._written.values())
+        self._held = _read(self._written.values() if self._mode == "graph" else self._all())
 
     def _all(self) -> list[tf.Variable]:
         """The variables of the model and its metrics, of Keras's global seed, and plain ones that layers hold."""
@@ -69,12 +71,18 @@ class AtomicStep:
         seed = private_api.global_seed()
         if seed is not None:
             known.append(seed.state)
-        found = [*self._plain, *(private_api.storage(variable) for variable in known)]
+        if self._mode == "xla":
+            known += [variable for optimizer in self._optimizers for variable in optimizer.variables]
+        found = [*self._plain, *(private_api.storage(variable) for variable in known), *self._written.values()]
         return list({id(variable): variable for variable in found if variable is not None}.values())
+
+    def end(self) -> None:
+        """Hold nothing any longer, after a step that did not fail."""
+        self._held = []
 
     def take_back(self) -> bool:
         """Undo the step that failed since `begin`; False if it failed in its update, which cannot be undone."""
-        undone = not bool(self._begun.numpy())
+        undone = self._mode == "xla" or not bool(self._begun.numpy())
         if undone:
             for variable, value in self._held:
                 variable.assign(value)

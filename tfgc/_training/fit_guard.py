@@ -47,6 +47,11 @@ class _GuardedFit(out_of_memory.GuardedStep):
         self._is_prepared = False
         self._function: Callable = model.make_train_function
 
+    @property
+    def mode(self) -> str:
+        model: Any = self._model
+        return "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"
+
     def make(self, force: bool = False) -> None:
         """What Keras calls before it trains."""
         model: Any = self._model
@@ -65,7 +70,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if obstacle is not None:
             raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
         optimizers = {id(held): held for held in vars(model).values() if isinstance(held, keras.Optimizer)}
-        self.atomic = AtomicStep(model, list(optimizers.values()), model.run_eagerly)
+        self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
         own = vars(model).get("train_step")
         self._step, self._is_prepared = model.train_step, model.run_eagerly
         model.__dict__["train_step"] = self.atomic.around(self._step)
@@ -95,9 +100,8 @@ class _GuardedFit(out_of_memory.GuardedStep):
         runner = runner_of(model)
         if runner is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
-        mode = "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"
         inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
-        return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, mode)
+        return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
         return self._by_tfgc and self._obstacle() is None

@@ -46,6 +46,10 @@ class FollowingStep(out_of_memory.GuardedStep):
         self._settings = layer_settings.Settings([trainer.model])
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
 
+    @property
+    def mode(self) -> str:
+        return self._mode
+
     def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
         name = self._trainer.model.name
@@ -64,7 +68,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         return self.guarded(x, y, sample_weight)
 
     def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
-        if self._mode == "compiled":
+        if self.mode == "compiled":
             return self._step(x, y, sample_weight)
         function = self._functions.get(self._settings())
         if function is not None:
@@ -82,9 +86,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         trainer = self._trainer
         if self._slices > 1:
             x = tf.nest.map_structure(lambda t: t[: -(-len(t) // self._slices)], x)
-        return out_of_memory.StepByPlan(
-            trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self._mode
-        )
+        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
         return not (self._trainer.as_ready or tf.distribute.has_strategy())

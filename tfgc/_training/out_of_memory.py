@@ -117,6 +117,11 @@ class GuardedStep:
     def __init__(self, what: str, atomic: AtomicStep | None) -> None:
         self.what, self.atomic = what, atomic
 
+    @property
+    def mode(self) -> str:
+        """How the step runs: "graph", "xla", or "compiled" in Python."""
+        raise NotImplementedError
+
     def attempt(self, *args: Any) -> Any:
         """Run the step."""
         raise NotImplementedError
@@ -149,7 +154,10 @@ class GuardedStep:
             if self.atomic is not None:
                 self.atomic.begin()
             try:
-                return self.attempt(*args)
+                made = self.attempt(*args)
+                if self.atomic is not None:
+                    self.atomic.end()
+                return made
             except tf.errors.ResourceExhaustedError as error:
                 failed = error
             traceback.clear_frames(failed.__traceback__)  # They hold the activations of an eager step.
@@ -171,6 +179,8 @@ class GuardedStep:
                 text += ". It failed in its update, so some weights may be updated and others not: load them again"
             elif self.atomic is None:
                 text += ", or on_oom='replan'" if found.less is not None and self.can_be_taken_back() else ""
+                if self.mode == "xla":
+                    text += ". XLA may have overwritten the variables that the step writes: load the weights again"
             message = f"{text}. TensorFlow said: {_said(failed)}"
             raise tf.errors.ResourceExhaustedError(failed.node_def, failed.op, message) from failed
 

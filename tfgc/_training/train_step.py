@@ -166,7 +166,7 @@ def train_step(
             x, y, sample_weight = separate.checked(x, y, sample_weight)
         return trainer.step(x, y, sample_weight, micro_batches)
 
-    atomic = AtomicStep(trainer, [used], run_eagerly) if on_oom else None
+    atomic = AtomicStep(trainer, [used], mode) if on_oom else None
     whole = step if atomic is None else atomic.around(step)
     # XLA compiles for each size anyway, and cuts a batch at numbers.
     any_size = not jit_compile or micro_batches == 1
