@@ -23,7 +23,7 @@ try:
     from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
     from keras.src.layers import layer
     from keras.src.layers.layer import CallContext
-    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+    from keras.src.random import seed_generator
     from tensorflow.python.eager import context, forwardprop_util, record
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.ops import control_flow_util, resource_variable_ops
@@ -31,6 +31,7 @@ except ImportError as error:
     raise versions.unsupported(error) from error
 
 _CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
+_GLOBAL_SEED = versions.kept_by_name(seed_generator, "global_seed_generator")
 
 
 class CallState:
@@ -115,12 +116,12 @@ def let_pass(error: Exception) -> None:
 
 def global_seed() -> Any:
     """The generator that Keras draws from without a seed of its own; None before its first use."""
-    return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return global_state.get_global_attribute(_GLOBAL_SEED)
 
 
 def set_global_seed(generator: Any) -> None:
     """Make Keras draw from this generator, a new one if None."""
-    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, generator)
+    global_state.set_global_attribute(_GLOBAL_SEED, generator)
 
 
 def tensorflow_seed() -> int | None:
