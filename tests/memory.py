@@ -34,7 +34,7 @@ def _call(function, *arguments):
 
 
 def info(which, device="CPU:0"):
-    """Bytes that an allocator counts, "current" or "peak"; refused in the process of the tests, where they mean nothing."""
+    """Bytes of an allocator, "current" or "peak"; refused in the process of the tests, where they mean nothing."""
     import tensorflow as tf
 
     assert multiprocessing.parent_process() is not None, "give the reading to memory.alone"
