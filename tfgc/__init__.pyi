@@ -19,9 +19,10 @@ from ._errors import (
     UnsupportedModelError,
 )
 from ._measure.compare import compare
+from ._measure.confirmed import plan
 from ._measure.max_batch import max_batch
 from ._planning.estimates import estimate
-from ._planning.planner import pareto, plan
+from ._planning.planner import pareto
 from ._records.batch_limit import MaxBatch, Reach
 from ._records.compiled_memory import CompiledBuffer, CompiledMemory
 from ._records.measurement import Measurement

@@ -105,11 +105,11 @@ class PlanChoice:
 
     def make(self, model: keras.Model, batch_size: int, **common: Any) -> Plan:
         """Make a plan."""
-        from tfgc._planning import planner
+        from tfgc._measure import confirmed
 
         default = "optimal" if self.budget is None else "budget"
         strategy, options = chosen_strategy(self.strategy, self.strategy_options, default)
-        return planner.plan(model, batch_size, strategy=strategy, budget=self.budget, **common, **options)
+        return confirmed.plan(model, batch_size, strategy=strategy, budget=self.budget, **common, **options)
 
 
 def chosen_strategy(text: str | None, settings: values.Settings, default: str) -> tuple[str | None, dict[str, Any]]:

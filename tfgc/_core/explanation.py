@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from tfgc._core import confirmation
 from tfgc._core.segments import Outlook, Segment, Segmentation
 from tfgc._units import format_bytes, format_seconds, format_work
 
@@ -27,14 +28,15 @@ def explain(plan: Segmentation) -> str:
     per = "one sample" if plan.batch_size is None else f"a batch of {plan.batch_size}"
     again = sum(s.mode == "recompute" for s in plan.segments)
     slices = sum(s.chunks > 1 for s in plan.segments)
-    settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items())
+    confirmed = confirmation.of(plan.options)
+    settings = ", ".join(f"{k}={v!r}" for k, v in plan.options.items() if confirmed is None or k != confirmation.OPTION)
     made = f"{plan.strategy!r} ({settings})" if settings else repr(plan.strategy)
     count = len(plan.segments)
     lines = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return _filled([*lines, ""]) + "\n" + _table(_rows(plan, None), (0, 1, 5))
-    lines += [*_outlook(plan, plan.outlook), ""]
+    lines += [*_outlook(plan, plan.outlook), *([f"Whole step: {confirmed}."] if confirmed else []), ""]
     rows = _rows(plan, plan.outlook)
     lines.append(
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "

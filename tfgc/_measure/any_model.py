@@ -37,9 +37,8 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
         optimizer: What a model that is not compiled is trained with. Default: SGD.
 
     Raises:
-        OptionError: If the model has a graph, or the example holds too little.
+        OptionError: If the example holds too little.
     """
-    check(model)
     own_step = type(model).train_step is not keras.Model.train_step
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     if model.compiled:

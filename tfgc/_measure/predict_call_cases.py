@@ -28,6 +28,7 @@ def predict_call_cases(model: keras.Model, job: PredictionJob) -> CasePrediction
     Raises:
         PlanMismatchError: If a given plan is for another model.
     """
+    any_model.check(model)
     first = job.cases[0]
     example = any_model.completed(model, first.example, first.batch_size)
     network = _Network(model, CallPlans(model, examples.batch(example, first.batch_size)))

@@ -21,6 +21,7 @@ from tfgc._records.reply import MaxBatchPrediction
 
 def predict_max_batch_by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`."""
+    any_model.check(model)
     by_calls.refuse(None, None, False, None, {}, job.mode)
     optimizer = None if model.compiled else keras_names.optimizer(job.optimizer or "adam")
     given = job.optimizer if model.compiled else optimizer

@@ -44,7 +44,7 @@ def graph_of(
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
-        example_batch, input_shapes = _shapes(model, example)
+        example_batch, input_shapes = shapes(model, example)
         if batch_size is not None and example_batch not in (None, batch_size):
             raise OptionError(
                 f"batch_size={batch_size}, but the example is a batch of {example_batch}: give either one"
@@ -156,14 +156,14 @@ def _part(count: int | None, batch: int) -> Any:
 
 def batch_of(model: keras.Model, example: Any) -> int | None:
     """Samples in an example batch, or in those that the model is declared for; None if both leave that open."""
-    return _shapes(model, example)[0] or _declared_batch(model)
+    return shapes(model, example)[0] or _declared_batch(model)
 
 
 def _declared_batch(model: keras.Model) -> int | None:
     return next((t.shape[0] for t in keras_graph.functional_of(model).inputs if t.shape and t.shape[0]), None)
 
 
-def _shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tuple[int | None, ...]]]:
+def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tuple[int | None, ...]]]:
     """Batch size and input shapes of an example batch, or of the `tf.TensorSpec`s of one, which may leave both open."""
     inputs = keras_graph.functional_of(model).inputs
     if isinstance(example, dict):
@@ -178,7 +178,7 @@ def _shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tup
         if len(arrays) == 2 and len(inputs) == 1:
             arrays = arrays[:1]
         elif len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)):
-            return _shapes(model, arrays[0])
+            return shapes(model, arrays[0])
     if len(arrays) != len(inputs):
         raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
     given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}

@@ -35,52 +35,7 @@ def plan(
     loss: Any = None,
     **options: Any,
 ) -> Plan:
-    """Choose what to keep and what to recompute when `model` trains.
-
-    Args:
-        model: Any `keras.Model`. A Sequential or functional one is cut into segments. Any other is planned by the
-            calls of its layers, which takes an `example` and no strategy.
-        batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
-        strategy: A name from `tfgc.strategies.available()`, or a function
-            `plan(graph, **options) -> Plan`. Default: `budget` if there is a
-            budget, else `optimal`, the least peak at one replay; where sizes are not known `keep_all`, with
-            an `OpenSizesWarning`, since any other plan might need more than plain training.
-        budget: Bytes that the whole step may use on the device: weights, their
-            gradients, optimizer slots and activations, in the chunks that TensorFlow's allocator
-            hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
-            "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now on the first GPU, or else in
-            the machine or container, and what the model's variables hold already.
-        mode: How the step will run: `graph`, `compiled` (for a budget), or `xla`, as for `tfgc.estimate`.
-        input_shapes: Mapping from input names to shapes without the batch, where
-            the model leaves a dimension (sequence length, image size) open.
-        example: A batch of inputs (or a tuple of inputs and targets) that
-            answers both of the above: arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s. With targets, a
-            model that is compiled is planned for its own `train_step`.
-        measure: Count seconds, not flops: those that each node takes in a plain training step, which is run a few times
-            on this device under TensorFlow's profiler, with a part of the batch where all of it may not fit. The times
-            are cached.
-        optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
-            one that the model is compiled with, else two slots for each weight, as Adam has.
-        loss: What `model.compile` takes for one loss; what it needs counts in a budget, which
-            matters where outputs are large (pixels, tokens). Default: the one that the model is
-            compiled with, else the outputs and their gradients alone.
-        **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
-
-    Returns:
-        A `tfgc.Plan`: data to print, save, and give to `tfgc.enable`.
-
-    Raises:
-        InfeasibleBudgetError: If nothing fits in the budget.
-        UnsupportedModelError: If a Sequential model is not built, or another one cannot be traced symbolically.
-        OptionError: For an unknown strategy or option, sizes that are open, or a missing `example`.
-
-    Example:
-        >>> import keras, tfgc
-        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
-        >>> plan = tfgc.plan(model, batch_size=32, strategy="uniform", segments=2)
-        >>> [len(segment.nodes) for segment in plan.segments]
-        [2, 2]
-    """
+    """Choose what to keep and what to recompute when `model` trains: `tfgc.plan` without `confirm`."""
     check_predictable(mode)
     if optimizer is not None:
         keras_names.optimizer(optimizer)

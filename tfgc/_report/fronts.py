@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from tfgc._core import confirmation
 from tfgc._core.plan import Plan
 from tfgc._records.front import FrontPoint, FrontRecord
 from tfgc._records.table import TextTable
@@ -41,6 +42,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
     count, nested = facts["segments"], ", nested" if facts["nested"] else ""
     left_out = "weights and slots" if facts["whole_step"] else "weights, their gradients and slots"
     seconds = "seconds" if facts["unit"] == "s" else "flops"
+    confirmed = confirmation.of(facts["options"])
     lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "
         f"{facts['recomputed']} recomputed{nested}",
@@ -52,6 +54,8 @@ def summary(facts: dict[str, Any]) -> list[str]:
         f"  whole step  {size['step_bytes']} with weights and slots, {size['allocated_bytes']} in the allocator's "
         f"chunks; plain {size['plain_step_bytes']}",
     ]
+    if confirmed is not None:
+        lines.append(f"  confirmed   {confirmed}")
     if facts["host_bytes"]:
         lines.append(f"  on the host {size['host_bytes']} at most, if the device is an accelerator")
     return lines

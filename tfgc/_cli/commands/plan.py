@@ -1,5 +1,7 @@
 """`tfgc plan`: choose what to keep and what to recompute."""
 
+import functools
+
 import click
 
 from tfgc import _files
@@ -10,6 +12,10 @@ from tfgc._cli import choices, options
 @options.network_options
 @options.plan_options
 @options.cost_options
+@click.option(
+    "--confirm", is_flag=True,
+    help="Run the plan in a child process, and correct it where TensorFlow's allocator reports more than the budget.",
+)  # fmt: skip
 @click.option("-o", "--output", type=options.OUTPUT, help="Write the plan to this file.")
 @options.json_option
 def command(
@@ -18,22 +24,25 @@ def command(
     measure: bool,
     optimizer: str | None,
     mode: str,
+    confirm: bool,
     output: str | None,
     json_path: str | None,
 ) -> None:
     """Choose what to keep and what to recompute when NAME trains.
 
     With --budget, the fastest plan that fits; otherwise the plan with the lowest peak. Memory and
-    work are predicted; nothing is trained.
+    work are predicted; nothing is trained unless --confirm is given.
     """
     from tfgc._report import fronts
 
     with choices.warnings_in_a_line():
         model, given = network.open()
+        from tfgc import zoo
         from tfgc._planning import estimates
 
         common = {**given, "measure": measure, "optimizer": optimizer, "mode": mode}
-        made = planning.make(model, network.batch_size, **common)
+        build = functools.partial(zoo.build, network.name, network.image_size) if confirm else False
+        made = planning.make(model, network.batch_size, confirm=build, **common)
         step, plain = (estimates.estimate(model, network.batch_size, which, **common) for which in (made, None))
     facts = fronts.facts(network.name, made, step, plain)
     if output:

@@ -1,0 +1,346 @@
+"""`tfgc.plan(..., confirm=True)`: plans that are run, and corrected by what is measured."""
+
+import dataclasses
+import json
+
+import cloudpickle
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from click.testing import CliRunner
+
+import tfgc
+from tfgc import InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError, UnsupportedModelError
+from tfgc._cli.group import cli
+from tfgc._measure import compare, measured_budget, shipped
+from tfgc._simulate.simulator import Prediction
+
+STEP = Prediction(0, 0, "peak", "backward", 1, 1, "flop", {}, (), 0, 0)
+
+
+# The search by itself: plans are named by what they are predicted to need, and the fastest one needs most.
+
+
+def found(budget, predicted, measured):
+    """What the search finds among plans that need so much, and the plans that it measured."""
+    seen = []
+
+    def ask(limit):
+        fitting = [need for need in predicted if need <= limit]
+        if not fitting:
+            raise InfeasibleBudgetError(limit, min(predicted), "peak")
+        return Plan((), str(max(fitting)), ())
+
+    def predict(plan):
+        return dataclasses.replace(STEP, peak_bytes=int(plan.strategy))
+
+    def measure(plan, step):
+        seen.append(step.needed_bytes)
+        return int(measured(step.needed_bytes))
+
+    run, count = measured_budget.fitting(budget, ask, predict, measure)
+    assert count == len(seen) <= measured_budget.RUNS
+    assert run.predicted == int(run.plan.strategy)
+    return run.predicted, run.measured, seen
+
+
+LADDER = range(400, 1001, 10)
+
+
+def test_a_prediction_that_holds_is_measured_once():
+    assert found(605, LADDER, lambda need: need + 5) == (600, 605, [600])
+
+
+@pytest.mark.parametrize("budget", [520, 700, 905])
+@pytest.mark.parametrize(
+    "measured",
+    [
+        lambda need: need + 37,
+        lambda need: 1.15 * need,
+        lambda need: 200 + 1.2 * (need - 200),
+        lambda need: need + (60 if need > 600 else 0),
+        lambda need: need + need // 10 % 3 * 20,
+    ],
+)
+def test_a_plan_that_needs_more_than_predicted_is_replaced_by_one_that_fits(budget, measured):
+    need, actual, seen = found(budget, LADDER, measured)
+    assert actual <= budget
+    assert len(seen) <= 3
+    assert need >= 0.8 * budget
+
+
+def test_room_that_is_left_is_used():
+    need, actual, seen = found(605, LADDER, lambda need: need - 100)
+    assert (need, actual, seen) == (700, 600, [600, 700])
+    # A faster plan that does not fit is not taken.
+    need, actual, _ = found(605, LADDER, lambda need: need - (100 if need <= 600 else 0))
+    assert (need, actual) == (600, 500)
+
+
+def test_where_nothing_should_fit_the_plan_of_least_is_tried():
+    assert found(390, LADDER, lambda need: need - 15) == (400, 385, [400])
+    with pytest.raises(InfeasibleBudgetError, match=r"390 bytes as measured \(predicted: 400\): .* is 410 ") as error:
+        found(390, LADDER, lambda need: need + 10)
+    assert (error.value.budget, error.value.least, error.value.node) == (390, 410, "peak")
+
+
+def test_the_last_plan_to_be_measured_is_the_one_of_least():
+    """However much is missed, the search ends, and what might fit was tried."""
+    assert found(600, LADDER, lambda need: 500 if need == 400 else 601)[:2] == (400, 500)
+    with pytest.raises(InfeasibleBudgetError, match="works is 9,000"):
+        found(600, LADDER, lambda need: 9000)
+
+
+# `plan` with it; children are stood in for by what a child would say.
+
+
+def net():
+    x = inputs = keras.Input((16, 16, 3))
+    for i in range(8):
+        x = keras.layers.Conv2D(8, 3, padding="same", activation="relu", name=f"conv{i}")(x)
+    return keras.Model(inputs, keras.layers.Dense(5, name="head")(keras.layers.GlobalAveragePooling2D(name="pool")(x)))
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Cases that are run; each needs 10 % more than predicted above what stays."""
+    cases = []
+
+    def run(case):
+        cases.append(case)
+        step = tfgc.estimate(net(), case.batch_size, Plan.from_json(case.plan), optimizer="sgd", loss="mse")
+        peak = round(1.1 * (step.needed_bytes - step.fixed_bytes))
+        return Measurement(case.network, case.case, case.mode, case.batch_size, peak_bytes_max=peak)
+
+    monkeypatch.setattr(compare, "run", run)
+    return cases
+
+
+def test_a_budget_that_is_missed_is_corrected(children):
+    how = {"optimizer": "sgd", "loss": "mse"}
+    predicted = tfgc.plan(net(), 64, budget="70%", **how)
+    budget = tfgc.estimate(net(), 64, predicted, **how).needed_bytes
+    plan = tfgc.plan(net(), 64, budget=budget, confirm=True, **how)
+    assert children[0].plan == predicted.to_json()
+    noted = plan.options["confirmed"]
+    assert noted["runs"] == len(children) == 2
+    assert {**plan.options, "confirmed": None} == {**predicted.options, "confirmed": None}
+    step = tfgc.estimate(net(), 64, plan, **how)
+    assert noted["predicted_bytes"] == step.needed_bytes < budget
+    assert noted["measured_bytes"] == step.fixed_bytes + round(1.1 * (step.needed_bytes - step.fixed_bytes))
+    assert noted["measured_bytes"] <= noted["budget_bytes"] == budget
+    assert Plan.from_json(plan.to_json()) == plan
+    words = plan.explain().replace("\n  ", " ")
+    assert "measured in a child process" in words
+    assert "plans measured for it: 2." in words
+    assert "confirmed=" not in words
+
+
+def test_a_share_is_one_of_the_plain_step_that_is_predicted(children):
+    how = {"optimizer": "sgd", "loss": "mse"}
+    plain = tfgc.estimate(net(), 64, **how).needed_bytes
+    assert tfgc.plan(net(), 64, budget="70%", confirm=True, **how).options["confirmed"]["budget_bytes"] == int(
+        0.7 * plain
+    )
+
+
+def test_without_a_budget_the_plan_is_measured_as_it_is(children):
+    plan = tfgc.plan(net(), 64, strategy="sqrt", confirm=True)
+    assert len(children) == 1
+    assert plan.options["confirmed"]["budget_bytes"] is None
+    assert dataclasses.replace(plan, options={}) == dataclasses.replace(
+        tfgc.plan(net(), 64, strategy="sqrt"), options={}
+    )
+
+
+def test_what_files_say_of_a_measurement_may_be_anything(children):
+    plan = tfgc.plan(net(), 64, confirm=True)
+    for said in (None, 3, {}, {"measured_bytes": "much"}, {**plan.options["confirmed"], "runs": [1]}):
+        changed = dataclasses.replace(plan, options={"confirmed": said})
+        assert f"confirmed={said!r}" in Plan.from_json(changed.to_json()).explain().replace("\n  ", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"confirm": "yes", "batch_size": 4},
+            "confirm='yes': must be True, False, or a function that builds the model",
+        ),
+        ({"confirm": True}, "batch_size is needed where bytes"),
+        ({"confirm": True, "batch_size": 4, "mode": "xla"}, "there is none here: tfgc.compiled_memory says"),
+    ],
+)
+def test_what_cannot_be_confirmed_is_refused(arguments, words):
+    with pytest.raises(OptionError, match=words):
+        tfgc.plan(net(), **arguments)
+
+
+def test_a_step_that_cannot_be_run_is_an_error_with_its_reason(monkeypatch):
+    record = Measurement("net", "confirm", "graph", 4, status="oom", detail="ran out of memory")
+    monkeypatch.setattr(compare, "run", lambda case: record)
+    with pytest.raises(TfgcError, match=r"confirm=net: a step of '.*' cannot be run .*: oom, ran out of memory"):
+        tfgc.plan(net(), 4, confirm=net)
+
+
+# How a model gets to the child.
+
+
+def sent(model, confirm=True, optimizer=None, loss=None):
+    """The model as a child process builds it, from bytes."""
+    return cloudpickle.loads(cloudpickle.dumps(shipped.shipped(model, confirm, optimizer, loss)))()
+
+
+def squared(target, output):
+    return tf.reduce_mean((target - output) ** 2, axis=-1)
+
+
+def test_a_model_arrives_with_its_own_classes_and_functions():
+    class Scale(keras.layers.Layer):
+        def __init__(self, factor, activation, **kwargs):
+            super().__init__(**kwargs)
+            self.factor, self.activation = factor, keras.activations.get(activation)
+
+        def call(self, x):
+            return self.activation(self.factor * x)
+
+        def get_config(self):
+            own = {"factor": self.factor, "activation": keras.activations.serialize(self.activation)}
+            return {**super().get_config(), **own}
+
+    def twice(x):
+        return 2 * x
+
+    x = inputs = keras.Input((4,))
+    x = keras.layers.Dense(4, activation=twice, trainable=False)(Scale(3.0, twice)(x))
+    model = keras.Model(inputs, keras.layers.Lambda(lambda t: t + 1)(x))
+    model.compile(keras.optimizers.AdamW(), squared)
+    made = sent(model)
+    assert isinstance(made.optimizer, keras.optimizers.AdamW)
+    assert made.loss.__name__ == "squared"
+    assert made.layers[2].trainable is False
+    tfgc.plan(model, 4).check_model(tfgc.plan(made, 4).model)
+
+
+def test_a_model_arrives_compiled_as_it_is_planned():
+    assert isinstance(sent(net()).optimizer, keras.optimizers.Adam)
+    assert sent(net()).loss == "mse"
+    model = sent(net(), net, keras.optimizers.SGD(momentum=0.9), keras.losses.Huber())
+    assert model.optimizer.momentum == 0.9
+    assert isinstance(model.loss, keras.losses.Huber)
+    compiled = net()
+    compiled.compile("sgd", "mae")
+    assert sent(compiled, optimizer="rmsprop").loss == "mae"
+
+
+def unnamed():
+    x = inputs = keras.Input((8,))
+    inside = keras.Sequential([keras.layers.Dense(8), keras.layers.ReLU()])
+    for _ in range(3):
+        x = keras.layers.Dense(8)(x) + keras.ops.square(inside(x))
+    return keras.Model(inputs, x)
+
+
+def test_a_model_that_a_function_builds_gets_the_names_that_the_plan_has():
+    """Keras numbers layers and operations by how many were made before."""
+    model = unnamed()
+    here, there = tfgc.plan(model, 4).model, tfgc.plan(unnamed(), 4).model
+    assert here != there
+    assert tfgc.plan(sent(model, unnamed), 4).model == here
+    assert tfgc.plan(sent(model, net), 4).model != here
+
+
+class Kept(keras.Model):
+    """Keras cannot know what its lock is."""
+
+    def __init__(self, lock):
+        super().__init__()
+        self.lock, self.dense = lock, keras.Sequential([keras.layers.Dense(30, "gelu"), keras.layers.Dense(3)])
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_a_model_that_keras_cannot_serialize_is_refused_with_the_reason():
+    model = Kept(object())
+    x = np.ones((4, 3), "float32")
+    model(x)
+    with pytest.raises(UnsupportedModelError, match=r"confirm=True: 'kept' cannot be sent .* confirm=build"):
+        tfgc.plan(model, example=x, confirm=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "dtype"),
+    [
+        ("mse", (8, 5), "float32"),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), (8,), "int32"),
+        (None, (8, 5), "float32"),
+        (squared, (8, 5), "float32"),
+    ],
+)
+def test_targets_are_those_that_the_loss_takes(loss, shape, dtype):
+    model = net()
+    model.compile("sgd", loss)
+    x, y = shipped.batch(model, 8, None, None, None)
+    assert (x.shape, y.shape, y.dtype) == ((8, 16, 16, 3), shape, dtype)
+    given = (np.zeros((8, 16, 16, 3)), np.arange(8))
+    assert shipped.batch(model, 8, None, given, None)[1] is given[1]
+    assert shipped.batch(model, 8, None, given[0], None)[1].shape == shape
+
+
+def test_targets_have_the_structure_of_the_outputs():
+    x = inputs = keras.Input((4,), name="x")
+    outputs = {"a": keras.layers.Dense(2, name="a")(x), "b": keras.layers.Dense(3, name="b")(x)}
+    model = keras.Model({"x": inputs}, outputs)
+    model.compile("sgd", {"a": "mse", "b": "sparse_categorical_crossentropy"})
+    _, y = shipped.batch(model, 8, None, None, None)
+    assert {name: target.shape for name, target in y.items()} == {"a": (8, 2), "b": (8,)}
+
+
+# With real children.
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param("graph", marks=pytest.mark.gate), pytest.param("compiled", marks=pytest.mark.slow)]
+)
+def test_a_budget_holds_when_the_plan_is_run(mode):
+    model = net()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    plan = tfgc.plan(model, 256, budget="65%", mode=mode, confirm=True)
+    noted = plan.options["confirmed"]
+    assert noted["measured_bytes"] <= noted["budget_bytes"]
+    assert abs(noted["measured_bytes"] / noted["predicted_bytes"] - 1) < 0.05
+    assert model.optimizer.iterations.numpy() == 0
+
+
+class Subclassed(keras.Model):
+    def __init__(self, depth=6):
+        super().__init__()
+        self.blocks = [
+            keras.Sequential([keras.layers.Dense(256, "gelu"), keras.layers.Dense(64)]) for _ in range(depth)
+        ]
+
+    def call(self, x):
+        for block in self.blocks:
+            x += block(x)
+        return x
+
+
+@pytest.mark.gate
+def test_a_subclassed_model_is_run_by_its_own_step():
+    model, x = Subclassed(), np.ones((512, 64), "float32")
+    model.compile("sgd", "mse")
+    plan = tfgc.plan(model, example=(x, x), budget="60%", confirm=True)
+    assert plan.calls
+    assert plan.options["confirmed"]["measured_bytes"] <= plan.options["confirmed"]["budget_bytes"]
+
+
+@pytest.mark.gate
+def test_the_command_confirms(tmp_path):
+    path = tmp_path / "plan.json"
+    command = ["plan", "sample_cnn", "--image-size", "32", "--batch-size", "16", "--strategy", "sqrt", "--confirm"]
+    result = CliRunner().invoke(cli, [*command, "-o", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "confirmed   " in result.output
+    assert json.loads(path.read_text())["options"]["confirmed"]["measured_bytes"] > 10**6

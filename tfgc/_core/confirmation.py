@@ -1,0 +1,47 @@
+"""What was measured when a plan was confirmed; it stands among the options of the plan."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tfgc._core import checked_json
+from tfgc._units import format_bytes
+
+OPTION = "confirmed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Confirmation:
+    """What the whole step by a plan needs, weights and optimizer slots included, as TensorFlow's allocator counts it.
+
+    Attributes:
+        measured_bytes: The most that a step in a child process needed.
+        predicted_bytes: What was predicted.
+        budget_bytes: The budget; None without one.
+        runs: How many plans were measured.
+    """
+
+    measured_bytes: int
+    predicted_bytes: int
+    budget_bytes: int | None = None
+    runs: int = 1
+
+    def options(self) -> dict[str, Any]:
+        """What is added to the options of the plan."""
+        return {OPTION: dataclasses.asdict(self)}
+
+    def __str__(self) -> str:
+        off = self.measured_bytes / max(self.predicted_bytes, 1) - 1
+        measured, predicted = format_bytes(self.measured_bytes), format_bytes(self.predicted_bytes)
+        text = f"{measured} measured in a child process, {predicted} predicted ({off:+.1%})"
+        if self.budget_bytes is None:
+            return text
+        return f"{text}; budget {format_bytes(self.budget_bytes)}, plans measured for it: {self.runs}"
+
+
+def of(options: Mapping[str, Any]) -> Confirmation | None:
+    """The one among the options of a plan; None if there is none."""
+    try:
+        return checked_json.Schema().read(Confirmation, options.get(OPTION))
+    except ValueError:
+        return None

@@ -1,0 +1,182 @@
+"""`tfgc.plan`: a plan which, if that is asked for, is run in a child process and corrected by what is measured."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfgc._core.confirmation import Confirmation
+from tfgc._core.plan import Plan
+from tfgc._costs import node_costs
+from tfgc._errors import OptionError, TfgcError
+from tfgc._measure import compare, measured_budget, shipped
+from tfgc._planning import annotated, budgets, by_calls, estimates, planner
+from tfgc._planning.budgets import Budget
+from tfgc._planning.planner import Shapes, Strategy
+from tfgc._records.job import Case
+from tfgc._simulate.simulator import Prediction
+from tfgc._tracing import synthetic
+
+
+@node_costs.remembered()
+def plan(
+    model: keras.Model,
+    batch_size: int | None = None,
+    *,
+    strategy: Strategy | None = None,
+    budget: Budget | None = None,
+    mode: str = "graph",
+    input_shapes: Shapes | None = None,
+    example: Any = None,
+    measure: bool = False,
+    optimizer: keras.Optimizer | str | None = None,
+    loss: Any = None,
+    confirm: bool | Callable[[], keras.Model] = False,
+    **options: Any,
+) -> Plan:
+    """Choose what to keep and what to recompute when `model` trains.
+
+    Args:
+        model: Any `keras.Model`. A Sequential or functional one is cut into segments. Any other is planned by the
+            calls of its layers, which takes an `example` and no strategy.
+        batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
+        strategy: A name from `tfgc.strategies.available()`, or a function
+            `plan(graph, **options) -> Plan`. Default: `budget` if there is a
+            budget, else `optimal`, the least peak at one replay; where sizes are not known `keep_all`, with
+            an `OpenSizesWarning`, since any other plan might need more than plain training.
+        budget: Bytes that the whole step may use on the device: weights, their
+            gradients, optimizer slots and activations, in the chunks that TensorFlow's allocator
+            hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
+            "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now on the first GPU, or else in
+            the machine or container, and what the model's variables hold already.
+        mode: How the step will run: `graph`, `compiled` (for a budget), or `xla`, as for `tfgc.estimate`.
+        input_shapes: Mapping from input names to shapes without the batch, where
+            the model leaves a dimension (sequence length, image size) open.
+        example: A batch of inputs (or a tuple of inputs and targets) that
+            answers both of the above: arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s. With targets, a
+            model that is compiled is planned for its own `train_step`.
+        measure: Count seconds, not flops: those that each node takes in a plain training step, which is run a few times
+            on this device under TensorFlow's profiler, with a part of the batch where all of it may not fit. The times
+            are cached.
+        optimizer: A `keras.Optimizer` or its name, for the bytes of its slots. Default: the
+            one that the model is compiled with, else two slots for each weight, as Adam has.
+        loss: What `model.compile` takes for one loss; what it needs counts in a budget, which
+            matters where outputs are large (pixels, tokens). Default: the one that the model is
+            compiled with, else the outputs and their gradients alone.
+        confirm: Whether to run five steps by the plan in a child process, and to compare what TensorFlow's allocator
+            reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
+            is corrected by the difference and planned for again; at most five plans are run. `plan.explain()` says
+            what was measured. A model that Keras cannot serialize is built there by a function: `confirm=build`.
+        **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
+
+    Returns:
+        A `tfgc.Plan`: data to print, save, and give to `tfgc.enable`.
+
+    Raises:
+        InfeasibleBudgetError: If nothing fits in the budget; with `confirm`, if nothing was measured to.
+        UnsupportedModelError: If a Sequential model is not built, or another one cannot be traced symbolically, or
+            cannot be sent to a child process.
+        OptionError: For an unknown strategy or option, sizes that are open, or a missing `example`.
+        TfgcError: If the step that is to confirm the plan cannot be run.
+
+    Example:
+        >>> import keras, tfgc
+        >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+        >>> plan = tfgc.plan(model, batch_size=32, strategy="uniform", segments=2)
+        >>> [len(segment.nodes) for segment in plan.segments]
+        [2, 2]
+        >>> plan = tfgc.plan(model, batch_size=32, confirm=True)
+        >>> plan.options["confirmed"]["measured_bytes"] > 0
+        True
+    """
+    asked = _Asked(
+        model, batch_size,
+        {"mode": mode, "input_shapes": input_shapes, "example": example, "measure": measure, "optimizer": optimizer,
+         "loss": loss},
+        {"strategy": strategy, **options},
+        confirm,
+    )  # fmt: skip
+    if confirm is False:
+        return asked.plan(budget)
+    _check(confirm, mode)
+    if budget is None:
+        made = asked.plan(None)
+        step = asked.predict(made)
+        return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes))
+    total = budgets.budget_bytes(budget, lambda: asked.predict(None).needed_bytes, budgets.resident_bytes(model))
+    best, runs = measured_budget.fitting(
+        total, lambda limit: asked.plan(str(max(limit, 1))), asked.predict, asked.measure
+    )
+    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs))
+
+
+def _check(confirm: Any, mode: str) -> None:
+    if confirm is not True and not callable(confirm):
+        raise OptionError(f"confirm={confirm!r}: must be True, False, or a function that builds the model")
+    if mode == "xla" and not tf.config.list_physical_devices("GPU"):
+        raise OptionError(
+            f"{shipped.label(confirm)}: what mode='xla' predicts runs on a GPU, and there is none here: "
+            "tfgc.compiled_memory says what XLA's GPU compiler allocates for a plan"
+        )
+
+
+def _noted(plan: Plan, found: Confirmation) -> Plan:
+    return dataclasses.replace(plan, options={**plan.options, **found.options()})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What a plan is asked for, but the budget.
+
+    Attributes:
+        model, batch_size, confirm: As given.
+        common: The arguments that `tfgc.estimate` takes, too.
+        options: Strategy and options.
+    """
+
+    model: keras.Model
+    batch_size: int | None
+    common: dict[str, Any]
+    options: dict[str, Any]
+    confirm: Any
+
+    def plan(self, budget: Budget | None) -> Plan:
+        """The plan of a budget, by predictions."""
+        return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
+
+    def predict(self, plan: Plan | None) -> Prediction:
+        """What the step needs by a plan, or if nothing is recomputed."""
+        if plan is None or not plan.calls or by_calls.applies_to(self.model):
+            return estimates.estimate(self.model, self.batch_size, plan, **self.common)
+        shapes, example = self.common["input_shapes"], self.common["example"]
+        if example is not None:
+            shapes = annotated.shapes(self.model, example)[1]
+        inputs, _ = synthetic.specs(self.model, plan.batch_size or 1, shapes)
+        return estimates.estimate(self.model, None, plan, example=inputs, optimizer=self.common["optimizer"])
+
+    def measure(self, plan: Plan, step: Prediction) -> int:
+        """What the step by a plan needs at most when it is run; `step` is what is predicted."""
+        if plan.batch_size is None:
+            raise OptionError(
+                f"{shipped.label(self.confirm)}: give a batch_size, since a step of one batch is measured"
+            )
+        optimizer, loss = self.common["optimizer"], self.common["loss"]
+        sizes = self.common["input_shapes"], self.common["example"]
+        case = Case(
+            self.model.name,
+            (shipped.shipped(self.model, self.confirm, optimizer, loss), None),
+            "confirm",
+            self.common["mode"],
+            plan.batch_size,
+            plan=plan.to_json(),
+            example=shipped.batch(self.model, plan.batch_size, *sizes, loss),
+        )
+        record = compare.run(case)
+        if record.peak_bytes_max is None:
+            raise TfgcError(
+                f"{shipped.label(self.confirm)}: a step of {self.model.name!r} cannot be run in a child process: "
+                f"{record.status}, {record.detail}. If it cannot be built there, {shipped.ADVICE}"
+            )
+        return step.fixed_bytes + record.peak_bytes_max

@@ -1,0 +1,176 @@
+"""A user's model as what a child process can make it from again: its configuration, or a function that builds it."""
+
+import dataclasses
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import keras
+import tensorflow as tf
+
+from tfgc._errors import UnsupportedModelError, one_line
+from tfgc._framework import keras_models
+from tfgc._measure import case_choice, examples
+from tfgc._planning import annotated, by_calls
+from tfgc._tracing import keras_graph, synthetic
+
+# What helps where Keras cannot make a model again from what it knows of it.
+ADVICE = "give a function that builds the model in place of True: confirm=build"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shipped:
+    """Builds the model again when called, compiled for training. Its weights have other values.
+
+    Attributes:
+        build: A function that builds it; None: from its configuration.
+        config: The model as Keras serializes it.
+        objects: The user's classes and functions in it, by the names that Keras has for them.
+        names: The kinds and names of its layers and operations: in what code makes, Keras numbers them by how many were
+            made before, another number in each process.
+        optimizer: What a functional model is compiled with, serialized; None: as it was, or Adam.
+        loss: The same of its loss; None: as it was, or a squared error.
+    """
+
+    build: Callable[[], keras.Model] | None
+    config: Any
+    objects: dict[str, Any]
+    names: tuple[tuple[str, str], ...]
+    optimizer: Any
+    loss: Any
+
+    def __call__(self) -> keras.Model:
+        with keras.saving.custom_object_scope(self.objects):
+            model = _revived(self.config) if self.build is None else self.build()
+            parts = _parts(model)
+            if [kind for kind, _ in self.names] == [type(part).__name__ for part in parts]:
+                for part, (_, name) in zip(parts, self.names):
+                    part.name = name
+            if by_calls.applies_to(model):
+                return model
+            optimizer, loss = keras.optimizers.get(self.optimizer), keras.losses.get(self.loss)
+        if not model.compiled or optimizer is not None or loss is not None:
+            known = (model.optimizer, model.loss) if model.compiled else ("adam", "mse")
+            model.compile(optimizer or known[0], loss or known[1])
+        return model
+
+
+def shipped(model: keras.Model, confirm: Any, optimizer: Any, loss: Any) -> Shipped:
+    """What builds a model in a child process.
+
+    Args:
+        model: The model.
+        confirm: True, or a function that builds the model.
+        optimizer, loss: As for `tfgc.plan`.
+
+    Raises:
+        UnsupportedModelError: If it cannot be sent there; it says why.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras finds lambdas unsafe in files of others
+            made = Shipped(
+                build=confirm if callable(confirm) else None,
+                config=None if callable(confirm) else _config(model),
+                objects=dict(_objects(model, optimizer, loss)),
+                names=tuple((type(part).__name__, part.name) for part in _parts(model)),
+                optimizer=case_choice.serialized(optimizer),
+                loss=keras.losses.serialize(loss) if isinstance(loss, keras.Loss) else loss,
+            )
+            cloudpickle.dumps(made)
+    except Exception as error:  # the model is the user's code
+        raise UnsupportedModelError(
+            f"{label(confirm)}: {model.name!r} cannot be sent to a child process: {one_line(error)}. {ADVICE}"
+        ) from error
+    return made
+
+
+def _config(model: keras.Model) -> dict[str, Any]:
+    """A model as Keras serializes it, without settings that its class does not take."""
+    made: Any = keras.saving.serialize_keras_object(model)
+    taken = inspect.signature(type(model)).parameters
+    if by_calls.applies_to(model) and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
+        made["config"] = {name: value for name, value in made["config"].items() if name in taken}
+    return made
+
+
+def _revived(config: dict[str, Any]) -> Any:
+    try:
+        return keras.saving.deserialize_keras_object(config, safe_mode=False)
+    except TypeError as error:
+        words = str(error).rpartition("Exception encountered: ")[2]
+        raise TypeError(words) from error
+
+
+def _parts(model: Any) -> list[Any]:
+    """All layers and operations in a model, in the order in which its code makes them."""
+    layers = keras_models.layers_inside(model)
+    operations = [part for layer in layers for part in getattr(layer, "operations", ())]
+    return list({id(part): part for part in [*layers, *operations]}.values())
+
+
+def label(confirm: Any) -> str:
+    """The argument in errors."""
+    return f"confirm={getattr(confirm, '__name__', True)}"
+
+
+def _objects(model: keras.Model, optimizer: Any, loss: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of all classes and functions in a model that are not Keras's."""
+    parts: list[Any] = [*keras_models.layers_inside(model), optimizer, loss]
+    if model.compiled:
+        parts += [model.optimizer, *tf.nest.flatten(model.loss), *model.metrics]
+    for part in parts:
+        for value in [part, *getattr(part, "__dict__", {}).values()]:
+            named = value if isinstance(value, types.FunctionType) else type(value)
+            package = getattr(named, "__module__", "").partition(".")[0]
+            if package in ("keras", "tensorflow", "builtins", "tfgc"):
+                continue
+            if isinstance(value, types.FunctionType) or hasattr(value, "get_config"):
+                yield keras.saving.get_registered_name(named), named
+
+
+def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, loss: Any) -> Any:
+    """The batch that the step runs on, as `examples.portable` returns it.
+
+    Args:
+        model, batch_size, input_shapes, example, loss: As for `tfgc.plan`.
+    """
+    if by_calls.applies_to(model) or (example is not None and _has_targets(model, example)):
+        return examples.portable(example)
+    if example is not None:
+        input_shapes = annotated.shapes(model, example)[1]
+    x, outputs = synthetic.specs(model, batch_size, input_shapes)
+    if any(spec.dtype == "string" for spec in tf.nest.flatten(x)):
+        x, _ = synthetic.batch(model, batch_size, input_shapes)
+    targets = [_target(one, spec) for one, spec in zip(_losses(model, loss, len(outputs)), outputs, strict=True)]
+    return examples.portable((x, keras_graph.Program(model, batch_size, input_shapes).structured_outputs(targets)))
+
+
+def _has_targets(model: keras.Model, example: Any) -> bool:
+    if not isinstance(example, (tuple, list)) or len(example) < 2:
+        return False
+    return len(keras_graph.functional_of(model).inputs) == 1 or isinstance(example[0], (tuple, list, dict))
+
+
+def _losses(model: keras.Model, loss: Any, outputs: int) -> list[Any]:
+    """The loss of each output; None for one without."""
+    if loss is None:
+        loss = model.loss if model.compiled else "mse"
+    if isinstance(loss, dict):
+        return [loss.get(name) for name in model.output_names]
+    return list(loss) if isinstance(loss, (list, tuple)) else [loss] * outputs
+
+
+def _target(loss: Any, output: tf.TensorSpec) -> tf.TensorSpec:
+    """A target that a loss takes: of the output's shape, or a class in place of its last dimension."""
+    function = tf.function(keras.losses.get(loss) or (lambda target, output: output), autograph=False)
+    for target in (output, tf.TensorSpec(output.shape[:-1], "int32")):
+        try:
+            function.get_concrete_function(target, output)
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError):
+            continue
+        return target
+    return output
