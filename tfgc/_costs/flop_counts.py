@@ -4,7 +4,9 @@ import math
 
 import tensorflow as tf
 
-VIEWS = frozenset(["Identity", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims", "CheckNumerics"])
+VIEWS = frozenset(
+    ["Identity", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims", "CheckNumerics", "Bitcast"]
+)
 SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Rank", "Size", "ZerosLike", "OnesLike", "BroadcastGradientArgs"])
 
 

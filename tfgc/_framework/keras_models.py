@@ -19,8 +19,9 @@ except ImportError as error:
     raise versions.unsupported(error) from error
 
 __all__ = [
-    "FunctionalGraph", "base_name", "call_with_training", "forget_loss", "functional_graph", "held_layers",
-    "layers_inside", "maker_of_loss", "node_lists", "own_attributes", "own_weights", "runs_graph", "unpack_singleton",
+    "FunctionalGraph", "base_name", "call_with_training", "compiled_metrics", "forget_loss", "functional_graph",
+    "held_layers", "layers_inside", "maker_of_loss", "node_lists", "own_attributes", "own_weights", "runs_graph",
+    "unpack_singleton",
 ]  # fmt: skip
 
 # What differs between layers that do the same: their names, and what Keras records about their calls.
@@ -131,6 +132,12 @@ def node_lists(layer: keras.Operation) -> tuple[list[Any], list[Any]]:
 def own_attributes(operation: keras.Operation) -> dict[str, Any]:
     """The attributes of a layer or op, without its name and what Keras records about its calls."""
     return {k: v for k, v in vars(operation).items() if k not in _IDENTITY and not k.startswith("_self_")}
+
+
+def compiled_metrics(model: keras.Model) -> list[Any]:
+    """What a model is compiled with as `metrics` and as `weighted_metrics`, where it is."""
+    made = attribute(model, "_compile_metrics") if model.compiled else None
+    return [] if made is None else [attribute(made, "_user_metrics"), attribute(made, "_user_weighted_metrics")]
 
 
 def maker_of_loss() -> keras.Layer:
