@@ -36,7 +36,7 @@ def explain(plan: Segmentation) -> str:
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return _filled([*lines, ""]) + "\n" + _table(_rows(plan, None), (0, 1, 5))
-    lines += [*_outlook(plan, plan.outlook), *([f"Whole step: {confirmed}."] if confirmed else []), ""]
+    lines += [*_outlook(plan, plan.outlook), *_surety(plan, plan.outlook), ""]
     rows = _rows(plan, plan.outlook)
     lines.append(
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
@@ -87,6 +87,18 @@ def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
         f"Floor {format_bytes(outlook.floor_bytes)}: what {outlook.floor_node!r} alone needs, so no plan that cuts "
         f"{kinds} can go lower. This plan's peak is {1 + outlook.gap:.3g} times the floor."
     )
+
+
+def _surety(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
+    """What was measured of the whole step, or how far predictions of whole steps were off elsewhere."""
+    confirmed = confirmation.of(plan.options)
+    if confirmed is not None:
+        yield f"Whole step: {confirmed}."
+    elif outlook.whole_step and plan.options.get("mode") != "xla":
+        yield (
+            f"Steps by such plans were measured to need up to {plan.uncertainty:.0%} more than predicted; confirm=True "
+            "measures this one."
+        )
 
 
 def _peak_of(segments: Sequence[Segment], outlook: Outlook) -> Iterator[str]:

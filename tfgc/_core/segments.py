@@ -130,6 +130,11 @@ class Outlook:
         return self.peak_bytes / self.floor_bytes - 1 if self.floor_bytes else 0.0
 
 
+# The most by which steps of `fit` exceeded what was predicted for them, in scripts/results/fit-budgets.json. Operations
+# that TensorFlow runs beside each other are predicted one after the other.
+_UNCERTAIN_BY_CALLS, _UNCERTAIN_BY_NODES = 0.25, 0.15
+
+
 @dataclasses.dataclass(frozen=True)
 class Segmentation:
     """The data of a `Plan`, which describes them."""
@@ -149,6 +154,11 @@ class Segmentation:
             raise OptionError("a plan by calls runs them on the whole batch; leave chunks at 1")
         if self.calls and any(segment.offload for segment in self.segments):
             raise OptionError("a plan by calls stores nothing on the host; leave offload at False")
+
+    @property
+    def uncertainty(self) -> float:
+        """By how much a step was measured to exceed what was predicted, at most, as a share of that."""
+        return _UNCERTAIN_BY_CALLS if self.calls else _UNCERTAIN_BY_NODES
 
     @property
     def is_nested(self) -> bool:

@@ -71,12 +71,16 @@ def warn_of_host(name: str, plan: Plan) -> None:
 
 
 def line(name: str, made: PlannedStep) -> str:
-    """The strategy, the predicted peak against plain, the overhead, and how long planning took.
+    r"""The strategy, the predicted peak against plain, the overhead, and how long planning took.
 
     Example:
         >>> from tfgc import Plan
-        >>> print(line("net", PlannedStep(Plan((), "sqrt", ()), "graph", 8, 4_000_000, 8_000_000, 0.25, 1.2)))
-        tfgc: 'net' by 'sqrt': 4 MB predicted for a step (50 % of 8 MB), 25 % more work, batch of 8, planned in 1.2 s
+        >>> made = PlannedStep(Plan((), "sqrt", ()), "graph", 8, 4_000_000, 8_000_000, 0.25, 1.2)
+        >>> print(*line("net", made).split(", "), sep="\n")
+        tfgc: 'net' by 'sqrt': 4 MB or up to 15 % more predicted for a step (50 % of 8 MB)
+        25 % more work
+        batch of 8
+        planned in 1.2 s
     """
     words = [f"tfgc: {name!r} by {made.plan.strategy!r}: {promise(made.plan, made.predicted_bytes, made.plain_bytes)}"]
     if made.overhead is not None:
@@ -90,7 +94,8 @@ def promise(plan: Plan, predicted_bytes: int | None, plain_bytes: int | None) ->
     """The predicted peak of the step; the share of activations where bytes are unknown."""
     if predicted_bytes is not None and plain_bytes is not None:
         share = 100 * predicted_bytes / plain_bytes
-        return f"{format_bytes(predicted_bytes)} predicted for a step ({share:.0f} % of {format_bytes(plain_bytes)})"
+        words = f"{format_bytes(predicted_bytes)} or up to {100 * plan.uncertainty:.0f} % more predicted for a step"
+        return f"{words} ({share:.0f} % of {format_bytes(plain_bytes)})"
     outlook = plan.outlook
     if outlook is None:
         return "nothing predicted, sizes are open"
