@@ -44,7 +44,8 @@ class Shuffled(keras.layers.Layer):
         order = tf.random.shuffle(tf.range(tf.shape(x)[0]), seed=3)
         choice = tf.random.categorical(tf.zeros((1, 4)), 1, seed=4)[0]
         whole = tf.cast(tf.random.uniform((2,), 1, 9, tf.int32, seed=6), x.dtype)
-        return tf.gather(tf.gather(x, order), choice, axis=1) * tf.reduce_sum(whole) / 9.0 + x
+        scale = tf.reduce_sum(whole) / 9.0 + tf.random.normal((1,), seed=9, dtype="float32")  # A type by its name.
+        return tf.gather(tf.gather(x, order), choice, axis=1) * scale + x
 
 
 class Large(keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""The graph that is being built: what it captures, which operations it makes, and what waits for what.
+"""The graph that is being built: what it captures, and what waits for what.
 
 TensorFlow has no public API to read or change any of this. As with `private_api`, a change in a new release is a
 change in one file.
@@ -6,8 +6,7 @@ change in one file.
 
 import contextlib
 import inspect
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +16,6 @@ from tfgc._framework.versions import attribute
 
 try:
     from tensorflow.python.eager import record
-    from tensorflow.python.framework import op_callbacks
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 except ImportError as error:
     raise versions.unsupported(error) from error
@@ -39,75 +37,12 @@ def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
             found.append(tensor)
         return original(tensor, *args, **kwargs)
 
-    with _patched(graph, "capture", spy):
+    with patched(graph, "capture", spy):
         yield
 
 
 @contextlib.contextmanager
-def operations_seen(types: Collection[str], see: Callable[[tf.Tensor], Any]) -> Iterator[None]:
-    """Call `see` with the first output of each operation of these types that this thread makes in here.
-
-    In a graph those of the graph being built, without those of its branches and loops.
-    """
-    here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-    def seen(op_type: str, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
-        if op_type in types and graph is here:
-            see(outputs[0])
-        return outputs
-
-    with _called_back(seen):
-        yield
-
-
-@contextlib.contextmanager
-def operations_replaced(types: Collection[str], instead: Callable[[str, tf.DType], tf.Tensor]) -> Iterator[None]:
-    """In the graph being built, let `instead(type, dtype)` give a tensor in place of each operation of these types.
-
-    The operation, whose attributes TensorFlow reads, goes to a graph that is never run.
-    """
-    graph, unused = tf.compat.v1.get_default_graph(), scratch_graph("unused")
-    create, create_unused = (attribute(g, "_create_op_internal") for g in (graph, unused))
-
-    def created(op_type: str, *args: Any, **kwargs: Any) -> tf.Operation:
-        return (create_unused if op_type in types else create)(op_type, *args, **kwargs)
-
-    def replaced(op_type: str, outputs: list[tf.Tensor], _: Any) -> list[tf.Tensor]:
-        drawn = op_type in types and outputs[0].graph is unused
-        return [instead(op_type, outputs[0].dtype)] if drawn else outputs
-
-    with _patched(graph, "_create_op_internal", created), _called_back(replaced):
-        yield
-
-
-_callbacks = threading.local()
-
-
-@contextlib.contextmanager
-def _called_back(callback: Callable) -> Iterator[None]:
-    """Call `callback(type, outputs, graph)`, which returns the outputs, for each operation that this thread makes."""
-    stack = vars(_callbacks).setdefault("stack", [])
-    if not stack:
-        op_callbacks.add_op_callback(_call_back)
-    stack.append(callback)
-    try:
-        yield
-    finally:
-        stack.pop()
-        if not stack:
-            op_callbacks.remove_op_callback(_call_back)
-
-
-def _call_back(
-    op_type: str, inputs: Any, attributes: Any, outputs: list[tf.Tensor], op_name: Any = None, graph: Any = None
-) -> list[tf.Tensor]:
-    for callback in _callbacks.stack:  # TensorFlow keeps callbacks in no order
-        outputs = callback(op_type, outputs, graph)
-    return outputs
-
-
-@contextlib.contextmanager
-def _patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
+def patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
     """Replace a method of one graph by a function; patches may be nested."""
     before = getattr(graph, method)
     setattr(graph, method, function)
@@ -163,7 +98,7 @@ def redirect_captures(earlier: Captures) -> Iterator[None]:
             record.record_operation("captured_value", [captured], [tensor], lambda g: [g], lambda t: [t])
         return captured
 
-    with _patched(here, "capture", redirected):
+    with patched(here, "capture", redirected):
         yield
 
 

@@ -12,12 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
-from tfgc._framework import graph_building
+from tfgc._framework import operation_hooks
 
 # Those through which no gradient flows: RandomGamma has one for its shape parameter.
 TYPES = frozenset(
     ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal"]
     + ["RandomShuffle", "Multinomial", "RandomPoissonV2", "RngReadAndSkip"]
+)
+_SEEDED = (
+    "StatelessRandom",
+    "StatelessTruncated",
+    "StatelessParameterized",
+    "StatelessMultinomial",
+    "StatelessShuffle",
 )
 # A function that is kept stores more than this share of what it computes.
 SHARE = 1 / 16
@@ -29,7 +36,12 @@ REPEATABLE = (
 
 def draws(operations: Iterable[tf.Operation]) -> bool:
     """Whether an operation draws random numbers, from a seed that it is given or from hidden state."""
-    return any(op.type in TYPES or op.type.startswith("StatelessRandom") for op in operations)
+    return any(op.type in TYPES or is_seeded(op.type) for op in operations)
+
+
+def is_seeded(op_type: str) -> bool:
+    """Whether operations of a type draw random numbers from a seed, or prepare that."""
+    return op_type.startswith(_SEEDED)
 
 
 def too_large(operations: Sequence[tf.Operation], share: float = SHARE) -> tf.Operation | None:
@@ -53,7 +65,7 @@ def _bytes_of(op: tf.Operation) -> float:
 @contextlib.contextmanager
 def noted(found: list[tf.Tensor]) -> Iterator[None]:
     """Add the numbers drawn in here to the list `found`."""
-    with graph_building.operations_seen(TYPES, found.append):
+    with operation_hooks.operations_seen(TYPES, found.append):
         yield
 
 
@@ -62,7 +74,7 @@ def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
     """In the graph being built, replace what would be drawn in here by the tensors in `drawn`, in order."""
     rest = list(drawn)
 
-    def next_one(op_type: str, dtype: tf.DType) -> tf.Tensor:
+    def next_one(op_type: str, _: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
         if not rest or rest[0].dtype != dtype:
             raise ReplayMismatchError(
                 f"the second run of {name} did not repeat the first: it draws {dtype.name} numbers by {op_type} where "
@@ -70,7 +82,7 @@ def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
             )
         return rest.pop(0)
 
-    with graph_building.operations_replaced(TYPES, next_one):
+    with operation_hooks.operations_replaced(TYPES, next_one):
         yield
     if rest:
         raise ReplayMismatchError(

@@ -1,0 +1,109 @@
+"""The operations that this thread makes: seen, and replaced by others.
+
+TensorFlow has no public API for it. As with `private_api`, a change in a new release is a change in one file.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import versions
+from tfgc._framework.graph_building import patched, scratch_graph
+from tfgc._framework.versions import attribute
+
+try:
+    from tensorflow.python.framework import op_callbacks, tensor_util
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+@contextlib.contextmanager
+def operations_seen(types: Collection[str], see: Callable[[tf.Tensor], Any]) -> Iterator[None]:
+    """Call `see` with the first output of each operation of these types that this thread makes in here.
+
+    In a graph those of the graph being built, without those of its branches and loops.
+    """
+    here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+    def seen(op_type: str, _: Any, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
+        if op_type in types and graph is here:
+            see(outputs[0])
+        return outputs
+
+    with _called_back(seen):
+        yield
+
+
+@contextlib.contextmanager
+def operations_replaced(
+    types: Collection[str], instead: Callable[[str, list[tf.Tensor], tf.DType], tf.Tensor]
+) -> Iterator[None]:
+    """Let `instead(type, inputs, dtype)` give a tensor in place of each operation of these types.
+
+    In a graph those of the graph being built, as in `operations_seen`. The operation, whose attributes TensorFlow
+    reads, goes to a graph that is never run. What `instead` makes is not replaced.
+    """
+    eager = tf.executing_eagerly()
+    here, unused = None if eager else tf.compat.v1.get_default_graph(), scratch_graph("unused")
+    given: list[Any] = []  # The inputs of the operation that is being replaced.
+
+    def created(op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> tf.Operation:
+        if op_type not in types or vars(_callbacks).get("running"):
+            return create(op_type, inputs, *args, **kwargs)
+        given.append(inputs)
+        return create_unused(op_type, inputs, *args, **kwargs)
+
+    def replaced(op_type: str, inputs: Any, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
+        if op_type not in types or (graph is not None if eager else outputs[0].graph is not unused):
+            return outputs
+        return [instead(op_type, list(inputs if eager else given.pop()), outputs[0].dtype)]
+
+    with contextlib.ExitStack() as stack:
+        if not eager:
+            create, create_unused = (attribute(g, "_create_op_internal") for g in (here, unused))
+            stack.enter_context(patched(here, "_create_op_internal", created))
+        stack.enter_context(_called_back(replaced))
+        yield
+
+
+def shape_of_value(tensor: tf.Tensor) -> tf.TensorShape:
+    """What is known of a shape that a tensor holds."""
+    return tensor_util.constant_value_as_shape(tensor)
+
+
+_callbacks = threading.local()
+
+
+@contextlib.contextmanager
+def _called_back(callback: Callable) -> Iterator[None]:
+    """Call `callback(type, inputs, outputs, graph)`, which returns the outputs, for each operation of this thread."""
+    stack = vars(_callbacks).setdefault("stack", [])
+    if not stack:
+        op_callbacks.add_op_callback(_call_back)
+    stack.append(callback)
+    try:
+        yield
+    finally:
+        stack.pop()
+        if not stack:
+            op_callbacks.remove_op_callback(_call_back)
+
+
+def _call_back(
+    op_type: str | bytes, inputs: Any, attributes: Any, given: Any, op_name: Any = None, graph: Any = None
+) -> list[tf.Tensor]:
+    kind, outputs = op_type.decode() if isinstance(op_type, bytes) else op_type, given
+    if vars(_callbacks).get("running"):
+        return outputs
+    _callbacks.running = True
+    try:
+        for callback in _callbacks.stack:  # TensorFlow keeps callbacks in no order
+            outputs = callback(kind, inputs, outputs, graph)
+    finally:
+        _callbacks.running = False
+    if graph is None:  # An eager call returns the list that it gave.
+        given[:] = outputs
+    return outputs
