@@ -1,6 +1,7 @@
 """Segments that run in slices of the batch: the same gradients in a share of the memory."""
 
 import dataclasses
+import itertools
 
 import keras
 import memory
@@ -11,6 +12,7 @@ from equality import fresh, noise
 from replays import second_order
 
 import tfgc
+from tfgc._pure import drawn_rows
 
 L = keras.layers
 X, Y = noise(10, 8, 8, 2), noise(10, 3)
@@ -28,6 +30,35 @@ def normalized():
     layers = [L.Conv2D(2, 3), L.BatchNormalization(name="bn")]
     layers += [L.Conv2D(8, 3, padding="same", activation="relu") for _ in range(6)]
     return keras.Sequential([keras.Input((8, 8, 2)), *layers, L.Flatten(), L.Dense(3)])
+
+
+class Scaled(L.Layer):
+    """The user's own layer with Keras's random numbers, which is compared on noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(5)
+
+    def call(self, x):
+        return x * keras.random.uniform((tf.shape(x)[0], 1), seed=self.seed)
+
+
+def noisy(normal=True):
+    """Draws whose rows are, and are not, as many numbers as the generator makes at a time; one seed for two draws."""
+    inputs = keras.Input((8, 8, 2))
+    twice = L.Dropout(0.4)
+    x = twice(L.Conv2D(5, 3)(inputs))
+    x = L.SpatialDropout2D(0.3)(x)
+    if normal:
+        x = L.GaussianNoise(0.3)(x)
+    x = twice(L.Conv2D(4, 3)(x))
+    x = L.Dropout(0.3, noise_shape=(None, 1, 1, 4))(x)
+    x = L.Dense(3)(L.Flatten()(x))
+    return keras.Model(inputs, L.AlphaDropout(0.2)(Scaled()(x)))
+
+
+def uniformly_noisy():
+    return noisy(normal=False)
 
 
 def words():
@@ -85,11 +116,31 @@ def test_sparse_gradients_are_joined(mode):
     check_equal(words, mode, 4, tokens)
 
 
+@pytest.mark.parametrize(
+    ("mode", "slices"),
+    [
+        ("eager", 4),
+        ("graph", 4),
+        *(pytest.param(*case, marks=pytest.mark.gate) for case in [("compiled", 16), ("XLA", 3)]),
+    ],
+)
+def test_random_numbers_are_those_of_the_whole_batch(mode, slices):
+    check_equal(uniformly_noisy if mode == "XLA" else noisy, mode, slices)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_rows_that_are_drawn_alone(dtype):
+    for draw, row in itertools.product((tf.random.stateless_normal, tf.random.stateless_uniform), (1, 3, 8)):
+        whole = draw((9, row), seed=[4, 5], dtype=dtype)
+        with drawn_rows.rows_from(4):
+            assert np.array_equal(draw((5, row), seed=[4, 5], dtype=dtype), whole[4:])
+
+
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
 def test_fit_with_a_last_batch_that_does_not_divide(options):
     weights = []
     for plan in (None, 4):
-        model = fresh(convolutions)
+        model = fresh(noisy)
         if plan:
             tfgc.enable(model, sliced(model, plan))
         model.compile("sgd", "mse", jit_compile=False, **options)
@@ -140,6 +191,15 @@ def test_a_graph_that_is_differentiated_inside_and_from_outside():
     np.testing.assert_allclose(gradient_of_input(model), gradient_of_input(fresh(convolutions)), rtol=1e-4, atol=1e-5)
 
 
+def test_plans_slice_what_draws_by_rows():
+    plan = tfgc.plan(fresh(noisy), 64, strategy="optimal", slices=8)
+    of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
+    assert of["dropout"] == 8
+    one_mask, _ = MISTAKES["one mask for all"]
+    plan = tfgc.plan(one_mask(), 64, strategy="optimal", slices=8)
+    assert all(segment.chunks == 1 for segment in plan.segments if "drop" in segment.nodes)
+
+
 def test_plans_slice_what_allows_it():
     model = fresh(normalized)
     plan = tfgc.plan(model, 64, strategy="optimal", slices=8)
@@ -185,11 +245,39 @@ def test_the_inside_needs_its_share(mode):
     assert 0.85 * predicted < slices < predicted + 2.5 * of_a_slice
 
 
+class HiddenState(L.Layer):
+    def call(self, x):
+        return x * tf.random.uniform((tf.shape(x)[0], 1, 1, 1))
+
+
+class OfTheBatch(L.Layer):
+    """Its mask depends on all samples, by its seed."""
+
+    def call(self, x):
+        return x * tf.random.stateless_uniform(tf.shape(x), seed=tf.cast(tf.stack([1, tf.reduce_sum(x)]), "int32"))
+
+
+class Truncated(L.Layer):
+    def call(self, x):
+        return x + keras.random.truncated_normal(tf.shape(x), seed=3)
+
+
+def with_layer(layer):
+    return lambda: keras.Sequential([keras.Input((8, 8, 2)), layer(), L.Flatten(), L.Dense(3)])
+
+
 MISTAKES = {
     "BatchNormalization": (normalized, "'bn' updates its variable"),
-    "Dropout": (
-        lambda: keras.Sequential([keras.Input((8, 8, 2)), L.Dropout(0.5, name="drop"), L.Flatten(), L.Dense(3)]),
-        "'drop' draws random numbers",
+    "one mask for all": (
+        with_layer(lambda: L.Dropout(0.5, noise_shape=(1, 8, 8, 2), name="drop")),
+        "'drop' draws random numbers that are not a row for each sample",
+    ),
+    "hidden state": (with_layer(HiddenState), "'hidden_state' draws random numbers from hidden state"),
+    "seed": (with_layer(OfTheBatch), "'of_the_batch' mixes the samples"),
+    "kind": (with_layer(Truncated), "'truncated' draws random numbers by StatelessTruncatedNormalV2, of which a slice"),
+    "loss": (
+        with_layer(lambda: L.ActivityRegularization(0.1, name="cost")),
+        "'cost' adds a loss",
     ),
 }
 

@@ -52,7 +52,8 @@ def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor], out
         for op in operations:
             carried = [axes.get(t.ref()) for t in op.inputs]
             if op.type in _DRAWS and op.outputs[0].shape.rank:  # Each sample has random numbers that no other has.
-                axes[op.outputs[0].ref()] = _unless(op.outputs[0].shape[0] != batch, 0)
+                from_samples = any(axis is not None for axis in carried)
+                axes[op.outputs[0].ref()] = _unless(from_samples or op.outputs[0].shape[0] != batch, 0)
             elif op.type in _SHAPES or all(axis is None for axis in carried):
                 continue
             elif op.type == "IdentityN":

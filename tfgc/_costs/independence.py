@@ -17,9 +17,9 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._costs import batch_coupling
 from tfgc._errors import one_line
-from tfgc._framework import graph_building
+from tfgc._framework import graph_building, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import functional, inner_functions, obstacles, random_draws
+from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
 
 SAMPLES = 6  # An even number.
@@ -28,23 +28,10 @@ _ROUNDING = {"float64": 1e-14, "float32": 4e-6, "float16": 1 / 32, "bfloat16": 1
 _SCALES = (1.0, 30.0)  # A function may look at other samples only beyond a threshold.
 
 
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How a node treats the samples of a batch.
-
-    Attributes:
-        obstacle: Why it gives something else on slices of a batch, or None.
-        draws: Whether it draws random numbers.
-    """
-
-    obstacle: str | None
-    draws: bool = False
-
-
 def read(
-    program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None
-) -> tuple[dict[str, Sampling], dict[Ref, tf.TensorSpec]]:
-    """The `Sampling` of nodes of a model, by name, and what they make for a few samples.
+    program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None, exactly: bool = False
+) -> tuple[dict[str, str | None], dict[Ref, tf.TensorSpec]]:
+    """Why nodes of a model, by name, give something else on slices of a batch, or None; and what they make of samples.
 
     It ends at a node that cannot be traced.
 
@@ -53,8 +40,10 @@ def read(
         given: The tensors that the nodes read from outside, or `tf.TensorSpec`s. How many samples they have does not
             matter.
         names: The nodes, in order; by default all of them.
+        exactly: Whether they are to draw the random numbers of the whole batch (`drawn_rows`), and to add no losses.
+            If not, other ones as random will do, and losses that are means over the samples.
     """
-    found: dict[str, Sampling] = {}
+    found: dict[str, str | None] = {}
     nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]
     ignored = warnings.catch_warnings(action="ignore")  # The layers give them when the model trains.
     with ignored, graph_building.scratch_graph("independence").as_default() as graph:
@@ -67,13 +56,11 @@ def read(
             except OUT_OF_MEMORY:
                 raise
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
-                found[node.name] = Sampling(f"cannot be traced for {SAMPLES} samples ({one_line(error)})")
+                found[node.name] = f"cannot be traced for {SAMPLES} samples ({one_line(error)})"
                 break
-            call = _Call(program, node.name, {ref: table[ref] for ref in node.inputs})
+            call = _Call(program, node.name, {ref: table[ref] for ref in node.inputs}, exactly)
             made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
-            operations = graph.get_operations()[start:]
-            draws = random_draws.draws(operations)
-            found[node.name] = Sampling(call.obstacle(made, operations, scope, draws), draws)
+            found[node.name] = call.obstacle(made, graph.get_operations()[start:], scope)
     return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
 
 
@@ -84,15 +71,20 @@ class _Call:
     program: Program
     name: str
     given: dict[Ref, Any]
+    exactly: bool
 
-    def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any, draws: bool) -> str | None:
+    def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any) -> str | None:
         """Why it gives something else on slices, or None."""
         for variable, _ in scope.written.values():
-            if not _is_seed(variable):
+            if not drawn_rows.is_seed(variable):
                 return f"updates its variable {variable.path!r} with each batch"
         written = next((op.name for op in operations if obstacles.writes(op)), None)
         if written is not None:
             return f"has an operation, {written!r}, that may change something with each batch"
+        if self.exactly:
+            reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
+            if reason is not None:
+                return reason
         dense = all(isinstance(t, tf.Tensor) for t in (*self.given.values(), *made))
         shown = dense and not batch_coupling.couples(operations, self.given.values(), made)
         keras_own = type(self.program.call_of(self.name)[0]).__module__.startswith("keras.")
@@ -100,14 +92,14 @@ class _Call:
             return None
         try:
             with tf.init_scope():
-                return self._compared(draws)
+                return self._compared(not self.exactly and random_draws.draws(operations))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code.
             return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
 
-    def _compared(self, draws: bool) -> str | None:
-        """Run whole batches of noise and their slices."""
+    def _compared(self, as_random: bool) -> str | None:
+        """Run whole batches of noise and their slices, which may draw other random numbers, if as random."""
         random = np.random.default_rng(0)
         half = SAMPLES // 2
         for scale in _SCALES:
@@ -116,14 +108,17 @@ class _Call:
             whole, losses = self._run(first, values)
             if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
                 return "does not give one result for each sample of a batch"
-            if draws:  # Other sizes have other random numbers.
+            if as_random:  # Other sizes have other random numbers.
                 mixed, _ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
                 if losses:
                     return "draws random numbers and adds a loss, which may not be a mean over the samples"
                 if not equal([t[:half] for t in whole], [t[:half] for t in mixed]):
                     return "mixes the samples of a batch"
                 continue
-            parts = [self._run([t[part] for t in first], values) for part in (slice(half), slice(half, None))]
+            parts = []
+            for start in (0, half):
+                with drawn_rows.rows_from(start):
+                    parts.append(self._run([t[start : start + half] for t in first], values))
             if not equal(whole, [tf.concat(pair, 0) for pair in zip(*(made for made, _ in parts))]):
                 return "mixes the samples of a batch"
             if not equal(losses, [(a + b) / 2 for a, b in zip(*(losses for _, losses in parts))]):
@@ -141,10 +136,6 @@ class _Call:
             self.program.run([self.name], table, training=True)
         made = [value for ref, value in table.items() if ref not in self.given]
         return made, [tf.reduce_sum(loss) for loss in scope.losses]
-
-
-def _is_seed(variable: keras.Variable) -> bool:
-    return "seed_generator" in variable.path
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:

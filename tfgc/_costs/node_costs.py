@@ -21,7 +21,7 @@ from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._framework import graph_building, keras_models, keras_names
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import obstacles, random_draws, side_effects
+from tfgc._pure import drawn_rows, obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
 
 _Reading: TypeAlias = tuple[gradient_graphs.Footprint, dict[str, Any]]
@@ -195,10 +195,13 @@ def _read(
             tape.watch(sources)
             outputs, scope, variables, trainable = side_effects.symbolic(call, tape)
         obstacle = obstacles.obstacle(graph, _UNCOUNTED)
-        pure = obstacle is None and not scope.written and not scope.losses
+        seeds_only = all(drawn_rows.is_seed(variable) for variable, _ in scope.written.values())
+        samples = inputs[0].shape[0] if inputs and inputs[0].shape.rank else None
         sliceable = (
-            pure
-            and not random_draws.draws(graph.get_operations())
+            obstacle is None
+            and seeds_only
+            and not scope.losses
+            and drawn_rows.obstacle(graph.get_operations(), samples, xla) is None
             and not batch_coupling.couples(graph.get_operations(), inputs, outputs)
         )
         targets = [t for t in [*outputs, *scope.losses] if t.dtype.is_floating or t.dtype.is_complex]

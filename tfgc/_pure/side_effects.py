@@ -29,6 +29,7 @@ class Effects:
         constants: Whether it reads eager tensors that a trace captures as constants.
         unread: Slots of logits, attached to its arguments, that it does not use.
         draws: Whether it draws random numbers from hidden state, to be stored for a second run.
+        seeded: Whether it draws random numbers at all.
         chooses: Whether it draws from Python's or NumPy's global stream, so that each call may choose another path.
         obstacle: Why it must not be run twice, or None.
     """
@@ -40,6 +41,7 @@ class Effects:
     constants: bool = False
     unread: frozenset[int] = frozenset()
     draws: bool = False
+    seeded: bool = False
     chooses: bool = False
     obstacle: str | None = None
 
@@ -70,6 +72,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         constants=any(tensor.dtype != tf.resource for tensor in trace.captured),
         unread=trace.unread,
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
+        seeded=random_draws.draws(graph.get_operations()),
         chooses=chooses,
         obstacle=trace.obstacle or obstacles.obstacle(graph),
     )

@@ -48,19 +48,19 @@ def cut(array: tf.Tensor, most: int) -> Cut:
     return Cut(n, size, count, n - (count - 1) * size)
 
 
-def run(batch: Any, most: int, step: Callable[[Any], Results]) -> Results:
+def run(batch: Any, most: int, step: Callable[[Any, Any], Results]) -> Results:
     """Run a step on each slice.
 
     Args:
         batch: Arrays in any structure, the samples in front; None where there is none.
         most: How many slices.
-        step: Takes a slice.
+        step: Takes a slice, and where in the batch it starts.
 
     Returns:
         As of one step on the whole batch.
     """
     cuts = cut(next(x for x in tf.nest.flatten(batch) if x is not None), most)
-    rows, sums = step(_part(batch, 0, cuts.first))
+    rows, sums = step(_part(batch, 0, cuts.first), 0)
     if isinstance(cuts.count, int) and cuts.count == 1:
         return rows, sums
     joined = [
@@ -73,7 +73,7 @@ def run(batch: Any, most: int, step: Callable[[Any], Results]) -> Results:
     for i in range(1, cuts.count):
         with fence(_tensors([*joined, *sums])) as wait:
             part = tf.nest.map_structure(lambda x: x if x is None else wait(x), _part(batch, cuts.start(i), cuts.size))
-        joined, sums = _added(joined, sums, cuts.start(i), step(part))
+        joined, sums = _added(joined, sums, cuts.start(i), step(part, cuts.start(i)))
     return joined, sums
 
 
@@ -84,7 +84,7 @@ def _loop(batch: Any, cuts: Cut, step: Callable, joined: list[Any], sums: list[A
 
     def body(i: tf.Tensor, *tensors: tf.Tensor) -> tuple:
         before = _like(given, tensors)
-        made = step(_part(batch, cuts.start(i), cuts.size))
+        made = step(_part(batch, cuts.start(i), cuts.size), cuts.start(i))
         rows, found = _added(before[: len(joined)], before[len(joined) :], cuts.start(i), made)
         after = _tensors([*rows, *found])
         with tf.control_dependencies(after):  # All of the next slice waits for its number.

@@ -1,12 +1,13 @@
 """A recomputation whose two directions run in slices of the batch, so that its inside needs a share of the memory."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._pure import functional, side_effects, tensor_packing
+from tfgc._pure import drawn_rows, functional, side_effects, tensor_packing
 from tfgc._replay import batch_slices
 from tfgc._replay.forward_backward import Recomputation
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
@@ -28,11 +29,14 @@ class SlicedRecomputation(TwoRuns):
         arguments, values = self._split(inputs)
         runs: list[functional.Run] = []
 
-        def step(part: list[tf.Tensor]) -> batch_slices.Results:
-            runs.append(self._recomputation.forward([*part, *values]))
-            return runs[-1].tensors, []
+        def step(part: list[tf.Tensor], start: Any) -> batch_slices.Results:
+            with self._drawing(start):
+                run = self._recomputation.forward([*part, *values])
+            runs.append(run)
+            return run.tensors[: len(run.tensors) - len(run.written)], []
 
-        tensors, _ = batch_slices.run(arguments, self._slices, step)
+        joined, _ = batch_slices.run(arguments, self._slices, step)
+        tensors = [*joined, *runs[0].tensors[len(joined) :]]  # All slices leave the seeds alike.
         return dataclasses.replace(runs[0], tensors=tensors, specs=[tensor_packing.spec_of(t) for t in tensors])
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
@@ -49,15 +53,20 @@ class SlicedRecomputation(TwoRuns):
         run = dataclasses.replace(first.run, specs=[_of_any_batch(spec) for spec in first.run.specs])
         rows = sum(i < len(arguments) for i in sources)
 
-        def step(part: tuple[list[tf.Tensor], list[tf.Tensor]]) -> batch_slices.Results:
+        def step(part: tuple[list[tf.Tensor], list[tf.Tensor]], start: Any) -> batch_slices.Results:
             arguments, upstream = part
             of_slice = FirstRun([*arguments, *values], sources, run, [])
-            gradients, _ = self._recomputation.backward(of_slice, upstream)
+            with self._drawing(start):
+                gradients, _ = self._recomputation.backward(of_slice, upstream)
             return [None if g is None else tf.convert_to_tensor(g) for g in gradients[:rows]], gradients[rows:]
 
         batch = arguments, [tf.convert_to_tensor(u) for u in upstream]
         joined, summed = batch_slices.run(batch, self._slices, step)
         return [*joined, *summed]
+
+    def _drawing(self, start: Any) -> contextlib.AbstractContextManager:
+        """What a slice draws that starts there."""
+        return drawn_rows.rows_from(start) if self.effects.seeded else contextlib.nullcontext()
 
     def _split(self, inputs: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The arguments, and the values of variables."""
@@ -67,10 +76,11 @@ class SlicedRecomputation(TwoRuns):
 
 def obstacle(effects: side_effects.Effects) -> str | None:
     """Why a function with these effects cannot run in slices, or None."""
-    if effects.writes:
-        return f"it cannot run in slices of the batch, since it updates {effects.writes[0].path!r} with each batch"
+    written = next((v.path for v in effects.writes if not drawn_rows.is_seed(v)), None)
+    if written is not None:
+        return f"it cannot run in slices of the batch, since it updates {written!r} with each batch"
     if effects.draws or effects.chooses:
-        return "it cannot run in slices of the batch, since it draws random numbers"
+        return "it cannot run in slices of the batch, since it draws random numbers that no seed of its layers gives"
     if effects.captured or effects.variables:
         return "it cannot run in slices of the batch, since it closes over tensors or plain variables"
     return effects.obstacle

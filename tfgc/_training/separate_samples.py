@@ -51,10 +51,10 @@ class SeparateSamples:
     def _check(self, x: Any, y: Any, sample_weight: Any) -> None:
         program = self._runner.program
         nodes, made = independence.read(program, program.feed(x))
-        for name, sampling in nodes.items():
-            if sampling.obstacle is not None:
+        for name, obstacle in nodes.items():
+            if obstacle is not None:
                 raise UnsupportedModelError(
-                    f"micro_batches: layer {name!r} of {self._runner.model.name!r} {sampling.obstacle}, so slices of a "
+                    f"micro_batches: layer {name!r} of {self._runner.model.name!r} {obstacle}, so slices of a "
                     "batch would not train as the whole batch does. Leave micro_batches out and use a plan instead"
                 )
         reason = self._loss_obstacle(program.collect(made), y, sample_weight)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._costs import independence
 from tfgc._errors import UnsupportedModelError
+from tfgc._framework import private_api
 from tfgc._tracing.keras_graph import Program
 
 
@@ -24,15 +25,15 @@ class SlicesCheck:
 
     def __init__(self, program: Program, nodes: Sequence[str], needed: Sequence[Ref], name: str, slices: int) -> None:
         self._program, self._nodes, self._needed, self._name, self._slices = program, nodes, needed, name, slices
-        self._checked = False
+        self._checked: set[bool] = set()  # For XLA, and for what is not compiled by it.
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Look at the first tensors that the segment is called on.
+        """Look at the first tensors that the segment is called on, and at the first ones under XLA.
 
         Raises:
             UnsupportedModelError: If slices would not give what the whole batch gives.
         """
-        if self._checked:
+        if private_api.in_xla() in self._checked:
             return
         reason = self._reason(tensors)
         if reason is not None:
@@ -40,16 +41,15 @@ class SlicesCheck:
                 f"{self._name} cannot run in {self._slices} slices of the batch: {reason}. Make a plan with tfgc.plan, "
                 "which slices only what allows it, or one without slices"
             )
-        self._checked = True
+        self._checked.add(private_api.in_xla())
 
     def _reason(self, tensors: Sequence[Any]) -> str | None:
         if not all(isinstance(t, tf.Tensor) and t.shape.rank for t in tensors):
             return "it reads something else than dense tensors with the samples in front"
         if len({t.shape[0] for t in tensors} - {None}) > 1:
             return "the tensors that it reads have different numbers of samples"
-        found, _ = independence.read(self._program, dict(zip(self._needed, tensors)), self._nodes)
-        for name, sampling in found.items():
-            obstacle = "draws random numbers" if sampling.draws else sampling.obstacle
+        found, _ = independence.read(self._program, dict(zip(self._needed, tensors)), self._nodes, exactly=True)
+        for name, obstacle in found.items():
             if obstacle is not None:
                 return f"{name!r} {obstacle}"
         return None

@@ -45,7 +45,7 @@ class Trainer(keras.Model):
         else:
             samples = _samples(x)
 
-            def in_slice(part: tuple) -> batch_slices.Results:
+            def in_slice(part: tuple, _: Any) -> batch_slices.Results:
                 loss, gradients = self._gradients(*part, share=_samples(part[0]) / samples)
                 return [], [loss, *gradients]
 
