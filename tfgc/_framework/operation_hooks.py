@@ -71,7 +71,8 @@ def operations_replaced(
 
 def shape_of_value(tensor: tf.Tensor) -> tf.TensorShape:
     """What is known of a shape that a tensor holds."""
-    return tensor_util.constant_value_as_shape(tensor)
+    found: Any = tensor_util.constant_value_as_shape(tensor)
+    return found
 
 
 _callbacks = threading.local()
