@@ -302,38 +302,3 @@ def test_slices_that_make_no_sense_are_refused():
         tfgc.Plan((tfgc.Segment(("a",), chunks=2),), "calls", ("a",), calls=True)
     with pytest.raises(tfgc.OptionError, match="slices"):
         tfgc.plan(fresh(convolutions), 8, strategy="optimal", slices=0)
-
-
-def encoder():
-    inputs = keras.Input((32, 32, 3))
-    x = inputs
-    for filters in (16, 16, 16):
-        x = L.Conv2D(filters, 3, padding="same", activation="relu")(x)
-    return keras.Model(inputs, L.UnitNormalization()(L.Dense(4)(L.Flatten()(x))))
-
-
-def contrastive_peak(batch, slices):
-    """The peak of a SimCLR-like step: each sample is compared with all others of the batch."""
-    model = encoder()
-    if slices > 1:
-        tfgc.enable(model, tfgc.plan(model, batch, strategy="optimal", slices=slices))
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            made = model(x, training=True)
-            similar = tf.matmul(made, made, transpose_b=True) / 0.1
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(batch), similar))
-        return tape.gradient(loss, [v.value for v in model.trainable_variables])
-
-    x = tf.random.stateless_normal((batch, 32, 32, 3), seed=(1, 2))
-    return memory.peak(step, x), [g.numpy() for g in step(x)]
-
-
-@pytest.mark.gate
-def test_a_contrastive_loss_over_a_batch_eight_times_as_large_needs_no_more_memory():
-    (small, _), (large, found) = (memory.alone(contrastive_peak, *case) for case in ((64, 1), (512, 32)))
-    _, expected = memory.alone(contrastive_peak, 512, 1)
-    assert large <= small
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5 * np.abs(one).max())
