@@ -300,5 +300,10 @@ def test_slices_that_make_no_sense_are_refused():
         tfgc.Segment(("a",), mode="keep", chunks=2)
     with pytest.raises(tfgc.OptionError, match="a plan by calls runs them on the whole batch"):
         tfgc.Plan((tfgc.Segment(("a",), chunks=2),), "calls", ("a",), calls=True)
+    model = fresh(words)
+    with pytest.raises(
+        tfgc.OptionError, match=r"check_replay=True compares whole batches, and segment 0, .* runs in 2"
+    ):
+        tfgc.enable(model, sliced(model, 2), check_replay=True)
     with pytest.raises(tfgc.OptionError, match="slices"):
         tfgc.plan(fresh(convolutions), 8, strategy="optimal", slices=0)

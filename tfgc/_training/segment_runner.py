@@ -203,6 +203,11 @@ def _build(
     name = f"segment {number}, {segment}"
     if segment.offload and options.wrap is not None:
         raise OptionError(f"wrap={options.wrap!r} stores nothing on the host, as {name} asks for: leave wrap out")
+    if segment.chunks > 1 and options.watch is not None:
+        raise OptionError(
+            f"check_replay=True compares whole batches, and {name} runs in {segment.chunks} slices of it: leave "
+            "check_replay out, or make a plan without slices"
+        )
     function, replay_fn = _SegmentFunction(options, segment), None
     if segment.inner is not None:
         if options.wrap is not None:
