@@ -13,12 +13,14 @@ import warnings
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tensorflow", "keras", "tfgc", "pytest"])
+# Slower, and sees environment variables that the test sets.
+SPAWN = multiprocessing.get_context("spawn")
 _log = logging.getLogger(__name__)
 
 
-def alone(function, *arguments):
+def alone(function, *arguments, start=_SERVER):
     """What `function(*arguments)` returns, or raises, in a fresh process, seeded as every test is."""
-    with concurrent.futures.ProcessPoolExecutor(1, _SERVER) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, start) as pool:
         found = pool.submit(_call, function, *arguments).result()
     _log.info("%s(%s): %s", function.__name__, ", ".join(getattr(a, "__name__", repr(a)) for a in arguments), found)
     return found

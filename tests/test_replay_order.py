@@ -122,6 +122,23 @@ def test_replays_of_branches_do_not_overlap(build, enable):
 # What runs
 
 
+def peaks():
+    """The predicted and the measured peak of a step; layers are large beside their weights."""
+    convolutions = [L.Conv2D(16, 3, padding="same", activation="gelu") for _ in range(24)]
+    model = keras.Sequential([keras.Input((32, 32, 16)), *convolutions, L.GlobalAveragePooling2D()])
+    plan = tfgc.plan(model, 32, strategy="optimal")
+    found = tfgc.estimate(model, 32, plan, optimizer="sgd", loss="mse")
+    step = tfgc.train_step(model, "mse", "sgd", plan=plan)
+    return found.peak_bytes, memory.peak(step, tf.zeros((32, 32, 32, 16)), tf.zeros((32, 16)))
+
+
+def test_gradients_of_weights_do_not_pile_up_with_one_thread_either(monkeypatch):
+    """One thread takes first what became ready last: without an edge, gradients of weights all come at the end."""
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
+    predicted, measured = memory.alone(peaks, start=memory.SPAWN)
+    assert measured < 1.05 * predicted
+
+
 def graph_of(step, *x):
     return tf.function(step).get_concrete_function(*x).graph
 

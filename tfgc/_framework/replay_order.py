@@ -3,7 +3,8 @@
 The executor starts a replay as soon as its upstream gradients are there: the replays of two branches, or of two calls
 of a shared layer, would hold all that they recompute at the same time. And gradients of weights, which nothing waits
 for, would queue up behind the replays to come, and keep what they read. So each replay waits for the gradients that the
-one traced before it passes on, and for those of weights of the one before that: those of the last may run beside it.
+one traced before it passes on, and for those of weights of the one before that: those of the last may run beside it,
+unless the executor has one thread, which takes first what became ready last.
 
 It waits only for those that the pass was asked for: TensorFlow computes whatever a control edge comes from, also what
 it would have pruned. XLA drops control edges. Where a replay runs a plan, `backward_order` makes the edges inside.
@@ -12,6 +13,7 @@ Invariant: an edge leads from operations that exist to one that is being made, s
 to one graph and to one call of `tape.gradient`, hence to one replica.
 """
 
+import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -84,7 +86,9 @@ class BackwardPass:
             return [g for g in tf.nest.flatten(found, expand_composites=True) if g.graph is graph]
 
         passed, weights = asked(slice(passed_on)), asked(slice(passed_on, None))
-        if passed:
+        if passed and _threads() == 1:
+            self._earlier = passed + weights
+        elif passed:
             self._earlier, self._weights = passed + self._weights, weights
         elif weights:
             self._earlier, self._weights = weights, []
@@ -118,3 +122,9 @@ class BackwardPass:
                     waiting.append(read)
         known.update(dict.fromkeys(readers, False))
         return False
+
+
+def _threads() -> int:
+    """How many operations of a graph TensorFlow runs at a time, on a CPU."""
+    given = tf.config.threading.get_inter_op_parallelism_threads() or os.environ.get("TF_NUM_INTEROP_THREADS", "0")
+    return int(given) or len(os.sched_getaffinity(0))
