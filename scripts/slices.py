@@ -1,7 +1,8 @@
 """Compare training in slices of the batch with the plain step, and with Keras's gradient accumulation.
 
-Steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with `slices=8`, and Keras's optimizer with
-`gradient_accumulation_steps=8` on a batch that is cut by hand.
+Steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with `slices=8`, Keras's optimizer with
+`gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once more with its dense layers kept and
+`apply_gradients="as_ready"`. `slices_memory.py` has networks too large to time here.
 
 One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
 medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
@@ -14,6 +15,7 @@ between steps beyond the plain one is shown beside them.
 Results are saved in scripts/results/slices.json.
 """
 
+import dataclasses
 import gc
 import os
 import pathlib
@@ -21,26 +23,30 @@ import statistics
 
 import saved_cases
 
+WAYS = ("plain", "micro_batches", "segments", "keras", "as_ready")
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
 ROUNDS, WARM_UP = 5, 1
 RESULTS = pathlib.Path(__file__).parent / "results" / "slices.json"
 HEAD = (
     f"| network, batch | plain step | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
-    f"Keras, `gradient_accumulation_steps={SLICES}` |"
+    f"Keras, `gradient_accumulation_steps={SLICES}` | `slices={SLICES}` and `as_ready` |"
 )
 
 
 def table(saved):
     """The saved results in Markdown."""
     rows = (row(name, saved[name]) for name in NETWORKS if name in saved)
-    return "\n".join([HEAD, "| --- | --- | --- | --- | --- |", *rows])
+    return "\n".join([HEAD, "| --- | --- | --- | --- | --- | --- |", *rows])
 
 
 def row(name, case):
     plain, cells = case["plain"], []
-    for way in ("micro_batches", "segments", "keras"):
-        found = case[way]
+    for way in WAYS[1:]:
+        found = case.get(way)
+        if found is None:
+            cells.append("not measured")
+            continue
         kept = (found["held"] - plain["held"]) / 1e6
         more = f", {kept:.0f} MB kept between steps" if kept >= 1 else ""
         cells.append(f"peak {found['peak'] / plain['peak']:.0%}, time x {found['ratio']:.2f}{more}")
@@ -53,22 +59,21 @@ def measure(name):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    ways = {"plain": whole, "micro_batches": in_slices, "segments": by_plan, "keras": accumulated}
     steps, held, last = {}, {}, tf.config.experimental.get_memory_info("CPU:0")["current"]
-    for way, make in ways.items():
-        steps[way] = make(name)
+    for way in WAYS:
+        steps[way] = step_of(name, way)
         steps[way]()
         gc.collect()
         now = tf.config.experimental.get_memory_info("CPU:0")["current"]
         held[way], last = now - last, now
-    seconds, peaks = {way: [] for way in ways}, {way: [] for way in ways}
+    seconds, peaks = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for _ in range(WARM_UP + ROUNDS):
         for way, step in steps.items():
             spent, peak = saved_cases.timed(step)
             seconds[way].append(spent)
             peaks[way].append(peak)
     found = {}
-    for way in ways:
+    for way in WAYS:
         ratios = [spent / plain for spent, plain in zip(seconds[way][WARM_UP:], seconds["plain"][WARM_UP:])]
         found[way] = {
             "seconds": statistics.median(seconds[way][WARM_UP:]),
@@ -97,24 +102,40 @@ def built(name):
     return model, keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits), x, y
 
 
-def whole(name, micro_batches=1, **options):
+def step_of(name, way):
+    """A function that trains a network in one of the ways for a step."""
+    if way == "keras":
+        return accumulated(name)
     import tensorflow as tf
 
     import tfgc
 
     model, loss, x, y = built(name)
-    plan = tfgc.plan(model, len(x), **(options or {"strategy": "keep_all"}))
-    step = tfgc.train_step(model, loss, "sgd", plan=plan, micro_batches=micro_batches)
+    plan = plan_of(model, len(x), way)
+    options = {"micro_batches": {"micro_batches": SLICES}, "as_ready": {"apply_gradients": "as_ready"}}.get(way, {})
+    step = tfgc.train_step(model, loss, "sgd", plan=plan, **options)
     x, y = tf.constant(x), tf.constant(y)
     return lambda: float(step(x, y)["loss"])
 
 
-def in_slices(name):
-    return whole(name, SLICES)
+def plan_of(model, batch, way):
+    """The plan of a way to train.
 
+    A segment in slices has all gradients of its weights at its end, and those of a slice beside them. So where updates
+    are early the layers from `Flatten` on, which have most of the weights, are apart.
+    """
+    import tfgc
 
-def by_plan(name):
-    return whole(name, strategy="optimal", slices=SLICES)
+    if way in ("plain", "micro_batches"):
+        return tfgc.plan(model, batch, strategy="keep_all")
+    plan = tfgc.plan(model, batch, strategy="optimal", slices=SLICES)
+    if way == "segments":
+        return plan
+    names = [name for segment in plan.segments for name in segment.nodes]
+    dense = names[next(i for i, name in enumerate(names) if name.startswith("flatten")) :]
+    fronts = ((s, tuple(name for name in s.nodes if name not in dense)) for s in plan.segments)
+    segments = [dataclasses.replace(segment, nodes=nodes) for segment, nodes in fronts if nodes]
+    return dataclasses.replace(plan, segments=(*segments, tfgc.Segment(tuple(dense), mode="keep")))
 
 
 def accumulated(name):

@@ -94,6 +94,8 @@ def test_tables_are_what_the_scripts_print():
             "kerashub.py",
             "overhead.py",
             "slices.py",
+            "slices_memory.py",
+            "contrastive.py",
         )
         for line in subprocess.run(
             [sys.executable, ROOT / "scripts" / script, "--table"], capture_output=True, text=True, check=True
