@@ -17,11 +17,13 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
 
 try:
+    from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import record
 except ImportError as error:
     raise versions.unsupported(error) from error
 
 _HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
+_KEPT = "_grappler_do_not_remove"  # of operations that Grappler is to leave where they are
 _names = map("tfgc-replay-{}".format, itertools.count())
 
 
@@ -61,6 +63,9 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
     # is recorded.
     with record.stop_recording(), graph.gradient_override_map({"IdentityN": name}):
         copies = tf.identity_n(given)
+        # Grappler drops the edge from a read of a variable to a later write where a path goes through this operation,
+        # and then the operation itself, so that the write may come first.
+        versions.attribute(copies[0].op, "_set_attr")(_KEPT, attr_value_pb2.AttrValue(b=True))
     record.record_operation("tfgc_replay", copies, given, held)
     return copies[: len(results)]
 
