@@ -1,4 +1,4 @@
-"""What compiled metrics need is part of the predicted step."""
+"""What the loss and compiled metrics need is part of the predicted step."""
 
 import keras
 import memory
@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfgc
+from tfgc._core.buffers import peak_of
+from tfgc._planning import annotated
 
 TOKENS, WORDS = 64, 2048
 LOGITS = 8 * TOKENS * WORDS * 4
@@ -65,3 +67,10 @@ def measured(metrics):
 @pytest.mark.gate
 def test_a_step_with_metrics_needs_no_more_than_predicted():
     assert 0.7 < memory.alone(measured, ["accuracy"]) <= 1.02
+
+
+@pytest.mark.parametrize(("loss", "buffers"), [("mse", 4), ("mae", 3)])
+def test_what_the_value_of_a_loss_still_reads_is_not_overwritten_by_its_gradient(loss, buffers):
+    """The difference, its square and the gradient; and, as the square may be late, a double of the difference."""
+    graph = annotated.graph_of(tagger(None), 8, None, None, whole_step=True, loss=loss)
+    assert peak_of(graph.loss) / LOGITS == pytest.approx(buffers, abs=0.01)

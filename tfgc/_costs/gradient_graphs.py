@@ -103,6 +103,15 @@ def footprint(call: Call, *, xla: bool = False) -> Footprint:
     )
 
 
+def shared_bytes(call: Call) -> int:
+    """Bytes of the largest buffer that the backward pass could overwrite if no operation of the value read it, too."""
+    operations, buffers = classified(call), Buffers(call.graph, [], call.upstream)
+    kept, given = _kept(operations, buffers, None), refs(map(buffers.root, call.inputs))
+    read = refs(buffers.root(t) for op in operations.early for t in op.inputs)
+    taken = refs(buffers.root(t) for op in operations.late if op.type in tensor_buffers.IN_PLACE for t in op.inputs)
+    return max((count for ref, count in kept.items() if ref in read & taken and ref not in given), default=0)
+
+
 def _kept(operations: Operations, buffers: Buffers, fusion: Fusion | None) -> dict[Any, int]:
     """Bytes of each buffer that the backward pass reads."""
     kept = {}

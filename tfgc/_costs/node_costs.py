@@ -119,8 +119,11 @@ def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ..
         gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
     call = Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
     footprint = gradient_graphs.footprint(call, xla=xla)
-    # The gradient does not wait for the value, so what the value alone needs is still there.
-    return tuple(count for count in footprint.forward_saving_trace if count > 0) + footprint.backward_trace
+    # The gradient does not wait for the value, so what the value alone needs is still there, and what it still reads is
+    # not overwritten.
+    value = tuple(count for count in footprint.forward_saving_trace if count > 0)
+    shared = 0 if xla else gradient_graphs.shared_bytes(call)
+    return value + ((shared, *footprint.backward_trace, -shared) if shared else footprint.backward_trace)
 
 
 def _cost(
