@@ -49,7 +49,7 @@ def _named(metric: Any, loss: Any, spec: Spec) -> Any:
 
 
 def _bytes(metric: Any, spec: Spec) -> int:
-    known = keras.metrics.get(metric)
+    known: Any = keras.metrics.get(metric)
     states = [v.value for v in known.variables] if isinstance(known, keras.Metric) else []
     for target in ((spec.dtype, spec.shape), ("int32", spec.shape[:-1])):
         with graph_building.scratch_graph("metric").as_default() as graph:

@@ -35,7 +35,7 @@ class Shipped:
         loss: The same of its loss; None: as it was, or a squared error.
     """
 
-    build: Callable[[], keras.Model] | None
+    build: Callable[..., Any] | None
     config: Any
     objects: dict[str, Any]
     names: tuple[tuple[str, str], ...]
