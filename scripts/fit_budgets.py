@@ -1,8 +1,8 @@
 """Measure whether budgets hold in `fit`: `tfgc.enable(model, budget=...)` is all that is added to a Keras program.
 
-Runs one process for each network and budget, one after the other: eight steps of `model.fit`, of which the last five
-count. Bytes are those that TensorFlow's allocator reports, weights and the optimizer's slots included; a budget in
-percent is a share of the plain step that tfgc predicts.
+Runs one process for each network and budget: eight steps of `model.fit`, of which the last five count. The networks are
+ours, built as official Keras examples are, or KerasHub's. Bytes are those that TensorFlow's allocator reports, weights
+and the optimizer's slots included, and without the batch; a budget is a share of the plain step that tfgc predicts.
 
     python scripts/fit_budgets.py                # all networks
     python scripts/fit_budgets.py gan resnet50   # these
@@ -12,11 +12,11 @@ Results are saved in scripts/results/fit-budgets.json.
 """
 
 import argparse
+import concurrent.futures
 import json
-import os
 import pathlib
-import subprocess
-import sys
+
+import kerashub
 
 # Networks with a graph, by the names of `tfgc.zoo.build`: batch and image size.
 FUNCTIONAL = {
@@ -30,90 +30,108 @@ FUNCTIONAL = {
     "unet": (2, 128),
     "gpt(6, 256, 256, 5000)": (4, None),
     "transformer_encoder": (8, None),
+    "sample_cnn": (16, 64),
+    "big_cnn(3, 3)": (8, 64),
 }
 OUTER = ("gan", "distiller", "shift_vit", "residual_net", "diffusion", "siamese")
-HOW = ("plain", "least", "70%", "50%")
+HUB = ("vit", "gpt2", "t5", "whisper", "bert", "swin", "segformer", "resnet", "vae")
+BUDGETS = ("85%", "70%", "60%", "50%", "40%")
 RESULTS = pathlib.Path(__file__).parent / "results" / "fit-budgets.json"
+STEPS, LAST = 8, 5
 
 
 def main():
+    known = (*FUNCTIONAL, *OUTER, *HUB)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
     parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(measure(*arguments.case)))
-        return
-    known = (*FUNCTIONAL, *OUTER)
     if unknown := set(arguments.networks) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
-    print("| network | plain | least peak | 70% | 50% | predicted |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
     saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if not arguments.table:
+        server = kerashub.fork_server()
         for name in arguments.networks or known:
-            saved[name] = {how: case(name, how) for how in HOW}
+            saved[name] = {how: case(server, name, how) for how in ("plain", *BUDGETS)}
             print(row(name, saved[name]), flush=True)
-            RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
-        return
-    for name in known:
-        if name in saved:
-            print(row(name, saved[name]))
+            ordered = {one: saved[one] for one in known if one in saved}
+            RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
+    print(*table(saved), sep="\n")
 
 
-def case(name, how):
-    command = [sys.executable, __file__, "--case", name, how]
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(run.stdout.splitlines()[-1])
+def case(server, name, how):
+    """Run one case in its own process; return its figures, or how it failed."""
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=server) as process:
+        try:
+            return process.submit(measure, name, how).result()
+        except Exception as error:  # whatever fails is a row of the table
+            return {"failed": f"{type(error).__name__}: {error}"[:600]}
+
+
+def table(saved):
+    """Yield lines of Markdown: for each budget the measured peak as a share of it."""
+    yield f"| network | plain, measured / predicted | {' | '.join(BUDGETS)} |"
+    yield f"| --- | ---: |{' ---: |' * len(BUDGETS)}"
+    for name, results in saved.items():
+        yield row(name, results)
 
 
 def row(name, results):
     plain = results["plain"]["peak"]
-    least = results["least"]
-    cells = [f"{plain / 1e6:.0f} MB", f"{least['peak'] / plain:.0%}"]
-    for how in HOW[2:]:
-        result = results[how]
-        if "refused" in result:
-            cells.append("below the least")
-        else:
-            over = result["peak"] / result["budget"] - 1
-            cells.append(f"{result['peak'] / plain:.0%}, " + ("holds" if over <= 0 else f"misses by {over:.1%}"))
-    off = least["predicted_plain"] / plain - 1, least["predicted"] / least["peak"] - 1
-    return f"| {name} | {' | '.join(cells)} | {off[0]:+.0%}, {off[1]:+.0%} |"
+    predicted = next(r["predicted_plain"] for r in results.values() if "predicted_plain" in r)
+    return (
+        f"| {name} | {plain / 1e6:.0f} MB, {plain / predicted:.2f} | {' | '.join(cell(results[b]) for b in BUDGETS)} |"
+    )
+
+
+def cell(result):
+    if "refused" in result:
+        return "refused"
+    if "failed" in result:
+        return result["failed"].partition(":")[0]
+    return f"{result['peak'] / result['budget']:.2f}"
 
 
 def measure(name, how):
-    """Train for eight steps; return the largest peak of the last five and what was predicted, in bytes."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Train for some steps; return the largest peak of the last ones and what was predicted, in bytes."""
     import keras
     import tensorflow as tf
 
     import tfgc
 
-    peaks = []
+    held, peaks = [], []
+
+    def memory(which):
+        return tf.config.experimental.get_memory_info("CPU:0")[which]
 
     class Peaks(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             tf.config.experimental.reset_memory_stats("CPU:0")
+            held.append(memory("current"))
 
         def on_train_batch_end(self, batch, logs=None):
-            peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+            peaks.append(memory("peak") - held[-1])
 
     keras.utils.set_random_seed(0)
     model, x, y = built(name)
     if how != "plain":
-        tfgc.enable(model, budget=None if how == "least" else how, verbose=0)
-    data = tf.data.Dataset.from_tensors(x if y is None else (x, y)).repeat(8)
+        tfgc.enable(model, budget=how, verbose=0)
+    data = tf.data.Dataset.from_tensors(x if y is None else (x, y)).repeat(STEPS)
     try:
         model.fit(data, verbose=0, callbacks=[Peaks()])
     except tfgc.InfeasibleBudgetError as error:
         return {"refused": str(error).splitlines()[0]}
-    result = {"peak": max(peaks[-5:])}
+    optimizers = getattr(model, "optimizers", [model.optimizer])
+    variables = {id(v): v for part in (model, *optimizers) for v in part.variables}.values()
+    fixed = sum(tf.as_dtype(v.dtype).size * v.shape.num_elements() for v in variables)
+    result = {"peak": max(peaks[-LAST:]) + fixed, "peaks": peaks, "held": held[-1], "fixed": fixed}
     if how != "plain":
         plan = tfgc.status(model).plans[0]
-        result |= {"predicted": plan.predicted_bytes, "predicted_plain": plan.plain_bytes, "unchanged": plan.unchanged}
-    if how in HOW[2:]:
+        result |= {
+            "predicted": plan.predicted_bytes,
+            "predicted_plain": plan.plain_bytes,
+            "strategy": plan.plan.strategy,
+        }
         result["budget"] = int(plan.plain_bytes * float(how.rstrip("%")) / 100)
     return result
 
@@ -127,6 +145,10 @@ def built(name):
 
     if name in OUTER:
         return getattr(outer_models, name)()
+    if name in HUB:
+        model, x, y, loss = kerashub.MODELS[name]()
+        model.compile("adam", loss, metrics=[], jit_compile=False)
+        return model, x, y
     batch, size = FUNCTIONAL[name]
     model = tfgc.zoo.build(name, size)
     model.compile("sgd", "mse", jit_compile=False)
