@@ -561,9 +561,3 @@ class Branching(keras.Model):
 def test_bad_input(build, options, message):
     with pytest.raises(tfgc.TfgcError, match=message):
         tfgc.plan(build(), **options)
-
-
-def test_a_model_of_single_numbers_is_refused_in_words():
-    model = keras.Sequential([L.Dense(1)])
-    with pytest.raises(tfgc.UnsupportedModelError, match="makes no tensor of 64 bytes or more"):
-        CallPlans(model, np.ones((2, 1), "float32"))

@@ -250,7 +250,7 @@ MISTAKES = [
     (["plan", *CHAIN, "--strategy", "sqrt", "--option", "segments"], "key=value"),
     (["plan", *CHAIN, "--strategy", "sqrt", "--budget", "1GB"], "does not honour a budget"),
     (["plan", *CHAIN, "--strategy", "budget"], "needs budget="),
-    (["plan", *CHAIN, "--optimizer", "adamm"], "did you mean 'Adam'"),
+    (["plan", *CHAIN, "--optimizer", "adamm"], "did you mean 'adam'"),
     (["plan", *CHAIN, "-o", "/no/such/plan.json"], "cannot write '/no/such/plan.json'"),
     (["plan", *OPEN], "--input tokens=128"),
     (["plan", *OPEN, "--input", "token=8", "--input", "tokens=8"], "did you mean 'tokens'"),

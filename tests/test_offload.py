@@ -196,6 +196,7 @@ def on_device(model, segments):
     return tfgc.plan(model, strategy="uniform", segments=segments)
 
 
+@pytest.mark.gate
 def test_what_the_device_holds_does_not_grow_with_the_depth():
     (short, *short_back), (deep, *deep_back) = (memory.alone(alive_between, depth, offloaded) for depth in (4, 9))
     assert deep == short
@@ -205,6 +206,7 @@ def test_what_the_device_holds_does_not_grow_with_the_depth():
     assert max(deep_back) == max(short_back) + 5
 
 
+@pytest.mark.gate
 def test_compiled_segments_hold_nothing_on_the_device_after_the_forward_pass():
     (short,), (deep,) = (memory.alone(alive_between, depth, offloaded, True) for depth in (4, 9))
     assert deep == short

@@ -9,7 +9,6 @@ import keras
 
 from tfgc._calls import descriptions, names, options, parts, reading, tracing
 from tfgc._calls.choice import Judged, Search
-from tfgc._calls.constants import SMALL
 from tfgc._calls.options import Option
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Simulator
@@ -38,10 +37,6 @@ class CallPlans:
         self._step = reading.read(tracing.trace(model, example))
         if not any(isinstance(call.layer, keras.Layer) for call in self._step.root.within()):
             raise UnsupportedModelError(f"{model.name!r} calls no layers, so there is nothing to recompute")
-        if not self._step.operations:
-            raise UnsupportedModelError(
-                f"{model.name!r} makes no tensor of {SMALL} bytes or more in a step, so there is nothing to recompute"
-            )
         self._simulator = Simulator(self._step)
         layers = names.layers_by_name(model)
         self._names = descriptions.call_names(self._step.root, layers, model.name)

@@ -87,9 +87,6 @@ def plan(
         >>> plan = tfgc.plan(model, batch_size=32, strategy="uniform", segments=2)
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
-        >>> plan = tfgc.plan(model, batch_size=32, confirm=True)
-        >>> plan.options["confirmed"]["measured_bytes"] > 0
-        True
     """
     asked = _Asked(
         model, batch_size,
