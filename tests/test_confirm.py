@@ -334,7 +334,7 @@ class Subclassed(keras.Model):
         return x
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_a_subclassed_model_is_run_by_its_own_step():
     model, x = Subclassed(), np.ones((512, 64), "float32")
     model.compile("sgd", "mse")

@@ -23,8 +23,7 @@ def run(*command):
 
 pytestmark = pytest.mark.gate
 FAST = (
-    "compiled, plain variable", "graph", "graph, layers", "fit", "fit, planned at the first call",
-    "fit, planned by calls", "synchronized", "naive",
+    "compiled, plain variable", "graph", "fit", "fit, planned at the first call", "synchronized", "naive",
 )  # fmt: skip
 
 

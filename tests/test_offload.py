@@ -159,6 +159,7 @@ def test_the_link_of_a_gpu_is_measured():
 
 def alive_between(depth, plan, compiled=False):
     """How many tensors of a layer's size the device holds after the forward pass, and in each backward pass."""
+    gc.freeze()  # What is there already is not counted, nor looked at.
     two_devices()
     found = []
 

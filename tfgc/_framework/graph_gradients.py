@@ -17,7 +17,6 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
 
 try:
-    from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import record
 except ImportError as error:
     raise versions.unsupported(error) from error
@@ -65,7 +64,7 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
         copies = tf.identity_n(given)
         # Grappler drops the edge from a read of a variable to a later write where a path goes through this operation,
         # and then the operation itself, so that the write may come first.
-        versions.attribute(copies[0].op, "_set_attr")(_KEPT, attr_value_pb2.AttrValue(b=True))
+        versions.attribute(copies[0].op, "_set_attr")(_KEPT, tf.compat.v1.AttrValue(b=True))
     record.record_operation("tfgc_replay", copies, given, held)
     return copies[: len(results)]
 

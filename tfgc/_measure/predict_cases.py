@@ -125,6 +125,7 @@ class _Network:
 
     def _planned(self, case: Case) -> Plan | None:
         if case.target_ratio is not None:
+            assert not callable(case.strategy)  # It has no front of plans to choose from.
             return self.at_ratio(case.target_ratio, case.strategy or "budget", case.options)
         if case.strategy is not None:
             options = dict(case.options)
