@@ -29,6 +29,7 @@ from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
 from tfgc._report import comparison, fronts, plots
+from tfgc._verify import verify
 
 CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]
 OPEN = ["test_cli_planning:open_tokens", "--batch-size", "4"]
@@ -527,6 +528,15 @@ def test_verify_fails_with_an_exit_code_where_training_differs(monkeypatch, caps
     assert printed.out.startswith("NOT EQUAL")
     assert "not deterministic: 'restless'" in printed.out
     assert "tfgc: test_cli_planning:restless trains differently by this plan" in printed.err
+
+
+def test_verify_that_runs_out_of_memory_says_so(monkeypatch):
+    def full(*args, **more):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8,8]\nand more")
+
+    monkeypatch.setattr(verify, "verify", full)
+    with pytest.raises(TfgcError, match=r"chain ran out of memory at --batch-size 8: .* a smaller batch"):
+        command("verify", *CHAIN, "--layers", "conv1", "--mode", "graph")
 
 
 @pytest.mark.gate

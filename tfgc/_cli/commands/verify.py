@@ -3,7 +3,7 @@
 import click
 
 from tfgc._cli import choices, options, values
-from tfgc._errors import OptionError, TfgcError
+from tfgc._errors import OptionError, TfgcError, one_line
 
 
 @click.command("verify", cls=options.Command)
@@ -41,6 +41,7 @@ def command(
         raise OptionError("give --layers, or a plan or options to make one, not both")
     with choices.warnings_in_a_line():
         model, given = network.open()
+        from tfgc._framework import memory_errors
         from tfgc._tracing import synthetic
         from tfgc._verify import verify
 
@@ -49,14 +50,13 @@ def command(
         batch = given.get("example")
         if batch is None:
             batch = synthetic.batch(model, network.batch_size, given["input_shapes"])[:1]
-        verdict = verify.verify(
-            model,
-            read,
-            batch,
-            layers=layers,
-            modes=modes,
-            steps=steps,
-        )
+        try:
+            verdict = verify.verify(model, read, batch, layers=layers, modes=modes, steps=steps)
+        except memory_errors.OUT_OF_MEMORY as error:
+            raise TfgcError(
+                f"{network.name} ran out of memory at --batch-size {network.batch_size}: plain steps run beside "
+                f"planned ones, so give a smaller batch ({one_line(error)})"
+            ) from error
     if not options.emit_json(verdict.to_dict(), json_path):
         options.echo(verdict)
     if not verdict:
