@@ -139,6 +139,15 @@ def test_gradients_of_weights_do_not_pile_up_with_one_thread_either(monkeypatch)
     assert measured < 1.05 * predicted
 
 
+@pytest.mark.parametrize(("given", "found"), [("3", 3), ("", 5), ("0", 5), ("some", 5)])
+def test_threads_are_counted_where_the_system_names_no_processors_too(given, found, monkeypatch):
+    """As on macOS. TensorFlow ignores what is no number."""
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", given)
+    assert replay_order._threads() == found
+
+
 def graph_of(step, *x):
     return tf.function(step).get_concrete_function(*x).graph
 

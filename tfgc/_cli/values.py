@@ -6,10 +6,12 @@ from typing import Any
 import click
 
 from tfgc._errors import OptionError, check_int
-from tfgc._units import parse_bytes, parse_count
+from tfgc._units import parse_count
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Settings = tuple[tuple[str, Any], ...]
+# Strategy options that take bytes or a device, and no names.
+_TEXTS = ("host_budget", "bandwidth")
 
 
 class Names(click.ParamType):
@@ -53,6 +55,8 @@ class Setting(click.ParamType):
     [('segments', 8), ('nested', False), ('keep', ['conv1', 'conv2'])]
     >>> [Setting().convert(text, None, None) for text in ("host_budget=2GB", "bandwidth=GPU:0")]
     [('host_budget', '2GB'), ('bandwidth', 'GPU:0')]
+    >>> Setting().convert("keep=block:1", None, None)
+    ('keep', ['block:1'])
     """
 
     name = "setting"
@@ -68,9 +72,6 @@ class Setting(click.ParamType):
         for kind in (int, float):
             with contextlib.suppress(ValueError):
                 return key, kind(text)
-        if ":" in text:
-            return key, text
-        with contextlib.suppress(OptionError):
-            parse_bytes(text)
+        if key in _TEXTS:
             return key, text
         return key, [word.strip() for word in text.split(",")]

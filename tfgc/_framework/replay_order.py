@@ -126,5 +126,9 @@ class BackwardPass:
 
 def _threads() -> int:
     """How many operations of a graph TensorFlow runs at a time, on a CPU."""
-    given = tf.config.threading.get_inter_op_parallelism_threads() or os.environ.get("TF_NUM_INTEROP_THREADS", "0")
-    return int(given) or len(os.sched_getaffinity(0))
+    given = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    chosen = tf.config.threading.get_inter_op_parallelism_threads() or (int(given) if given.isdecimal() else 0)
+    if chosen:
+        return chosen
+    # Linux alone says which processors the process may use.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

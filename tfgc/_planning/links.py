@@ -22,7 +22,7 @@ def measured(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bandwidth(device: str) -> int:
     known = {place.name.removeprefix("/device:").upper(): place.name for place in tf.config.list_logical_devices()}
-    name = device.lower().removeprefix("/").removeprefix("device:").upper()
+    name = device.upper().removeprefix("/").removeprefix("DEVICE:")
     if name not in known:
         raise OptionError(f"bandwidth={device!r}: TensorFlow has no such device (it has: {', '.join(known)})")
     found = host_memory.bandwidth(known[name])
