@@ -17,11 +17,11 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import backward_order, private_api, versions
+from tfgc._framework import backward_order, private_api, versions, weight_gradients
 
 _PASS = "tfgc_backward_pass"  # the attribute of a graph that holds its last pass, and goes with it
 
@@ -32,16 +32,24 @@ def current_pass() -> "BackwardPass | None":
         return None
     graph = tf.compat.v1.get_default_graph()
     calls = list(_gradient_calls())
-    key = (weakref.ref(calls[0][0]), [id(source) for source in calls[0][1]]) if calls else None
+    key = (weakref.ref(calls[0].tape), [id(source) for source in calls[0].sources]) if calls else None
     found = getattr(graph, _PASS, None)
     if found is None or found.key != key:
         # Inside of a replay sources are its arguments: whether their gradients are used says the call around it.
-        found = BackwardPass(key, {id(source) for source in calls[-1][1]} if calls else None)
+        found = BackwardPass(key, calls[0].targets if calls else [], calls[-1].sources if calls else None)
     return found
 
 
-def _gradient_calls() -> Iterator[tuple[tf.GradientTape, list[tf.Tensor]]]:
-    """The tape and the sources of each `tape.gradient` that runs in a graph, innermost first."""
+class _GradientCall(NamedTuple):
+    """A call of `tape.gradient`."""
+
+    tape: tf.GradientTape
+    targets: list[tf.Tensor]
+    sources: list[tf.Tensor]
+
+
+def _gradient_calls() -> Iterator[_GradientCall]:
+    """Those that run in a graph, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         # By name: others may have wrapped the method.
@@ -50,7 +58,7 @@ def _gradient_calls() -> Iterator[tuple[tf.GradientTape, list[tf.Tensor]]]:
             if not {"self", "flat_targets", "flat_sources"} <= found.keys():
                 raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
             if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
-                yield found["self"], found["flat_sources"]
+                yield _GradientCall(found["self"], found["flat_targets"], found["flat_sources"])
         frame = frame.f_back
 
 
@@ -59,17 +67,30 @@ class BackwardPass:
 
     Args:
         key: What distinguishes it from others.
-        sources: The ids of what it differentiates by; None if that is not known, where a function is differentiated.
+        targets: What it differentiates.
+        sources: What it differentiates by; None if that is not known, where a function is differentiated.
     """
 
-    def __init__(self, key: Any, sources: set[int] | None) -> None:
+    def __init__(self, key: Any, targets: Sequence[tf.Tensor], sources: Sequence[tf.Tensor] | None) -> None:
         self.key = key
-        self._leads = None if sources is None else dict.fromkeys(sources, True)  # by id of a tensor, once it is known
+        # By id of a tensor, once it is known.
+        self._leads = None if sources is None else dict.fromkeys(map(id, sources), True)
         self._earlier: list[tf.Tensor] = []  # what the next replay waits for
         self._weights: list[tf.Tensor] = []  # what the one after it waits for, too
+        self._large: weight_gradients.Large | None = None
+        self._traced = weight_gradients.Backward(targets)  # what is differentiated before the next replay, or by it
 
-    def wait(self, upstream: Sequence[Any]) -> list[Any]:
-        """The upstream gradients of a replay, which are there when the replay before it is done."""
+    def wait(self, upstream: Sequence[Any], large: weight_gradients.Large | None) -> list[Any]:
+        """The upstream gradients of a replay, which are there when the replay before it is done.
+
+        Args:
+            upstream: Those that the tape has.
+            large: Which gradients of weights come before others, in the replay and since the one before it.
+        """
+        self._large = large
+        if large is not None:
+            self._traced.order_so_far(upstream, self._leads_to_a_source, large)
+            self._traced = weight_gradients.Backward()
         if not self._earlier:
             return list(upstream)
         first, *others = upstream
@@ -86,6 +107,8 @@ class BackwardPass:
             return [g for g in tf.nest.flatten(found, expand_composites=True) if g.graph is graph]
 
         passed, weights = asked(slice(passed_on)), asked(slice(passed_on, None))
+        self._traced.order(passed, weights, self._large)
+        self._traced = weight_gradients.Backward()
         if passed and _threads() == 1:
             self._earlier = passed + weights
         elif passed:

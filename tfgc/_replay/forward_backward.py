@@ -16,7 +16,14 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import ReplayMismatchError, one_line
-from tfgc._framework import backward_order, concrete_functions, graph_building, private_api, shared_constants
+from tfgc._framework import (
+    backward_order,
+    concrete_functions,
+    graph_building,
+    private_api,
+    shared_constants,
+    weight_gradients,
+)
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
@@ -121,12 +128,17 @@ class TracedReplay(TwoRuns):
         return self._recomputation.forward(inputs)
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
-        sources, run = first.sources, first.run  # The traced function must not keep the tensors of this run.
+        # The traced function must not keep the tensors of this run.
+        sources, run, large = first.sources, first.run, first.large
         function = self._backward.get(tuple(sources))
         if function is None:
 
             def trace_backward(inputs: Tensors, upstream: Tensors, draws: Tensors, results: Tensors) -> Gradients:
-                return self._recomputation.backward(FirstRun(inputs, sources, run, draws, results), upstream)
+                traced, again = weight_gradients.Backward(), FirstRun(inputs, sources, run, draws, results)
+                gradients, checksums = self._recomputation.backward(again, upstream)
+                n = self.arguments_among(again)
+                traced.order(gradients[:n], gradients[n:], large)
+                return gradients, checksums
 
             self._backward[tuple(sources)] = function = _ConcreteCache(trace_backward)
         return function(first.inputs, list(upstream), first.draws, first.results)

@@ -15,6 +15,7 @@ from tfgc._framework import (
     private_api,
     replay_order,
     tensor_attributes,
+    weight_gradients,
     xla_pooling,
 )
 from tfgc._pure import replay_checksums
@@ -69,7 +70,8 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     if tf.executing_eagerly():
         # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, _doubtful(inputs, sources))
+    doubtful, large = _doubtful(inputs, sources), weight_gradients.large()
+    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, doubtful, large)
     host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
     if host is not None and tf.executing_eagerly():
         first = dataclasses.replace(first, inputs=[])
@@ -106,7 +108,7 @@ class _Replay:
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
-                upstream = tuple(around.wait(upstream))
+                upstream = tuple(around.wait(upstream, self._first.large))
             first = self._first
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
@@ -123,8 +125,8 @@ class _Replay:
         """The arguments of `attached`, plain variables as their handles, and how many are arguments of the call."""
         effects, first = self._recomputation.effects, self._first
         arguments = [first.inputs[i] for i in first.sources]
-        tensors = sum(i < len(first.inputs) - len(effects.reads) for i in first.sources)
-        return [*arguments, *effects.captured, *(variable.handle for variable in effects.variables)], tensors
+        variables = [variable.handle for variable in effects.variables]
+        return [*arguments, *effects.captured, *variables], self._recomputation.arguments_among(first)
 
 
 def wrapped(wrap: Callable, recomputation: TwoRuns, given: Inputs) -> tuple[Run, list[tf.Tensor]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import private_api, weight_gradients
 from tfgc._pure import functional, side_effects
 
 # A gradient for each source and each thing that the function closes over, and the recorded checksums.
@@ -25,6 +25,7 @@ class FirstRun:
         results: What the replay need not compute again.
         doubtful: Those of the sources that no tape recorded while a graph was built: their gradients are there to be
             pruned, if nobody differentiates that graph from outside.
+        large: Which gradients of weights come before those that the replay passes on.
     """
 
     inputs: list[tf.Tensor]
@@ -33,6 +34,7 @@ class FirstRun:
     draws: list[tf.Tensor]
     results: list[tf.Tensor] = dataclasses.field(default_factory=list)
     doubtful: frozenset[int] = frozenset()
+    large: weight_gradients.Large | None = None
 
 
 class TwoRuns:
@@ -49,6 +51,10 @@ class TwoRuns:
 
     def __init__(self, effects: side_effects.Effects, surroundings: private_api.CallState, name: str) -> None:
         self.effects, self.surroundings, self.name = effects, surroundings, name
+
+    def arguments_among(self, first: FirstRun) -> int:
+        """How many of the sources are arguments of the call, and no values of variables."""
+        return sum(i < len(first.inputs) - len(self.effects.reads) for i in first.sources)
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         """Run on `inputs`: the argument tensors, then the values of the variables."""

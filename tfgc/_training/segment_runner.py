@@ -26,7 +26,7 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
-from tfgc._framework import backward_order, complete_gradients, layer_settings
+from tfgc._framework import backward_order, complete_gradients, layer_settings, weight_gradients
 from tfgc._pure import functional
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
@@ -35,6 +35,8 @@ from tfgc._training import plan_report, segment_boundaries, separate_weights, sh
 from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
+# Gradients of weights that hold this share of a plan's peak come before those that are passed on.
+_LARGE = 16
 
 
 class Runner:
@@ -80,6 +82,9 @@ class Runner:
         plan.check(program.graph)
         plan_report.warn_of_host(self.model.name, plan)
         self.plan, self.program = plan, program
+        self._large = None
+        if plan.outlook is not None and plan.batch_size is not None:
+            self._large = weight_gradients.Large(plan.outlook.peak_bytes // _LARGE, plan.batch_size)
         options = RunOptions(program, *self._options)
         segments = separate_weights.cut(program, plan.segments) if options.early else plan.segments
         self._run = _SegmentChain(options, segments, program.outputs)
@@ -115,7 +120,8 @@ class Runner:
         if not self.is_current:
             self._follow()
         table = self.program.feed(inputs, mask)
-        self._run(table, training)
+        with weight_gradients.first_if(self._large):
+            self._run(table, training)
         return self.program.collect(table)
 
     call.is_patched_call = True

@@ -1,0 +1,67 @@
+"""What waits for what among the operations of a graph."""
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import tensorflow as tf
+
+
+def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[tf.Operation]]:
+    """What each operation waits for among these."""
+    made = set(operations)
+    return {op: made.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs]) for op in operations}
+
+
+def in_order(before: Mapping[tf.Operation, set[tf.Operation]]) -> Iterator[tf.Operation]:
+    """Operations after what they wait for, else as they were made."""
+    operations = list(before)
+    index = {op: i for i, op in enumerate(operations)}
+    after: list[list[int]] = [[] for _ in operations]
+    missing = [len(others) for others in before.values()]
+    for i, others in enumerate(before.values()):
+        for other in others:
+            after[index[other]].append(i)
+    ready = [i for i, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    while ready:
+        i = heapq.heappop(ready)
+        yield operations[i]
+        for reader in after[i]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+
+
+def ancestors(
+    before: Mapping[tf.Operation, set[tf.Operation]], last: Iterable[tf.Operation], known: Collection[tf.Operation] = ()
+) -> set[tf.Operation]:
+    """Some operations, and all that these need, without those that are known."""
+    found: set[tf.Operation] = set()
+    waiting = list(last)
+    while waiting:
+        op = waiting.pop()
+        if op not in found and op not in known:
+            found.add(op)
+            waiting.extend(before[op])
+    return found
+
+
+def ends(
+    start: Iterable[tf.Operation],
+    after: Mapping[tf.Operation, list[tf.Operation]],
+    latest: Mapping[tf.Operation, int],
+    limit: int,
+) -> list[tf.Operation]:
+    """The last operations that `start` leads to, of those that need nothing from `limit` on."""
+    found: list[tf.Operation] = []
+    seen: set[tf.Operation] = set()
+    waiting = [op for op in start if latest[op] < limit]
+    while waiting:
+        op = waiting.pop()
+        if op not in seen:
+            seen.add(op)
+            readers = [reader for reader in after.get(op, ()) if latest[reader] < limit]
+            waiting.extend(readers)
+            if not readers:
+                found.append(op)
+    return found
