@@ -21,8 +21,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfgc._core.segments import Segmentation
 from tfgc._framework import operation_order, private_api
 from tfgc._framework.versions import attribute
+
+
+# Of a plan's peak.
+_LEAST_SHARE = 1 / 16
 
 
 class Large(NamedTuple):
@@ -30,6 +35,13 @@ class Large(NamedTuple):
 
     least_bytes: int
     batch: int
+
+    @classmethod
+    def of(cls, plan: Segmentation) -> "Large | None":
+        """What counts in steps by a plan; None if it does not say what it needs."""
+        if plan.outlook is None or plan.batch_size is None:
+            return None
+        return cls(int(plan.outlook.peak_bytes * _LEAST_SHARE), plan.batch_size)
 
     def in_slices(self, slices: int) -> "Large":
         """What counts in a slice of the batch."""

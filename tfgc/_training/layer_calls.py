@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from tfgc._errors import OptionError
-from tfgc._framework import keras_models, layer_settings, private_api
+from tfgc._framework import keras_models, layer_settings, private_api, weight_gradients
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
@@ -43,7 +43,9 @@ class LayerCall:
         wrap: Callable | None = None,
         compile_segments: bool = True,
         check_replay: bool = False,
+        large: weight_gradients.Large | None = None,
     ) -> None:
+        self._large = large
         self._original = original = layer.call
         functools.update_wrapper(self, original)
         settings = layer_settings.Settings([layer])
@@ -66,7 +68,8 @@ class LayerCall:
         call_checks.refuse_tf1_graph(self._name)
         if call_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
-        return self._block(*args, **kwargs)
+        with weight_gradients.first_if(self._large):
+            return self._block(*args, **kwargs)
 
 
 def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[keras.Layer]:

@@ -6,6 +6,7 @@ import keras
 
 from tfgc._calls import names
 from tfgc._core.plan import Plan
+from tfgc._framework import weight_gradients
 from tfgc._training import layer_calls
 from tfgc._training.segment_runner import Runner
 
@@ -19,6 +20,7 @@ def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
         PlanMismatchError: If the plan was made for another model.
     """
     layers, parts = names.layers_of(model, plan)
+    options["large"] = weight_gradients.Large.of(plan)
     runners = [(part, Runner(part, of_part, **options)) for part, of_part in parts]
     layer_calls.restore_parts(model)
     layer_calls.replace_calls(model, layers, **options)

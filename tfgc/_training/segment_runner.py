@@ -35,8 +35,6 @@ from tfgc._training import plan_report, segment_boundaries, separate_weights, sh
 from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
-# Gradients of weights that hold this share of a plan's peak come before those that are passed on.
-_LARGE = 16
 
 
 class Runner:
@@ -53,6 +51,7 @@ class Runner:
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
         early: Whether gradients of weights are to be complete one after the other (`early_updates`).
+        large: Which gradients of weights come before others; None for what the plan says.
 
     Attributes:
         model: The model.
@@ -70,8 +69,10 @@ class Runner:
         compile_segments: bool = True,
         check_replay: bool = False,
         early: bool = False,
+        large: weight_gradients.Large | None = None,
     ) -> None:
         self._original = type(model).call
+        self._large = large
         self.model = model
         self._replan = replan
         self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
@@ -82,9 +83,6 @@ class Runner:
         plan.check(program.graph)
         plan_report.warn_of_host(self.model.name, plan)
         self.plan, self.program = plan, program
-        self._large = None
-        if plan.outlook is not None and plan.batch_size is not None:
-            self._large = weight_gradients.Large(plan.outlook.peak_bytes // _LARGE, plan.batch_size)
         options = RunOptions(program, *self._options)
         segments = separate_weights.cut(program, plan.segments) if options.early else plan.segments
         self._run = _SegmentChain(options, segments, program.outputs)
@@ -120,7 +118,7 @@ class Runner:
         if not self.is_current:
             self._follow()
         table = self.program.feed(inputs, mask)
-        with weight_gradients.first_if(self._large):
+        with weight_gradients.first_if(self._large or weight_gradients.Large.of(self.plan)):
             self._run(table, training)
         return self.program.collect(table)
 
