@@ -25,7 +25,6 @@ from tfgc._core.segments import Segmentation
 from tfgc._framework import operation_order, private_api
 from tfgc._framework.versions import attribute
 
-
 # Of a plan's peak.
 _LEAST_SHARE = 1 / 16
 
