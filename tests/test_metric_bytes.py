@@ -43,6 +43,17 @@ def test_an_accuracy_copies_the_outputs(given):
     assert 1 < beside(*given) < 2
 
 
+def test_metrics_of_a_sequential_model_count():
+    """It has one output, and no names of outputs."""
+
+    def peak(metrics):
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4096, name="last")])
+        model.compile("sgd", "mse", metrics=metrics)
+        return tfgc.estimate(model, 8).peak_bytes
+
+    assert peak(["mae"]) == peak({"last": "mae"}) > peak(None)
+
+
 def test_what_metrics_need_is_added_up():
     assert beside(["accuracy", "sparse_categorical_accuracy"]) == 2 * beside(["accuracy"])
     assert beside([]) == beside(None) == 0
@@ -75,3 +86,42 @@ def test_what_the_value_of_a_loss_still_reads_is_not_overwritten_by_its_gradient
     """The difference, its square and the gradient; and, as the square may be late, a double of the difference."""
     graph = annotated.graph_of(tagger(None), 8, None, None, whole_step=True, loss=loss)
     assert peak_of(graph.loss) / LOGITS == pytest.approx(buffers, abs=0.01)
+
+
+def loss_of(model):
+    return annotated.graph_of(model, 8, None, None, whole_step=True).loss
+
+
+def as_keras_names_it(targets, outputs):
+    return keras.losses.sparse_categorical_crossentropy(targets, outputs)
+
+
+def test_a_loss_that_is_a_function_counts_as_one_that_is_named():
+    assert loss_of(tagger(None, loss=as_keras_names_it)) == loss_of(tagger(None)) != ()
+
+
+def two_outputs(loss):
+    inputs = keras.Input((TOKENS,))
+    small, large = keras.layers.Dense(4, name="small")(inputs), keras.layers.Dense(512, name="large")(inputs)
+    model = keras.Model(inputs, [small, large])
+    model.compile("sgd", loss)
+    return model
+
+
+def test_each_output_has_the_loss_that_it_is_compiled_with():
+    small, large = (loss_of(two_outputs({name: "mse"})) for name in ("small", "large"))
+    assert 100 * peak_of(small) < peak_of(large) < 128 * peak_of(small)
+    assert loss_of(two_outputs(["mse", None])) == small
+    assert small + large == loss_of(two_outputs(["mse", "mse"])) == loss_of(two_outputs("mse"))
+    assert loss_of(two_outputs(["mae", None])) + large == loss_of(two_outputs({"small": "mae", "large": "mse"}))
+
+
+def test_a_compiled_function_that_needs_other_targets_counts_for_nothing():
+    """A detector's targets are boxes, and say nothing by their shape."""
+
+    def of_boxes(targets, outputs):
+        return outputs * targets["boxes"]
+
+    assert loss_of(two_outputs({"small": of_boxes, "large": "mse"})) == loss_of(two_outputs({"large": "mse"}))
+    with pytest.raises(TypeError):
+        annotated.graph_of(two_outputs("mse"), 8, None, None, whole_step=True, loss=of_boxes)

@@ -1,6 +1,5 @@
 """What the metrics that a model is compiled with need while its loss is computed: TensorFlow runs both at once."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -22,20 +21,12 @@ def metric_bytes(graph: Graph, model: keras.Model) -> int:
         graph: The graph of the model.
         model: The model.
     """
-    total = 0
+    total, losses = 0, keras_models.compiled_losses(model)
     for wanted in keras_models.compiled_metrics(model):
-        for name, ref, chosen in zip(model.output_names, graph.outputs, _of_outputs(wanted, model.output_names)):
+        for ref, chosen, loss in zip(graph.outputs, keras_models.of_outputs(model, wanted), losses):
             spec = graph.specs[ref]
-            loss = model.loss.get(name) if isinstance(model.loss, dict) else model.loss
             total += sum(_bytes(_named(metric, loss, spec), spec) for metric in tf.nest.flatten(chosen) if metric)
     return total
-
-
-def _of_outputs(wanted: Any, names: Sequence[str]) -> Iterable[Any]:
-    """The metrics of each output."""
-    if isinstance(wanted, dict):
-        return [wanted.get(name) for name in names]
-    return wanted if len(names) > 1 and isinstance(wanted, (list, tuple)) else [wanted] * len(names)
 
 
 def _named(metric: Any, loss: Any, spec: Spec) -> Any:

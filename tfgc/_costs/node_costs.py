@@ -19,7 +19,7 @@ from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
 from tfgc._costs.call_operations import Call
-from tfgc._framework import graph_building, keras_models, keras_names
+from tfgc._framework import graph_building, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
@@ -85,45 +85,6 @@ def _same(program: Program, node: Node) -> Hashable:
     plain = len(node.outputs) == 1 and not (isinstance(operation, keras.Layer) and operation.variables)
     call = _key(program, node, specs, ()) if plain else None
     return None if call is None else (call, node.inputs)
-
-
-def loss_course(graph: Graph, loss: Any) -> tuple[int, ...]:
-    """The byte trace of a loss and its gradient, for `Graph.loss`.
-
-    Every output gets the loss. Targets have the shape of their output, or are one integer in place of its last
-    dimension.
-
-    Args:
-        graph: The graph of the model.
-        loss: A name, a function of targets and predictions, or a `keras.Loss`.
-    """
-    loss = keras_names.loss(loss)
-    course: tuple[int, ...] = ()
-    for ref in graph.outputs:
-        spec = graph.specs[ref]
-        try:
-            course += _course_of(loss, spec, (spec.dtype, spec.shape), graph.xla)
-        except (ValueError, TypeError, tf.errors.InvalidArgumentError):
-            course += _course_of(loss, spec, ("int32", spec.shape[:-1]), graph.xla)
-    return course
-
-
-def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ...]:
-    with graph_building.scratch_graph("loss").as_default() as graph:
-        predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
-        given = tf.compat.v1.placeholder(*target)
-        with tf.GradientTape() as tape:
-            tape.watch(predicted)
-            value = tf.reduce_mean(loss(given, predicted))
-        upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
-        gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
-    call = Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
-    footprint = gradient_graphs.footprint(call, xla=xla)
-    # The gradient does not wait for the value, so what the value alone needs is still there, and what it still reads is
-    # not overwritten.
-    value = tuple(count for count in footprint.forward_saving_trace if count > 0)
-    shared = 0 if xla else gradient_graphs.shared_bytes(call)
-    return value + ((shared, *footprint.backward_trace, -shared) if shared else footprint.backward_trace)
 
 
 def _cost(

@@ -140,6 +140,19 @@ def compiled_metrics(model: keras.Model) -> list[Any]:
     return [] if made is None else [attribute(made, "_user_metrics"), attribute(made, "_user_weighted_metrics")]
 
 
+def compiled_losses(model: keras.Model) -> list[Any]:
+    """The loss of each output that a model is compiled with, None where there is none."""
+    return of_outputs(model, model.loss) if model.compiled else [None] * len(model.outputs)
+
+
+def of_outputs(model: keras.Model, given: Any) -> list[Any]:
+    """What `compile` was given for each output of a model: by name, in order, or one for all."""
+    names = getattr(model, "output_names", None) or [model.layers[-1].name]  # a Sequential has none
+    if isinstance(given, dict):
+        return [given.get(name) for name in names]
+    return list(given) if len(names) > 1 and isinstance(given, list | tuple) else [given] * len(names)
+
+
 def maker_of_loss() -> keras.Layer:
     """The layer whose `add_loss` calls the `add_loss` of a `StatelessScope`, for the latter: Keras does not pass it."""
     caller = sys._getframe(2).f_locals.get("self")

@@ -8,8 +8,9 @@ import keras
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, Segment
-from tfgc._costs import metric_bytes, node_costs, timing
+from tfgc._costs import loss_bytes, metric_bytes, node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
+from tfgc._framework import keras_models
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._tracing import keras_graph
@@ -95,9 +96,8 @@ def _timed(
 
 def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
     """The graph of the whole step, with what loss and metrics need: those that `model` is compiled with, or `loss`."""
-    if loss is None and model.compiled and isinstance(model.loss, (str, keras.losses.Loss)):
-        loss = model.loss
-    course = () if loss is None else node_costs.loss_course(graph, loss)
+    losses = keras_models.compiled_losses(model) if loss is None else [loss] * len(graph.outputs)
+    course = loss_bytes.loss_course(graph, losses, are_compiled=loss is None)
     beside = 0 if graph.xla else metric_bytes.metric_bytes(graph, model)
     course = (beside, *course, -beside) if beside else course
     return dataclasses.replace(graph, loss=course, whole_step=True)

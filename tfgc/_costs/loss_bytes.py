@@ -1,0 +1,62 @@
+"""What the losses of a model's outputs, and their gradients, need beside the outputs."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._core.graph import Graph, Spec
+from tfgc._costs import gradient_graphs
+from tfgc._costs.call_operations import Call
+from tfgc._framework import graph_building, keras_names
+
+
+def loss_course(graph: Graph, losses: Sequence[Any], are_compiled: bool = False) -> tuple[int, ...]:
+    """The byte trace of losses and their gradients, for `Graph.loss`.
+
+    Targets have the shape of their output, or are one integer in place of its last dimension.
+
+    Args:
+        graph: The graph of the model.
+        losses: For each output a name, a function of targets and predictions, a `keras.Loss`, or None.
+        are_compiled: Whether `compile` was given them. A function may need other targets then, and is left out.
+    """
+    course: tuple[int, ...] = ()
+    for ref, loss in zip(graph.outputs, losses):
+        if loss is not None:
+            may_fail = are_compiled and inspect.isfunction(loss)
+            course += _of_output(keras_names.loss(loss), graph.specs[ref], graph.xla, may_fail)
+    return course
+
+
+def _of_output(loss: Callable, spec: Spec, xla: bool, may_fail: bool) -> tuple[int, ...]:
+    failures: Any = Exception if may_fail else (ValueError, TypeError, tf.errors.InvalidArgumentError)
+    try:
+        return _course_of(loss, spec, (spec.dtype, spec.shape), xla)
+    except failures:
+        pass
+    try:
+        return _course_of(loss, spec, ("int32", spec.shape[:-1]), xla)
+    except failures:
+        if may_fail:
+            return ()
+        raise
+
+
+def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ...]:
+    with graph_building.scratch_graph("loss").as_default() as graph:
+        predicted = tf.compat.v1.placeholder(spec.dtype, spec.shape)
+        given = tf.compat.v1.placeholder(*target)
+        with tf.GradientTape() as tape:
+            tape.watch(predicted)
+            value = tf.reduce_mean(loss(given, predicted))
+        upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
+        gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
+    call = Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
+    footprint = gradient_graphs.footprint(call, xla=xla)
+    # The gradient does not wait for the value, so what the value alone needs is still there, and what it still reads is
+    # not overwritten.
+    value = tuple(count for count in footprint.forward_saving_trace if count > 0)
+    shared = 0 if xla else gradient_graphs.shared_bytes(call)
+    return value + ((shared, *footprint.backward_trace, -shared) if shared else footprint.backward_trace)
