@@ -4,6 +4,7 @@ By the allocator's peak, and by the graph: what runs of it is what an output nee
 """
 
 import collections
+import re
 
 import keras
 import memory
@@ -178,28 +179,29 @@ def convolutions(trainable):
     return tfgc.enable(model, plan)
 
 
-def after_their_weights(model):
-    """The convolutions whose input's gradient waits for that of their weights."""
-    graph = graph_of(lambda x: gradients(model, x), tf.zeros((2, 8, 8, 4)))
-    operations = graph.get_operations()
-    of_weights = {op.inputs[2].ref(): op for op in operations if op.type == "Conv2DBackpropFilter"}
+def waited_for(model):
+    """For each convolution whose input's gradient waits for gradients of weights: whose."""
+    operations = graph_of(lambda x: gradients(model, x), tf.zeros((2, 8, 8, 4))).get_operations()
     of_inputs = [op for op in operations if op.type == "Conv2DBackpropInput"]
-    found = {op for op in of_inputs if of_weights.get(op.inputs[2].ref()) in op.control_inputs}
-    return {name for op in found for name in (f"conv_{i}" for i in range(5)) if name in op.name}
+    edges = [(op, other) for op in of_inputs for other in op.control_inputs if other.type == "Conv2DBackpropFilter"]
+    return {tuple(re.findall(r"conv_\d", op.name)[0] for op in pair) for pair in edges}
+
+
+def chain(trainable="01234"):
+    return fresh(lambda: convolutions([f"conv_{i}" for i in trainable]))
 
 
 def test_the_gradient_of_an_input_waits_for_that_of_weights_of_which_it_was_asked(weights_first):
     """In segments that are kept and that are recomputed; the first layer has no other."""
-    every = {f"conv_{i}" for i in range(5)}
-    assert after_their_weights(fresh(lambda: convolutions(every))) == every - {"conv_0"}
-    assert after_their_weights(fresh(lambda: convolutions({"conv_0", "conv_2", "conv_4"}))) == {"conv_2", "conv_4"}
+    assert waited_for(chain()) == {(f"conv_{i}", f"conv_{i}") for i in range(1, 5)}
+    assert waited_for(chain("024")) == {("conv_2", "conv_2"), ("conv_4", "conv_4")}
 
 
-def test_small_gradients_of_weights_do_not_come_first(monkeypatch):
-    model = fresh(lambda: convolutions({f"conv_{i}" for i in range(5)}))
-    held = 2 * 2 * 8 * 8 * 4 * 4  # bytes of an input and an upstream gradient
-    monkeypatch.setattr(weight_gradients, "large", lambda: weight_gradients.Large(held + 100, 2))
-    assert not after_their_weights(model)
+def test_gradients_of_weights_are_put_off_until_they_hold_too_much(monkeypatch):
+    """The last one of a segment is not waited for in it."""
+    held = 2 * (2 * 8 * 8 * 4) * 4 + 16  # bytes of an input, an upstream gradient and a shape
+    monkeypatch.setattr(weight_gradients, "backlog", lambda: weight_gradients.Backlog(held, 2))
+    assert waited_for(chain()) == {("conv_2", "conv_3")}
 
 
 def graph_of(step, *x):
@@ -257,7 +259,7 @@ def in_a_function(model, x):
 @pytest.fixture
 def weights_first(monkeypatch):
     """All gradients of weights count as large."""
-    monkeypatch.setattr(weight_gradients, "large", lambda: weight_gradients.Large(0, 1))
+    monkeypatch.setattr(weight_gradients, "backlog", lambda: weight_gradients.Backlog(0, 1))
 
 
 @pytest.mark.parametrize("step", [to_an_input, to_one_side_after_the_other, of_one_side, in_a_function])

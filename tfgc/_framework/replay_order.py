@@ -77,19 +77,19 @@ class BackwardPass:
         self._leads = None if sources is None else dict.fromkeys(map(id, sources), True)
         self._earlier: list[tf.Tensor] = []  # what the next replay waits for
         self._weights: list[tf.Tensor] = []  # what the one after it waits for, too
-        self._large: weight_gradients.Large | None = None
+        self._backlog: weight_gradients.Backlog | None = None
         self._traced = weight_gradients.Backward(targets)  # what is differentiated before the next replay, or by it
 
-    def wait(self, upstream: Sequence[Any], large: weight_gradients.Large | None) -> list[Any]:
+    def wait(self, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
         """The upstream gradients of a replay, which are there when the replay before it is done.
 
         Args:
             upstream: Those that the tape has.
-            large: Which gradients of weights come before others, in the replay and since the one before it.
+            backlog: How much gradients of weights may hold that are put off, in the replay and since the one before it.
         """
-        self._large = large
-        if large is not None:
-            self._traced.order_so_far(upstream, self._leads_to_a_source, large)
+        self._backlog = backlog
+        if backlog is not None:
+            self._weights += self._traced.order_so_far(upstream, self._leads_to_a_source, backlog)
             self._traced = weight_gradients.Backward()
         if not self._earlier:
             return list(upstream)
@@ -107,7 +107,7 @@ class BackwardPass:
             return [g for g in tf.nest.flatten(found, expand_composites=True) if g.graph is graph]
 
         passed, weights = asked(slice(passed_on)), asked(slice(passed_on, None))
-        self._traced.order(passed, weights, self._large)
+        self._traced.order(passed, weights, self._backlog)
         self._traced = weight_gradients.Backward()
         if passed and _threads() == 1:
             self._earlier = passed + weights

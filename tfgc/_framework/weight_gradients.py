@@ -4,8 +4,9 @@ The gradient of a convolution is two operations, which read the same upstream gr
 weights, which nothing waits for, the other goes on to the layers before. The executor may put the first off for long,
 and what it reads stays: the layer's input and the upstream gradient. In a chain of convolutions that was a fifth to a
 third of the plan's peak, another amount in each step. So an operation on the way to what is passed on waits for
-operations that read the same tensor and lead to gradients of weights alone. A network of many small operations becomes
-slower by that, so those that hold little do not count.
+operations that read the same tensor and lead to gradients of weights alone. In a network of many small operations every
+wait costs time, so it waits for those that have been put off the longest, and only while what all of them hold is more
+than a share of the plan's peak.
 
 Invariant: there is an order of all operations, with the edges that are there already, in which each comes after what it
 waits for. A new edge leads to an operation from one that needs nothing that comes later in this order but other
@@ -15,7 +16,7 @@ operations for weights, so that there is no circle.
 import contextlib
 import contextvars
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,52 +27,49 @@ from tfgc._framework import operation_order, private_api
 from tfgc._framework.versions import attribute
 
 # Of a plan's peak.
-_LEAST_SHARE = 1 / 16
+_MOST_SHARE = 1 / 16
 
 
-class Large(NamedTuple):
-    """What counts: tensors that have so many bytes together, in a batch of so many samples."""
+class Backlog(NamedTuple):
+    """How many bytes gradients of weights that are put off may hold, in a batch of so many samples."""
 
-    least_bytes: int
+    most_bytes: int
     batch: int
 
     @classmethod
-    def of(cls, plan: Segmentation) -> "Large | None":
-        """What counts in steps by a plan; None if it does not say what it needs."""
+    def of(cls, plan: Segmentation) -> "Backlog | None":
+        """That of steps by a plan; None if it does not say what it needs."""
         if plan.outlook is None or plan.batch_size is None:
             return None
-        return cls(int(plan.outlook.peak_bytes * _LEAST_SHARE), plan.batch_size)
+        return cls(int(plan.outlook.peak_bytes * _MOST_SHARE), plan.batch_size)
 
-    def in_slices(self, slices: int) -> "Large":
-        """What counts in a slice of the batch."""
+    def in_slices(self, slices: int) -> "Backlog":
+        """That of a slice of the batch."""
         return self._replace(batch=-(-self.batch // slices))
 
-    def is_met(self, tensors: Iterable[tf.Tensor]) -> bool:
-        """Whether the tensors are large."""
-        return sum(map(self._bytes, tensors)) >= self.least_bytes
-
-    def _bytes(self, tensor: tf.Tensor) -> int:
+    def bytes_of(self, tensor: tf.Tensor) -> int:
+        """Those of a tensor."""
         if tensor.shape.rank is None:
             return 0
         return tensor.dtype.size * math.prod(self.batch if size is None else size for size in tensor.shape)
 
 
-_LARGE: contextvars.ContextVar[Large | None] = contextvars.ContextVar("tfgc_large", default=None)
+_BACKLOG: contextvars.ContextVar[Backlog | None] = contextvars.ContextVar("tfgc_backlog", default=None)
 
 
 @contextlib.contextmanager
-def first_if(large: Large | None) -> Iterator[None]:
-    """Say what counts for what runs in here; None for nothing."""
-    token = _LARGE.set(large)
+def limited(backlog: Backlog | None) -> Iterator[None]:
+    """Limit the backlog of what runs in here; None for no limit."""
+    token = _BACKLOG.set(backlog)
     try:
         yield
     finally:
-        _LARGE.reset(token)
+        _BACKLOG.reset(token)
 
 
-def large() -> Large | None:
-    """What counts for what runs here."""
-    return _LARGE.get()
+def backlog() -> Backlog | None:
+    """The limit for what runs here."""
+    return _BACKLOG.get()
 
 
 class Backward:
@@ -89,7 +87,7 @@ class Backward:
             targets = {tensor.op for tensor in after}
             self._before = next((i for i in range(len(operations), 0, -1) if operations[i - 1] in targets), 0)
 
-    def order(self, passed_on: Iterable[Any], weights: Iterable[Any], large: Large | None) -> None:
+    def order(self, passed_on: Iterable[Any], weights: Iterable[Any], backlog: Backlog | None) -> None:
         """Compute gradients of weights before those that are passed on, where both read the same.
 
         XLA makes its own order.
@@ -97,17 +95,19 @@ class Backward:
         Args:
             passed_on: The gradients with respect to what a replay is given.
             weights: Those with respect to weights that were asked for: others would be pruned.
-            large: What counts.
+            backlog: What may be put off.
         """
-        if large is None or tf.executing_eagerly() or private_api.in_xla():
+        if backlog is None or tf.executing_eagerly() or private_api.in_xla():
             return
         made = self._graph.get_operations()[self._before :]
-        _wait(made, _operations(passed_on), _operations(weights), large)
+        _wait(made, _operations(passed_on), _operations(weights), backlog)
 
     def order_so_far(
-        self, upstream: Iterable[Any], leads_to_a_source: Callable[[tf.Tensor], bool], large: Large
-    ) -> None:
+        self, upstream: Iterable[Any], leads_to_a_source: Callable[[tf.Tensor], bool], backlog: Backlog
+    ) -> list[tf.Tensor]:
         """The same for what was differentiated by a tape, up to the gradients `upstream` of what comes next.
+
+        Returns what is put off in the end.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
         operation of the forward pass, found by what both read, and by its shape.
@@ -124,7 +124,7 @@ class Backward:
             values = (value for reader in readers if reader not in inside for value in reader.inputs)
             if op.outputs and any(_alike(value, op.outputs[0]) and leads_to_a_source(value) for value in values):
                 weights.append(op)
-        _wait(made, [*passed_on, *set(unread).difference(weights)], weights, large)
+        return _wait(made, [*passed_on, *set(unread).difference(weights)], weights, backlog)
 
 
 def _alike(value: tf.Tensor, gradient: tf.Tensor) -> bool:
@@ -137,9 +137,9 @@ def _operations(gradients: Iterable[Any]) -> list[tf.Operation]:
 
 
 def _wait(
-    operations: Sequence[tf.Operation], passed_on: list[tf.Operation], weights: list[tf.Operation], large: Large
-) -> None:
-    """Add the edges."""
+    operations: Sequence[tf.Operation], passed_on: list[tf.Operation], weights: list[tf.Operation], backlog: Backlog
+) -> list[tf.Tensor]:
+    """Add the edges; return what is put off in the end."""
     made, before = set(operations), operation_order.dependencies(operations)
     place = {op: i for i, op in enumerate(operation_order.in_order(before))}
     weights = sorted(made.intersection(weights), key=place.__getitem__)
@@ -155,8 +155,15 @@ def _wait(
         for tensor in op.inputs:
             readers[tensor.ref()].append(op)
             after[tensor.op].append(op)
+    put_off: deque[tuple[list[tf.Operation], int]] = deque()
+    known: set[tf.Operation] = set()
     for op in sorted(main, key=place.__getitem__):
         beside = [reader for tensor in op.inputs for reader in readers.get(tensor.ref(), ())]
-        held = {tensor.ref(): tensor for reader in beside for tensor in reader.inputs}
-        if beside and large.is_met(held.values()):
-            attribute(op, "_add_control_inputs")(operation_order.ends(beside, after, latest, place[op]))
+        ends = [end for end in operation_order.ends(beside, after, latest, place[op]) if end not in known]
+        if ends:
+            known.update(ends)
+            held = {tensor.ref(): tensor for reader in beside for tensor in reader.inputs}
+            put_off.append((ends, sum(map(backlog.bytes_of, held.values()))))
+        while put_off and sum(size for _, size in put_off) > backlog.most_bytes:
+            attribute(op, "_add_control_inputs")(put_off.popleft()[0])
+    return [op.outputs[0] for ends, _ in put_off for op in ends]

@@ -129,7 +129,7 @@ class TracedReplay(TwoRuns):
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         # The traced function must not keep the tensors of this run.
-        sources, run, large = first.sources, first.run, first.large
+        sources, run, backlog = first.sources, first.run, first.backlog
         function = self._backward.get(tuple(sources))
         if function is None:
 
@@ -137,7 +137,7 @@ class TracedReplay(TwoRuns):
                 traced, again = weight_gradients.Backward(), FirstRun(inputs, sources, run, draws, results)
                 gradients, checksums = self._recomputation.backward(again, upstream)
                 n = self.arguments_among(again)
-                traced.order(gradients[:n], gradients[n:], large)
+                traced.order(gradients[:n], gradients[n:], backlog)
                 return gradients, checksums
 
             self._backward[tuple(sources)] = function = _ConcreteCache(trace_backward)

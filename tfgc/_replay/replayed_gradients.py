@@ -70,8 +70,8 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     if tf.executing_eagerly():
         # What is attached to an argument must not live as long as the tape does.
         inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    doubtful, large = _doubtful(inputs, sources), weight_gradients.large()
-    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, doubtful, large)
+    doubtful, backlog = _doubtful(inputs, sources), weight_gradients.backlog()
+    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, doubtful, backlog)
     host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
     if host is not None and tf.executing_eagerly():
         first = dataclasses.replace(first, inputs=[])
@@ -108,7 +108,7 @@ class _Replay:
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
-                upstream = tuple(around.wait(upstream, self._first.large))
+                upstream = tuple(around.wait(upstream, self._first.backlog))
             first = self._first
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))

@@ -53,14 +53,14 @@ class SlicedRecomputation(TwoRuns):
         arguments, values = self._split(first.inputs)
         run = dataclasses.replace(first.run, specs=[_of_any_batch(spec) for spec in first.run.specs])
         rows = sum(i < len(arguments) for i in sources)
-        large = first.large and first.large.in_slices(self._slices)
+        backlog = first.backlog and first.backlog.in_slices(self._slices)
 
         def step(part: tuple[list[tf.Tensor], list[tf.Tensor]], start: Any) -> batch_slices.Results:
             arguments, upstream = part
             of_slice, traced = FirstRun([*arguments, *values], sources, run, []), weight_gradients.Backward()
             with self._drawing(start):
                 gradients, _ = self._recomputation.backward(of_slice, upstream)
-            traced.order(gradients[:rows], gradients[rows:], large)
+            traced.order(gradients[:rows], gradients[rows:], backlog)
             return [None if g is None else tf.convert_to_tensor(g) for g in gradients[:rows]], gradients[rows:]
 
         batch = arguments, [tf.convert_to_tensor(u) for u in upstream]

@@ -25,7 +25,7 @@ class FirstRun:
         results: What the replay need not compute again.
         doubtful: Those of the sources that no tape recorded while a graph was built: their gradients are there to be
             pruned, if nobody differentiates that graph from outside.
-        large: Which gradients of weights come before those that the replay passes on.
+        backlog: How much gradients of weights may hold that are put off; None for no limit.
     """
 
     inputs: list[tf.Tensor]
@@ -34,7 +34,7 @@ class FirstRun:
     draws: list[tf.Tensor]
     results: list[tf.Tensor] = dataclasses.field(default_factory=list)
     doubtful: frozenset[int] = frozenset()
-    large: weight_gradients.Large | None = None
+    backlog: weight_gradients.Backlog | None = None
 
 
 class TwoRuns:

@@ -43,9 +43,9 @@ class LayerCall:
         wrap: Callable | None = None,
         compile_segments: bool = True,
         check_replay: bool = False,
-        large: weight_gradients.Large | None = None,
+        backlog: weight_gradients.Backlog | None = None,
     ) -> None:
-        self._large = large
+        self._backlog = backlog
         self._original = original = layer.call
         functools.update_wrapper(self, original)
         settings = layer_settings.Settings([layer])
@@ -68,7 +68,7 @@ class LayerCall:
         call_checks.refuse_tf1_graph(self._name)
         if call_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
-        with weight_gradients.first_if(self._large):
+        with weight_gradients.limited(self._backlog):
             return self._block(*args, **kwargs)
 
 

@@ -20,7 +20,7 @@ def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
         PlanMismatchError: If the plan was made for another model.
     """
     layers, parts = names.layers_of(model, plan)
-    options["large"] = weight_gradients.Large.of(plan)
+    options["backlog"] = weight_gradients.Backlog.of(plan)
     runners = [(part, Runner(part, of_part, **options)) for part, of_part in parts]
     layer_calls.restore_parts(model)
     layer_calls.replace_calls(model, layers, **options)

@@ -51,7 +51,7 @@ class Runner:
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
         early: Whether gradients of weights are to be complete one after the other (`early_updates`).
-        large: Which gradients of weights come before others; None for what the plan says.
+        backlog: How much gradients of weights may hold that are put off; None for what follows from the plan.
 
     Attributes:
         model: The model.
@@ -69,10 +69,10 @@ class Runner:
         compile_segments: bool = True,
         check_replay: bool = False,
         early: bool = False,
-        large: weight_gradients.Large | None = None,
+        backlog: weight_gradients.Backlog | None = None,
     ) -> None:
         self._original = type(model).call
-        self._large = large
+        self._backlog = backlog
         self.model = model
         self._replan = replan
         self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
@@ -118,7 +118,7 @@ class Runner:
         if not self.is_current:
             self._follow()
         table = self.program.feed(inputs, mask)
-        with weight_gradients.first_if(self._large or weight_gradients.Large.of(self.plan)):
+        with weight_gradients.limited(self._backlog or weight_gradients.Backlog.of(self.plan)):
             self._run(table, training)
         return self.program.collect(table)
 
