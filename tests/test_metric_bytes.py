@@ -116,6 +116,41 @@ def test_each_output_has_the_loss_that_it_is_compiled_with():
     assert loss_of(two_outputs(["mae", None])) + large == loss_of(two_outputs({"small": "mae", "large": "mse"}))
 
 
+def test_losses_in_a_list_count_for_a_model_with_one_output():
+    name = "sparse_categorical_crossentropy"
+    assert (
+        loss_of(tagger(None, loss=[name, name])) == 2 * loss_of(tagger(None, loss=[name])) == 2 * loss_of(tagger(None))
+    )
+    assert beside(["accuracy"], loss=[name]) == beside(["accuracy"])
+
+
+def test_losses_and_metrics_by_the_keys_of_outputs_count():
+    """Keras takes keys, and names only where outputs have no keys."""
+
+    def step(loss, metrics):
+        inputs = keras.Input((TOKENS,))
+        outputs = {"x": keras.layers.Dense(4, name="small")(inputs), "y": keras.layers.Dense(512, name="large")(inputs)}
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", loss, metrics=metrics)
+        return loss_of(model)
+
+    by_name = two_outputs({"small": "mae", "large": "mse"})
+    assert step({"x": "mae", "y": "mse"}, None) == loss_of(by_name)
+    by_name.compile("sgd", {"small": "mae", "large": "mse"}, metrics={"large": "mae"})
+    assert step({"x": "mae", "y": "mse"}, {"y": "mae"}) == loss_of(by_name)
+
+
+class OfSeven(keras.losses.Loss):
+    def call(self, targets, outputs):
+        if targets.shape[-1] != 7:
+            raise RuntimeError("targets have seven columns")
+        return keras.ops.mean(outputs) + keras.ops.mean(targets)
+
+
+def test_a_compiled_loss_that_needs_other_targets_counts_for_nothing():
+    assert loss_of(two_outputs({"small": OfSeven(), "large": "mse"})) == loss_of(two_outputs({"large": "mse"}))
+
+
 def test_a_compiled_function_that_needs_other_targets_counts_for_nothing():
     """A detector's targets are boxes, and say nothing by their shape."""
 

@@ -1,6 +1,5 @@
 """What the losses of a model's outputs, and their gradients, need beside the outputs."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,21 +11,20 @@ from tfgc._costs.call_operations import Call
 from tfgc._framework import graph_building, keras_names
 
 
-def loss_course(graph: Graph, losses: Sequence[Any], are_compiled: bool = False) -> tuple[int, ...]:
+def loss_course(graph: Graph, losses: Sequence[Sequence[Any]], are_compiled: bool = False) -> tuple[int, ...]:
     """The byte trace of losses and their gradients, for `Graph.loss`.
 
     Targets have the shape of their output, or are one integer in place of its last dimension.
 
     Args:
         graph: The graph of the model.
-        losses: For each output a name, a function of targets and predictions, a `keras.Loss`, or None.
-        are_compiled: Whether `compile` was given them. A function may need other targets then, and is left out.
+        losses: For each output a list of names, functions of targets and predictions, and `keras.Loss` objects.
+        are_compiled: Whether `compile` was given them. One that needs other targets is then left out.
     """
     course: tuple[int, ...] = ()
-    for ref, loss in zip(graph.outputs, losses):
-        if loss is not None:
-            may_fail = are_compiled and inspect.isfunction(loss)
-            course += _of_output(keras_names.loss(loss), graph.specs[ref], graph.xla, may_fail)
+    for ref, several in zip(graph.outputs, losses):
+        for loss in several:
+            course += _of_output(keras_names.loss(loss), graph.specs[ref], graph.xla, are_compiled)
     return course
 
 

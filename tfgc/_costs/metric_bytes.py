@@ -23,9 +23,9 @@ def metric_bytes(graph: Graph, model: keras.Model) -> int:
     """
     total, losses = 0, keras_models.compiled_losses(model)
     for wanted in keras_models.compiled_metrics(model):
-        for ref, chosen, loss in zip(graph.outputs, keras_models.of_outputs(model, wanted), losses):
-            spec = graph.specs[ref]
-            total += sum(_bytes(_named(metric, loss, spec), spec) for metric in tf.nest.flatten(chosen) if metric)
+        for ref, chosen, several in zip(graph.outputs, keras_models.of_outputs(model, wanted), losses):
+            spec, loss = graph.specs[ref], next(iter(several), None)
+            total += sum(_bytes(_named(metric, loss, spec), spec) for metric in chosen)
     return total
 
 
@@ -35,7 +35,7 @@ def _named(metric: Any, loss: Any, spec: Spec) -> Any:
         return metric
     if spec.shape[-1] == 1:
         return "binary_accuracy"
-    words = loss if isinstance(loss, str) else type(loss).__name__
+    words = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     return "sparse_categorical_accuracy" if words.lower().startswith("sparse") else "categorical_accuracy"
 
 

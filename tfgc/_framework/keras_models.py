@@ -140,17 +140,23 @@ def compiled_metrics(model: keras.Model) -> list[Any]:
     return [] if made is None else [attribute(made, "_user_metrics"), attribute(made, "_user_weighted_metrics")]
 
 
-def compiled_losses(model: keras.Model) -> list[Any]:
-    """The loss of each output that a model is compiled with, None where there is none."""
-    return of_outputs(model, model.loss) if model.compiled else [None] * len(model.outputs)
+def compiled_losses(model: keras.Model) -> list[list[Any]]:
+    """The losses of each output that a model is compiled with."""
+    return of_outputs(model, model.loss if model.compiled else None)
 
 
-def of_outputs(model: keras.Model, given: Any) -> list[Any]:
-    """What `compile` was given for each output of a model: by name, in order, or one for all."""
+def of_outputs(model: keras.Model, given: Any) -> list[list[Any]]:
+    """What `compile` was given for each output of a model: by name or key, in order, or the same for all."""
     names = getattr(model, "output_names", None) or [model.layers[-1].name]  # a Sequential has none
-    if isinstance(given, dict):
-        return [given.get(name) for name in names]
-    return list(given) if len(names) > 1 and isinstance(given, list | tuple) else [given] * len(names)
+    chosen = [given] * len(names)
+    if len(names) > 1 and isinstance(given, dict):
+        graph = functional_graph(model)
+        keys = graph.structured_outputs(names) if graph else {}
+        keyed = {name: given.get(key) for key, name in keys.items() if key in given} if isinstance(keys, dict) else {}
+        chosen = [keyed.get(name, given.get(name)) for name in names]
+    elif len(names) > 1 and isinstance(given, list | tuple):
+        chosen = next((list(form) for form in (given, keras.tree.flatten(given)) if len(form) == len(names)), chosen)
+    return [[one for one in keras.tree.flatten(choice) if one is not None] for choice in chosen]
 
 
 def maker_of_loss() -> keras.Layer:

@@ -96,7 +96,7 @@ def _timed(
 
 def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
     """The graph of the whole step, with what loss and metrics need: those that `model` is compiled with, or `loss`."""
-    losses = keras_models.compiled_losses(model) if loss is None else [loss] * len(graph.outputs)
+    losses = keras_models.compiled_losses(model) if loss is None else [[loss]] * len(graph.outputs)
     course = loss_bytes.loss_course(graph, losses, are_compiled=loss is None)
     beside = 0 if graph.xla else metric_bytes.metric_bytes(graph, model)
     course = (beside, *course, -beside) if beside else course
