@@ -387,6 +387,23 @@ def test_fit_goes_on_as_if_nothing_had_happened(mode, where, batch_size):
     assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
 
 
+def test_fit_reports_the_losses_of_outputs_as_keras_does():
+    """Keras weights them by the batch size if the step is traced for one, and not as it traces `fit`."""
+
+    def history(enable):
+        inputs = keras.Input((8,))
+        x = keras.layers.Dense(8, "relu", kernel_initializer="ones")(inputs)
+        outputs = [keras.layers.Dense(2, kernel_initializer="ones", name=name)(x) for name in "ab"]
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", "mse")
+        if enable:
+            tfgc.enable(model, strategy="keep_all", on_oom="replan")
+        x = np.arange(48, dtype="float32").reshape(6, 8) / 48
+        return model.fit(x, [x[:, :2], x[:, 2:4]], batch_size=4, epochs=2, shuffle=False, verbose=0).history
+
+    assert history(True) == {key: pytest.approx(values) for key, values in history(False).items()}
+
+
 def test_fit_explains_the_error():
     with pytest.raises(tf.errors.ResourceExhaustedError, match=r"its plan \(uniform\)"):
         fitted({}, trap="trap0", where="backward", on_oom=None)

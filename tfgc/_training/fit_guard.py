@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
+from tfgc._framework import fit_loop
 from tfgc._training import out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.current_plan import runner_of
@@ -45,6 +46,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         self._model, self._on_oom, self._by_tfgc = model, on_oom, by_tfgc
         self._step: Callable = model.train_step
         self._is_prepared = False
+        self._declared: Any = None
         self._function: Callable = model.make_train_function
 
     @property
@@ -72,7 +74,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         optimizers = {id(held): held for held in vars(model).values() if isinstance(held, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
         own = vars(model).get("train_step")
-        self._step, self._is_prepared = model.train_step, model.run_eagerly
+        self._step, self._is_prepared = self._with_declared_sizes(model.train_step), model.run_eagerly
         model.__dict__["train_step"] = self.atomic.around(self._step)
         try:
             type(model).make_train_function(model, force=True)
@@ -81,8 +83,25 @@ class _GuardedFit(out_of_memory.GuardedStep):
             if own is not None:
                 model.__dict__["train_step"] = own
 
+    def _with_declared_sizes(self, step: Callable) -> Callable:
+        """The step, traced for the sizes that the data declares and not for those of the batch at hand.
+
+        Keras weights the losses of outputs that it reports by the batch size where a trace has one. Where only the
+        batch at hand tells the size that a budget needs, it stays.
+        """
+
+        def run(data: Any) -> Any:
+            if not (self._declared is None or tf.executing_eagerly() or fit_loop.batch_size() is None):
+                data = tf.nest.map_structure(_of_declared_size, data, self._declared)
+            return step(data)
+
+        return run
+
     def _run(self, iterator: Any) -> Any:
-        return self.guarded(iterator if self.atomic is None else next(iterator))
+        if self.atomic is None:
+            return self.guarded(iterator)
+        self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
+        return self.guarded(next(iterator))
 
     def attempt(self, data: Any) -> Any:
         """Run the step on an iterator, or on a batch that may have to run again."""
@@ -123,3 +142,10 @@ class _GuardedFit(out_of_memory.GuardedStep):
         assert runner is not None
         runner.use(plan)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])
+
+
+def _of_declared_size(tensor: Any, spec: Any) -> Any:
+    """The tensor as one that may have any size that a dataset leaves open."""
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.is_fully_defined():
+        return tensor
+    return tf.compat.v1.placeholder_with_default(tensor, spec.shape)
