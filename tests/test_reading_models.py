@@ -284,7 +284,7 @@ def test_what_is_no_model_cannot_be_planned_later_either():
     [
         (lambda m: tfgc.plan(m, 0), OptionError, "batch_size=0"),
         (lambda m: tfgc.plan(m, 2.5), OptionError, "batch_size=2.5"),
-        (lambda m: tfgc.plan(fixed_batch(), 8), OptionError, "declared for batches of 4"),
+        (lambda m: tfgc.plan(fixed_batch(), 8), OptionError, r"declared for batches of 4; .* keras.Input\(shape\)"),
         (lambda m: tfgc.plan(m, strategy="sqrtt"), OptionError, "did you mean 'sqrt'"),
         (lambda m: tfgc.plan(m, strategy="manual", keep=["dens"]), OptionError, "did you mean 'dense'"),
         (lambda m: tfgc.plan(m, strategy="uniform", segments=99), OptionError, "the model has 2 nodes"),

@@ -66,7 +66,10 @@ def resized(
         full[1:] = shape
     if batch_size is not None and full:
         if full[0] not in (None, batch_size):
-            raise OptionError(f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}")
+            raise OptionError(
+                f"batch_size={batch_size}: input {tensor.name!r} is declared for batches of {full[0]}; a Sequential "
+                "without keras.Input takes that from its first batch. Start the model with keras.Input(shape)"
+            )
         full[0] = batch_size
     return like(tensor, full)
 
