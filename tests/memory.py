@@ -43,8 +43,8 @@ def info(which, device="CPU:0"):
     return tf.config.experimental.get_memory_info(device)[which]
 
 
-def peak(step, *arguments, steps=3, device="CPU:0"):
-    """The largest peak of some calls of `step`, in bytes above what was held before each, after one to warm up."""
+def peak(step, *arguments, steps=3, of=max, device="CPU:0"):
+    """The largest peak (or what `of` makes) of calls of `step`, in bytes above what was held before each, warmed up."""
     import tensorflow as tf
 
     step(*arguments)
@@ -54,4 +54,4 @@ def peak(step, *arguments, steps=3, device="CPU:0"):
         before = info("current", device)
         step(*arguments)
         peaks.append(info("peak", device) - before)
-    return max(peaks)
+    return of(peaks)

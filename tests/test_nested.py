@@ -5,6 +5,7 @@
 
 import json
 import random
+import statistics
 
 import keras
 import memory
@@ -393,11 +394,12 @@ def peak_of(split, mode):
         step = step_of(model, None).python_function
     else:
         step = step_of(model, mode == "xla" or None)
-    return memory.peak(step, noise(16, 32, 32, 8))
+    return memory.peak(step, noise(16, 32, 32, 8), steps=5, of=statistics.median)
 
 
 # Of 24 activations one level holds a half, 12; two levels hold a cut, 3 inner ones and 3 inside; halves of
 # halves some 5 cuts. Op by op that many levels gain less: each holds its cotangent and its outputs in Python.
+# On a busy machine some steps put gradients of weights off, since plans by hand do not say how much those may hold.
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "mode",
