@@ -77,7 +77,7 @@ def found(build, batch, slices):
     return memory.peak(step, x), predicted.peak_bytes, gradients
 
 
-@pytest.mark.parametrize("build", [simclr, clip])
+@pytest.mark.parametrize("build", [pytest.param(simclr, marks=pytest.mark.slow), clip])
 def test_a_batch_eight_times_as_large_in_the_memory_of_the_plain_step(build):
     peak, predicted, _ = memory.alone(found, build, BATCH, 0)
     _, _, expected = memory.alone(found, build, 8 * BATCH, 0)

@@ -21,7 +21,8 @@ def run(*command):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
-pytestmark = pytest.mark.gate
+# One worker runs all of them, since they share what is trained.
+pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("devices")]
 FAST = (
     "compiled, plain variable", "graph", "fit", "fit, planned at the first call", "synchronized", "naive",
 )  # fmt: skip

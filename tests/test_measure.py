@@ -58,7 +58,12 @@ def measured():
     return results, seen
 
 
-@pytest.mark.gate
+def with_children(test):
+    """One worker runs all tests of what was measured, so that it is measured once."""
+    return pytest.mark.gate(pytest.mark.xdist_group("measured")(test))
+
+
+@with_children
 def test_every_case_is_measured_in_a_separate_process(measured):
     results, seen = measured
     names = ["plain-eager", "plain-graph", "uniform(4)-compiled", "uniform(4)-graph"]
@@ -74,7 +79,7 @@ def test_every_case_is_measured_in_a_separate_process(measured):
         assert r.machine["tensorflow"]
 
 
-@pytest.mark.gate
+@with_children
 def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
     results, _ = measured
     eager, graph = results[:2]
@@ -86,7 +91,7 @@ def test_recomputed_cases_use_less_memory_and_agree_in_their_losses(measured):
         assert overhead == r.step_seconds / graph.step_seconds - 1
 
 
-@pytest.mark.gate
+@with_children
 def test_a_case_that_runs_out_of_memory_is_a_row(measured):
     case = case_choice.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
     record = compare.run(case)
@@ -311,7 +316,7 @@ def test_no_child_outlives_a_parent_that_is_killed_while_the_child_starts():
         assert all(child.status() == psutil.STATUS_ZOMBIE for child in alive)  # that nobody has asked for yet
 
 
-@pytest.mark.gate
+@with_children
 def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     front = FrontRecord(
         "small",
@@ -376,7 +381,7 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
         assert ("\u2500" in out.getvalue()) is (width > 40)  # a table's rule
 
 
-@pytest.mark.gate
+@with_children
 def test_plot_is_a_picture(measured, tmp_path):
     path = tmp_path / "memory.png"
     plot = plots.memory(measurement.Study("small", 32, (*measured[0], RECORDS[3])))

@@ -73,7 +73,12 @@ def compiled(kind):
 
 
 @pytest.mark.parametrize(
-    "mode", ["graph", *(pytest.param(mode, marks=pytest.mark.gate) for mode in ("eager", "compiled", "xla"))]
+    "mode",
+    [
+        "graph",
+        *(pytest.param(mode, marks=pytest.mark.gate) for mode in ("eager", "compiled")),
+        pytest.param("xla", marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_with_two_updates_is_equal_and_leaves_the_model_as_it_was(mode):
     model = compiled(Pair)
