@@ -77,7 +77,9 @@ def table(saved):
 
 
 def row(name, results):
-    plain = results["plain"]["peak"]
+    plain = results["plain"].get("peak")
+    if plain is None:
+        return f"| {name} | {results['plain']['failed']} |{' |' * len(BUDGETS)}"
     predicted = next(r["predicted_plain"] for r in results.values() if "predicted_plain" in r)
     return (
         f"| {name} | {plain / 1e6:.0f} MB, {plain / predicted:.2f} | {' | '.join(cell(results[b]) for b in BUDGETS)} |"

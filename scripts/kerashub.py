@@ -294,7 +294,7 @@ def resnet():
     from keras_hub.models import ImageClassifier, ResNetBackbone
 
     backbone = ResNetBackbone(
-        input_conv_filters=[32], input_conv_kernel_sizes=[7], stackwise_num_filters=[32, 64, 128],
+        input_conv_filters=[32], input_conv_kernel_sizes=[7], stackwise_num_filters=[64, 96, 128],
         stackwise_num_blocks=[3, 4, 3], stackwise_num_strides=[1, 2, 2], block_type="bottleneck_block",
     )  # fmt: skip
     return ImageClassifier(backbone, 10), numbers((16, 64, 64, 3)), numbers((16,), 10), classes()

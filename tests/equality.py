@@ -17,10 +17,6 @@ import tfgc
 MODES = ("eager", "compiled", "graph")
 TOLERANCE = {"float32": 1e-5, "mixed_float16": 5e-3, "mixed_bfloat16": 5e-2, "float64": 1e-12}
 
-# On TF 2.18 the replayed operations survive, yet XLA's peak stays the plain one: not understood yet, and said in
-# docs/design/top.md.
-old_xla = pytest.mark.xfail(tf.__version__.startswith("2.18"), reason="XLA of TF 2.18 gains no memory here")
-
 
 class Step(NamedTuple):
     loss: float

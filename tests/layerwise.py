@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from equality import TOLERANCE, assert_equal, fresh, train
+from keras.src.backend import set_keras_mask
 from keras.src.testing import test_case
 
 import tfgc
@@ -72,7 +73,7 @@ class Probe(keras.Model):
         if self.masked and x.shape.rank > self.masked:
             sizes = x.shape[: self.masked]
             mask = tf.sequence_mask(tf.range(math.prod(sizes[:-1]), 0, -1) % sizes[-1] + 1, sizes[-1])
-            x._keras_mask = tf.reshape(mask, sizes)
+            set_keras_mask(x, tf.reshape(mask, sizes))
         return x
 
 

@@ -191,7 +191,7 @@ def test_a_missing_private_part_is_an_error_that_names_the_supported_versions(mo
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     monkeypatch.delattr(keras.Layer, "_flatten_layers")
-    with pytest.raises(tfgc.TfgcError, match=r"_flatten_layers.*TensorFlow >= 2\.18 and Keras >= 3\.5"):
+    with pytest.raises(tfgc.TfgcError, match=r"_flatten_layers.*TensorFlow >= 2\.19 and Keras >= 3\.10"):
         tfgc.plan(model, batch_size=2)
 
 

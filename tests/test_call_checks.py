@@ -126,6 +126,7 @@ LAYERS = {
     "layer normalization": (L.LayerNormalization, (10,)),
     "batch normalization": (L.BatchNormalization, (4, 4, 10)),
     "group normalization": (lambda: L.GroupNormalization(2), (4, 10)),
+    "rms normalization": (L.RMSNormalization, (10,)),
     "max pooling": (L.MaxPooling2D, (4, 4, 3)),  # as a tf.function it kills the process, in plain TensorFlow too
     "average pooling": (lambda: L.AveragePooling2D(2), (4, 4, 3)),
     "depthwise convolution": (lambda: L.DepthwiseConv2D(3), (6, 6, 3)),
@@ -133,8 +134,6 @@ LAYERS = {
     "attention": (lambda: Itself(L.MultiHeadAttention(2, 4)), (5, 8)),
     "gru": (lambda: L.GRU(4), (5, 8)),
 }
-if hasattr(L, "RMSNormalization"):  # since Keras 3.9
-    LAYERS["rms normalization"] = (L.RMSNormalization, (10,))
 
 
 class Itself(L.Layer):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from click.testing import CliRunner
 
 import tfgc
-from tfgc import InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError, UnsupportedModelError
+from tfgc import InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
 from tfgc._cli.group import cli
 from tfgc._measure import compare, measured_budget, shipped
 from tfgc._simulate.simulator import Prediction
@@ -273,7 +273,8 @@ def test_a_model_that_keras_cannot_serialize_is_refused_with_the_reason():
     model = Kept(object())
     x = np.ones((4, 3), "float32")
     model(x)
-    with pytest.raises(UnsupportedModelError, match=r"confirm=True: 'kept' cannot be sent .* confirm=build"):
+    # Before Keras 3.12 only the child finds out.
+    with pytest.raises(TfgcError, match=r"(?s)confirm=True: .*'kept' cannot be .*(sent|built there).* confirm=build"):
         tfgc.plan(model, example=x, confirm=True)
 
 

@@ -462,7 +462,7 @@ def cells():
             yield pytest.param(name, mode, marks=marks if mode in feature.fast else pytest.mark.slow)
 
 
-# Keras 3.5, of a last execution with fewer steps than the others.
+# Older Keras, of a last execution with fewer steps than the others.
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 @pytest.mark.parametrize(("name", "mode"), cells())
 def test_fit_equals_plain_fit(name, mode, tmp_path, replays):

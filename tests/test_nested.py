@@ -13,7 +13,7 @@ import models
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, old_xla, plain_steps, states, train
+from equality import MODES, TOLERANCE, assert_equal, fresh, in_turn, mostly, noise, plain_steps, states, train
 from models import again, halves, keep, nest, plan_for, run_traced, step_of, traced_chain
 from random_graphs import chain
 
@@ -132,7 +132,7 @@ UNDER_XLA = [
 @pytest.mark.parametrize(
     ("build", "mode"), in_turn([models.masked, *BUILDS, models.half_used, models.embeddings, models.attention])
 )
-@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # older Keras, of its own attention
 def test_halves_of_halves_train_as_the_plain_model(build, mode):
     compare(build, models.inputs_of(build), Y, mode, halves, allowed=USES.get(build, 0.0))
 
@@ -407,7 +407,7 @@ def peak_of(split, mode):
         pytest.param("eager", marks=pytest.mark.slow),
         "compiled",
         "graph",
-        pytest.param("xla", marks=[old_xla, pytest.mark.slow]),
+        pytest.param("xla", marks=pytest.mark.slow),
     ],
 )
 def test_peak_falls_with_each_level(mode):

@@ -11,7 +11,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise, old_xla
+from equality import fresh, noise
 from models import step_of
 
 import tfgc
@@ -43,9 +43,7 @@ def peak_of(build, segments, jit_compile):
     return memory.peak(*made(build, segments, jit_compile))
 
 
-@pytest.mark.parametrize(
-    "jit_compile", [None, pytest.param(True, marks=[old_xla, pytest.mark.gate])], ids=["graph", "xla"]
-)
+@pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.gate)], ids=["graph", "xla"])
 def test_recomputed_step_peaks_far_below_the_plain_one(jit_compile):
     plain, ours = (memory.alone(peak_of, deep, segments, jit_compile) for segments in (0, 4))
     assert ours < 0.65 * plain

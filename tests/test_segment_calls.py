@@ -18,7 +18,7 @@ X, Y = noise(16, 8), [noise(16, 4, seed=2)]
 ALL = pytest.mark.parametrize("mode", MODES)
 
 
-@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # Keras 3.5, of its own attention
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")  # older Keras, of its own attention
 @pytest.mark.parametrize(("build", "mode"), in_turn(models.CALLS, first=1))
 def test_enabled_model_trains_as_the_plain_one(build, mode):
     allowed = models.ROUNDING.get(build, 0.0) if mode == "eager" else 0.0

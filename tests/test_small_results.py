@@ -37,12 +37,11 @@ STATISTICS = {
     "batch": L.BatchNormalization,
     "layer": L.LayerNormalization,
     "group": functools.partial(L.GroupNormalization, 1),
+    "rms": L.RMSNormalization,
     "unit": L.UnitNormalization,
     "squeeze and excitation": Excitation,
     "a norm": OwnStatistic,
 }
-if hasattr(L, "RMSNormalization"):  # since Keras 3.9
-    STATISTICS["rms"] = L.RMSNormalization
 REDUCTIONS = ("Max", "Mean", "Sum")
 
 

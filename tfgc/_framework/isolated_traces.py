@@ -18,7 +18,7 @@ from tfgc._framework import keras_models, versions
 from tfgc._framework.versions import attribute
 
 try:
-    from keras.src.backend.common import global_state, name_scope, stateless_scope, symbolic_scope, variables
+    from keras.src.backend.common import global_state, name_scope, remat, stateless_scope, symbolic_scope, variables
     from keras.src.layers import layer
     from keras.src.ops.operation import Operation
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -29,13 +29,14 @@ Result = TypeVar("Result")
 
 # Of the calls that surround the trace, which are none of its own. Variables to be initialized are in a list of each
 # thread: those in a list that two threads share would be initialized twice.
-_SURROUNDINGS = {"remat_scope_stack"} | {  # Keras 3.5 has no such scope
+_SURROUNDINGS = {
     versions.kept_by_name(module, name)
     for module, name in (
         (layer, "current_call_ctx"),
         (variables, "autocast_scope"),
         (variables, "uninitialized_variables"),
         (name_scope, "name_scope_stack"),
+        (remat, "remat_scope_stack"),
         (stateless_scope, "stateless_scope"),
         (symbolic_scope, "symbolic_scope"),
     )

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfgc._errors import TfgcError
 
-SUPPORTED = "TensorFlow >= 2.18 and Keras >= 3.5"
+SUPPORTED = "TensorFlow >= 2.19 and Keras >= 3.10"
 TESTED = "TensorFlow 2.21 and Keras 3.15"
 
 
