@@ -54,6 +54,8 @@ def test_gpt_has_the_parameters_of_gpt2():
     assert model.output_shape == (None, 1024, 50257)
 
 
+# Keras 3.10, of a model that it has loaded.
+@pytest.mark.filterwarnings("ignore:(?s).*structure of `inputs` doesn't match:UserWarning")
 @pytest.mark.parametrize("older", [False, True])
 def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
     if older:  # a Keras without the layer
@@ -66,8 +68,6 @@ def test_gpt_is_causal_and_can_be_saved(older, monkeypatch, tmp_path):
     changed[:, 8:] = 7
     np.testing.assert_array_equal(scores[:, :8], np.array(model(changed))[:, :8])
     assert np.abs(scores[:, 8:] - np.array(model(changed))[:, 8:]).max() > 1e-3
-    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
-        return  # cannot load a model that calls a layer again on what came of its first call
     model.save(tmp_path / "gpt.keras")
     np.testing.assert_array_equal(scores, keras.models.load_model(tmp_path / "gpt.keras")(tokens))
 
