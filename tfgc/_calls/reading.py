@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import constants, owners
+from tfgc._calls import constants, owners, xla_bytes
 from tfgc._calls.constants import SMALL
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
@@ -36,6 +36,7 @@ def read(trace: Trace) -> Step:
     numbering = _Numbering(buffers, numbers)
     waits = _waits(operations, late, numbers)
     owner = owners.owners(operations, late, trace.root)
+    temporary = xla_bytes.temporary(trace, runs, late, owner)
     made = [
         Operation(
             late=op in late,
@@ -45,6 +46,7 @@ def read(trace: Trace) -> Step:
             in_place=op.type in tensor_buffers.IN_PLACE,
             work=flop_counts.flops(op),
             workspace=0 if op in late else tensor_buffers.workspace(op),
+            temporary=temporary.get(op, 0),
             owner=owner[op],
         )
         for op in runs

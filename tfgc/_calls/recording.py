@@ -8,6 +8,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls.tree import Call
+from tfgc._costs import xla_functions
+from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, isolated_traces, keras_models, private_api, replicas
 from tfgc._pure import inner_functions
 
@@ -24,6 +26,7 @@ class Trace:
         results: What else it returns.
         batch: What stands for the batch.
         owned: Stand-ins of the Keras variables, by id: a replay handles what is written to these.
+        functions: Those that XLA compiles: how many operations there were, and what XLA takes.
         updates: By whom variables are updated: how many operations there were, the stand-in by id, the gradient.
     """
 
@@ -34,6 +37,7 @@ class Trace:
     results: list[tf.Tensor]
     batch: list[tf.Tensor]
     owned: frozenset[int]
+    functions: list[tuple[int, Temporary]]
     updates: list[tuple[int, int, tf.Tensor]]
 
 
@@ -41,7 +45,8 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
     graph = graph_building.scratch_graph("step")
     recorder = _Recorder(graph)
     seen = isolated_traces.watched(graph, recorder.call, recorder.gradient, recorder.update)
-    with graph.as_default(), inner_functions.inlined(), seen:
+    apart = xla_functions.measured(recorder.function)
+    with graph.as_default(), inner_functions.inlined(apart), seen:
         made, batch = step()
     recorder.root.last = len(graph.get_operations())
     handles = {id(handle) for variable in variables(model) for handle in _handles(variable)}
@@ -54,6 +59,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
         results=[t for t in _tensors(made) if t.graph is graph],
         batch=[t for t in batch if t is not None],
         owned=frozenset(inner for outer, inner in stand_ins.items() if outer in handles),
+        functions=recorder.functions,
         updates=[(i, stand_ins[h], g) for i, h, g in recorder.updates if h in stand_ins],
     )
 
@@ -67,10 +73,15 @@ class _Recorder:
         self._stack = [self.root]
         self.gradients: list[tuple[int, int]] = []
         self.wanted: list[tf.Tensor] = []
+        self.functions: list[tuple[int, Temporary]] = []
         self.updates: list[tuple[int, int, tf.Tensor]] = []
 
     def _count(self) -> int:
         return len(self._graph.get_operations())
+
+    def function(self, temporary: Temporary) -> None:
+        """Note a function that XLA compiles; its body comes next."""
+        self.functions.append((self._count(), temporary))
 
     def call(self, operation: Any, run: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run a call, as one inside of the call that runs now."""

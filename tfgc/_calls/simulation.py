@@ -83,7 +83,7 @@ class Simulator:
             total += self.step.operations[run[0]].workspace + sum([sizes[b % count] for b in run[2]])
             if overwritten is not None:
                 total -= sizes[overwritten % count]
-            yield run, total
+            yield run, total + self.step.operations[run[0]].temporary
             total -= sum([sizes[b % count] for b in freed])
 
     def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int]) -> int:
@@ -108,7 +108,9 @@ class Simulator:
             for buffer in makes:
                 at[buffer] = allocator.allocate(sizes[buffer % count]) if overwritten is None else at.pop(overwritten)
             spaces.append(allocator.allocate(self.step.operations[i].workspace))
+            temporary = allocator.allocate(self.step.operations[i].temporary)
             peak = max(peak, allocator.in_use)
+            allocator.free(temporary)
             for buffer in freed:
                 allocator.free(at.pop(buffer))
         for address in (*at.values(), *spaces):

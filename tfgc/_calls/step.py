@@ -20,6 +20,7 @@ class Operation:
         in_place: Whether it writes over an input that nothing else reads.
         work: In flops.
         workspace: Bytes that it takes until the end of the step.
+        temporary: Bytes that it takes while it runs, besides those that it reads and makes.
         owner: The call that it belongs to.
     """
 
@@ -30,6 +31,7 @@ class Operation:
     in_place: bool
     work: int
     workspace: int
+    temporary: int
     owner: Call
 
 

@@ -5,8 +5,8 @@ control edges) and *early* otherwise. What a late operation reads of the early o
 what the forward pass keeps. Buffers, not tensors, are counted (`tensor_buffers`). Only static
 shapes are read; nothing is allocated.
 
-Known weakness: a kernel's private workspace is not in the graph and counts
-as nothing. Operations run in the order in which they were traced.
+Known weakness: a kernel's private workspace is not in the graph and counts as nothing, but for that of pooling and of
+functions that XLA compiles. Operations run in the order in which they were traced.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from tfgc._costs import flop_counts, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
+from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
 
 
@@ -63,8 +64,11 @@ class Footprint:
     zero_bytes: int = 0
 
 
-def footprint(call: Call, *, xla: bool = False) -> Footprint:
-    """Return the `Footprint` of a traced call, as TensorFlow runs it or as XLA compiles it."""
+def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> Footprint:
+    """Return the `Footprint` of a traced call, as TensorFlow runs it or as XLA compiles it.
+
+    `temporary` is what XLA takes for functions inside.
+    """
     weights = [g for g in call.gradients[len(call.sources) :] if isinstance(g, tf.Tensor)]
     operations, buffers = classified(call), Buffers(call.graph, weights, call.upstream)
     inputs, outputs, upstream = (
@@ -81,14 +85,17 @@ def footprint(call: Call, *, xla: bool = False) -> Footprint:
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
     again, results = replayed(call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read])
+    runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output)
+    saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})
+    back = tensor_buffers.trace(operations.late, buffers, to_free, gradients)
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
         kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
         saved_internal_bytes=(*internal.values(), *(workspaces if operations.late else ())),
-        forward_trace=(*workspaces, *tensor_buffers.trace(operations.forward, buffers, {}, at_output)),
-        forward_saving_trace=(*workspaces, *tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})),
+        forward_trace=(*workspaces, *added(runs, temporary.forward)),
+        forward_saving_trace=(*workspaces, *added(saving, temporary.forward)),
         # Workspaces are there until the end of the backward pass.
-        backward_trace=tensor_buffers.trace(operations.late, buffers, to_free, gradients),
+        backward_trace=added(back, temporary.backward),
         aliases=tuple(_find(inputs, root) for root in outputs),
         overwrites=None if xla else _taken(operations, buffers, inputs, outputs),
         passthrough_inputs=_passed(call, buffers),

@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_graph
+from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
+from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, obstacles, side_effects
@@ -155,9 +156,11 @@ def _read(
             program.run([node.name], table, training=True)
             return [_values(table[Ref(node.name, i)]) for i in range(len(node.outputs))]
 
+        functions: list[Temporary] = []
+        apart = None if xla else xla_functions.measured(functions.append)
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            outputs, scope, variables, trainable = side_effects.symbolic(call, tape)
+            outputs, scope, variables, trainable = side_effects.symbolic(call, tape, apart)
         obstacle = obstacles.obstacle(graph, _UNCOUNTED)
         seeds_only = all(drawn_rows.is_seed(variable) for variable, _ in scope.written.values())
         samples = inputs[0].shape[0] if inputs and inputs[0].shape.rank else None
@@ -172,7 +175,9 @@ def _read(
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
     footprint = gradient_graphs.footprint(
-        Call(graph, inputs, variables, outputs, upstream, gradients, sources), xla=xla
+        Call(graph, inputs, variables, outputs, upstream, gradients, sources),
+        xla=xla,
+        temporary=xla_functions.most(functions),
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]

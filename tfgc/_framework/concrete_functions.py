@@ -1,4 +1,4 @@
-"""The traces that a `tf.function` keeps, and calls of one past the checks of its arguments."""
+"""The traces that a `tf.function` keeps, calls of one past the checks of its arguments, and what an operation calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +28,13 @@ def is_differentiated(trace: Any) -> bool:
 def concrete(function: Any, arguments: Sequence[Any]) -> Any:
     """The function that a `tf.function` runs for these arguments; the public method would keep it forever."""
     return attribute(function, "_get_concrete_function_garbage_collected")(*arguments)
+
+
+def called(op: tf.Operation) -> Any:
+    """The function that an operation runs as it is, or None if it runs none."""
+    if op.type not in ("PartitionedCall", "StatefulPartitionedCall"):
+        return None
+    return attribute(op.graph, "_get_function")(op.get_attr("f").name)
 
 
 def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:

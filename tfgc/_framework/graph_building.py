@@ -26,6 +26,11 @@ def scratch_graph(name: str) -> Any:
     return tf.__internal__.FuncGraph(name)
 
 
+def unrecorded() -> contextlib.AbstractContextManager:
+    """In here no tape sees what is computed."""
+    return record.stop_recording()
+
+
 @contextlib.contextmanager
 def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
     """Add the eager tensors that the graph being built captures, small ones as constants, to the list `found`."""

@@ -1,13 +1,16 @@
-"""A traced function as StableHLO, the portable input of XLA's compilers."""
+"""What XLA's compiler gets, and what it answers: a function as StableHLO, and the memory of one that it compiles."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import versions
+from tfgc._framework import concrete_functions, versions
+from tfgc._framework.versions import attribute
 
 try:
+    from tensorflow.compiler.xla.service import hlo_pb2
+    from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import compiler_ir  # the public way wants tensors, not shapes
 except ImportError as error:
     raise versions.unsupported(error) from error
@@ -21,3 +24,26 @@ def stable_hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
     """
     flat: Any = list(specs)
     return compiler_ir.from_concrete_function(function, flat)(stage="stablehlo_serialized")
+
+
+def temporary_bytes(op: tf.Operation) -> int:
+    """Bytes that XLA takes while an operation runs a function that it compiles, beside its arguments and results.
+
+    They are XLA's own assignment of buffers for this device; nothing is run. For all other operations it is 0, as for
+    unknown sizes and for functions that read variables, whose values XLA would want.
+    """
+    function = concrete_functions.called(op)
+    known = all(t.shape.is_fully_defined() and t.dtype != tf.resource for t in op.inputs)
+    if function is None or not known or not op.node_def.attr["_XlaMustCompile"].b:
+        return 0
+    arguments = [tf.TensorSpec(t.shape, t.dtype) for t in op.inputs]
+    device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
+    compile_for = attribute(context.context(), "get_compiler_ir")
+    try:
+        answer = compile_for(device, None, function.name, arguments, [], "optimized_hlo_proto_serialized")
+    except tf.errors.OpError:  # A size may be the value of an argument: it is known when the step runs.
+        return 0
+    allocations = hlo_pb2.HloProto.FromString(answer).buffer_assignment.buffer_allocations
+    return sum(
+        a.size for a in allocations if not (a.is_entry_computation_parameter or a.maybe_live_out or a.is_constant)
+    )

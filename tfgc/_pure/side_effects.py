@@ -127,8 +127,15 @@ class Trace:
         return inner and f"{inner} is set inside tf.cond or tf.while_loop. Set it outside the branch"
 
 
-def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, Scope, list[tf.Tensor], list[tf.Tensor]]:
+def symbolic(
+    fn: Callable, tape: tf.GradientTape, apart: Callable | None = None
+) -> tuple[Any, Scope, list[tf.Tensor], list[tf.Tensor]]:
     """Run `fn` in the graph being built, a placeholder for each variable that it reads.
+
+    Args:
+        fn: A function without arguments.
+        tape: A tape that records.
+        apart: As `inner_functions.inlined` takes it.
 
     Returns:
         The result, what was read, written and added as losses, all placeholders, and those of
@@ -148,6 +155,6 @@ def symbolic(fn: Callable, tape: tf.GradientTape) -> tuple[Any, Scope, list[tf.T
             tape.watch(standing[-1])
         return standing[-1]
 
-    with Scope(None, stand_in) as scope, inner_functions.inlined():
+    with Scope(None, stand_in) as scope, inner_functions.inlined(apart):
         result = fn()
     return result, scope, standing, trainable

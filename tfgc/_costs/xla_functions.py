@@ -1,0 +1,66 @@
+"""What XLA takes while it runs a function inside of a step that TensorFlow runs.
+
+Keras has XLA compile convolutions in groups on CPUs, and users mark functions of their own with `jit_compile=True`. XLA
+lays out buffers for what such a function computes on its way: for a depthwise convolution in as many groups as
+channels two of the size that its weights' gradient would have without groups.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._framework import concrete_functions, graph_building, xla_export
+from tfgc._pure import inner_functions
+
+
+@dataclasses.dataclass(frozen=True)
+class Temporary:
+    """Bytes that XLA takes while it runs a function, beside arguments and results: forward, and for its gradients."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+NONE = Temporary()
+
+
+def measured(note: Callable[[Temporary], None]) -> Callable:
+    """For `inner_functions.inlined`: run all bodies in place, and hand what XLA takes for a function to `note`."""
+
+    def apart(body: Callable, args: tuple, kwargs: dict[str, Any], xla: bool) -> Any:
+        if xla:
+            note(temporary(lambda: body(*args, **kwargs)))
+        return body(*args, **kwargs)
+
+    return apart
+
+
+def temporary(body: Callable[[], Any]) -> Temporary:
+    """What XLA takes for a function of tensors of the graph being built; nothing is run."""
+    with graph_building.scratch_graph("xla").as_default() as graph, graph_building.unrecorded():
+        made = inner_functions.call_apart(body, [], xla=True)
+        calls = [op for op in graph.get_operations() if concrete_functions.called(op) is not None]
+        forward = max(map(xla_export.temporary_bytes, calls), default=0)
+        sources = [t for op in calls for t in op.inputs if t.dtype.is_floating]
+        tf.gradients([t for t in tf.nest.flatten(made) if t.dtype.is_floating], sources)
+        late = set(graph.get_operations()) - set(calls)
+        return Temporary(forward, max(map(xla_export.temporary_bytes, late), default=0))
+
+
+def most(found: list[Temporary]) -> Temporary:
+    """What the functions of one call need, which run one after the other."""
+    return Temporary(max((t.forward for t in found), default=0), max((t.backward for t in found), default=0))
+
+
+def added(trace: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Signed bytes that come and go, with `count` more while there are most."""
+    if not count:
+        return trace
+    total, most_yet, at = 0, 0, 0
+    for i, change in enumerate(trace):
+        total += change
+        if total > most_yet:
+            most_yet, at = total, i + 1
+    return (*trace[:at], count, -count, *trace[at:])
