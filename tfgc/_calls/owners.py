@@ -1,8 +1,9 @@
 """Which call each operation of a step belongs to.
 
 An operation of the forward pass belongs to the innermost call in whose interval it was made. One of the backward pass
-bears the name of the operation or the scope of the call that it is the gradient of; one without such a name (a sum of
-gradients, what a custom gradient makes) belongs to the innermost call around all that it reads.
+bears the name of the operation or the scope of the call that it is the gradient of. What a custom gradient makes
+belongs to the call that asked for it. All others (a sum of gradients) belong to the innermost call around all that they
+read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,13 +15,19 @@ from tfgc._calls.tree import Call, around_all
 _GRADIENTS = "gradient_tape"
 
 
-def owners(operations: Iterable[tf.Operation], late: set[tf.Operation], root: Call) -> dict[tf.Operation, Call]:
+def owners(
+    operations: Iterable[tf.Operation],
+    late: set[tf.Operation],
+    root: Call,
+    custom_gradients: Iterable[tuple[int, int, Call]],
+) -> dict[tf.Operation, Call]:
     """The call that each operation of a step belongs to.
 
     Args:
         operations: All operations of the graph, in the order in which they were made.
         late: Those of the backward pass.
         root: The step.
+        custom_gradients: Ranges of operations (first, behind the last) that custom gradients made, with their calls.
     """
     intervals: dict[int, Call] = {}
     scopes: dict[str, Call] = {}
@@ -28,12 +35,15 @@ def owners(operations: Iterable[tf.Operation], late: set[tf.Operation], root: Ca
         intervals.update(dict.fromkeys(range(call.first, call.last), call))
         if call.scope:
             scopes.setdefault(call.scope, call)
+    custom = {i: call for first, behind, call in custom_gradients for i in range(first, behind)}
     found: dict[tf.Operation, Call] = {}
     named = dict(scopes)
     last = root
     for i, op in enumerate(operations):
         if op not in late:
             found[op] = named[op.name] = intervals.get(i, root)
+        elif i in custom:
+            found[op] = last = custom[i]
         elif _GRADIENTS in op.name:
             found[op] = last = _named(op.name, named) or root
         else:

@@ -35,7 +35,7 @@ def read(trace: Trace) -> Step:
     numbers = {op: i for i, op in enumerate(runs)}
     numbering = _Numbering(buffers, numbers)
     waits = _waits(operations, late, numbers)
-    owner = owners.owners(operations, late, trace.root)
+    owner = owners.owners(operations, late, trace.root, trace.custom_gradients)
     temporary = xla_bytes.temporary(trace, runs, late, owner)
     made = [
         Operation(

@@ -22,6 +22,7 @@ class Trace:
         graph: The graph; nothing in it is ever run.
         root: The `Call` that stands for the step itself, around all others.
         gradients: Ranges of operations (first, behind the last) that tapes made.
+        custom_gradients: Those among them that came of a `tf.custom_gradient`, with its call.
         wanted: The gradients that the step asks for.
         results: What else it returns.
         batch: What stands for the batch.
@@ -33,6 +34,7 @@ class Trace:
     graph: Any
     root: Call
     gradients: list[tuple[int, int]]
+    custom_gradients: list[tuple[int, int, Call]]
     wanted: list[tf.Tensor]
     results: list[tf.Tensor]
     batch: list[tf.Tensor]
@@ -44,7 +46,7 @@ class Trace:
 def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
     graph = graph_building.scratch_graph("step")
     recorder = _Recorder(graph)
-    seen = isolated_traces.watched(graph, recorder.call, recorder.gradient, recorder.update)
+    seen = isolated_traces.watched(graph, recorder.call, recorder.custom_gradient, recorder.gradient, recorder.update)
     apart = xla_functions.measured(recorder.function)
     with graph.as_default(), inner_functions.inlined(apart), seen:
         made, batch = step()
@@ -55,6 +57,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
         graph=graph,
         root=recorder.root,
         gradients=recorder.gradients,
+        custom_gradients=recorder.custom_gradients,
         wanted=recorder.wanted,
         results=[t for t in _tensors(made) if t.graph is graph],
         batch=[t for t in batch if t is not None],
@@ -72,6 +75,7 @@ class _Recorder:
         self.root = Call(None, None, 0)
         self._stack = [self.root]
         self.gradients: list[tuple[int, int]] = []
+        self.custom_gradients: list[tuple[int, int, Call]] = []
         self.wanted: list[tf.Tensor] = []
         self.functions: list[tuple[int, Temporary]] = []
         self.updates: list[tuple[int, int, tf.Tensor]] = []
@@ -96,6 +100,18 @@ class _Recorder:
         finally:
             self._stack.pop()
             call.last = self._count()
+
+    def custom_gradient(self, backward: Callable) -> Callable:
+        """Note the operations that a gradient function makes, as those of the call that runs now."""
+        call = self._stack[-1]
+
+        def noted(*upstream: Any) -> Any:
+            first = self._count()
+            found = backward(*upstream)
+            self.custom_gradients.append((first, self._count(), call))
+            return found
+
+        return noted
 
     def gradient(self, run: Callable) -> Any:
         """Make gradients."""

@@ -22,6 +22,7 @@ try:
     from keras.src.layers import layer
     from keras.src.ops.operation import Operation
     from keras.src.optimizers.base_optimizer import BaseOptimizer
+    from tensorflow.python.eager import record
 except ImportError as error:
     raise versions.unsupported(error) from error
 
@@ -87,12 +88,16 @@ def _state() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def watched(graph: Any, on_call: Callable, on_gradient: Callable, on_update: Callable) -> Iterator[None]:
+def watched(
+    graph: Any, on_call: Callable, on_custom_gradient: Callable, on_gradient: Callable, on_update: Callable
+) -> Iterator[None]:
     """See the calls of Keras operations, the gradients and the updates that this thread makes in `graph`.
 
     Args:
         graph: Calls made in another graph, such as the body of a loop, are not seen.
         on_call: Called as `on_call(operation, run, args, kwargs)` in place of what a replaced `call` covers.
+        on_custom_gradient: Called as `on_custom_gradient(backward)` with a function for the gradients of what was just
+            computed; what it returns takes that function's place.
         on_gradient: Called as `on_gradient(run)` in place of `tape.gradient(...)`.
         on_update: Called as `on_update(optimizer, ...)`, with its arguments, in place of an optimizer's `apply`.
     """
@@ -105,6 +110,12 @@ def watched(graph: Any, on_call: Callable, on_gradient: Callable, on_update: Cal
         run = functools.partial(original, operation)
         return on_call(operation, run, args, kwargs) if seen() else run(*args, **kwargs)
 
+    def record_operation(
+        op_type: str, output_tensors: Any, input_tensors: Any, backward_function: Callable, forward_function: Any = None
+    ) -> None:
+        noted = on_custom_gradient(backward_function) if seen() else backward_function
+        recorded(op_type, output_tensors, input_tensors, noted, forward_function)
+
     def gradient(original: Callable, *args: Any, **kwargs: Any) -> Any:
         run = functools.partial(original, *args, **kwargs)
         return on_gradient(run) if seen() else run()
@@ -113,8 +124,14 @@ def watched(graph: Any, on_call: Callable, on_gradient: Callable, on_update: Cal
         run = on_update if threading.get_ident() == thread else original
         return run(optimizer, *args, **kwargs)
 
-    with _replaced([(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient), *_applying(apply)]):
-        yield
+    methods = [(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient), *_applying(apply)]
+    with _replaced(methods):
+        recorded = record.record_operation
+        record.record_operation = record_operation
+        try:
+            yield
+        finally:
+            record.record_operation = recorded
 
 
 @contextlib.contextmanager
