@@ -467,6 +467,31 @@ def grouped_convolution(calls):
     return memory.peak(step), tfgc.estimate(outer, 4, example=(x, x)).activation_bytes
 
 
+class Compiled(L.Layer):
+    """A layer that has XLA compile what it computes, with a state and a loss of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.dense = L.BatchNormalization(), L.Dense(6)
+
+    @tf.function(jit_compile=True)
+    def call(self, x):
+        y = self.dense(self.norm(x, training=True))
+        self.add_loss(tf.reduce_mean(y**2))
+        return self.norm(y, training=True)
+
+
+def test_a_layer_that_has_xla_compile_what_it_computes_is_recomputed_as_any_other():
+    model = keras.Sequential([keras.Input((6,)), L.Dense(6), Compiled(), L.Dense(6)])
+    assert not any(node.cost.obstacle for node in graph_of(model).nodes)
+    model.compile("sgd", "mse")
+    assert tfgc.verify(model, None, (noise(4, 6), noise(4, 6, seed=1)), modes="graph", steps=1)
+    outer = Outer(model)
+    outer.compile("sgd", "mse")
+    x = noise(4, 6)
+    assert tfgc.verify(outer, None, (x, x), modes="graph", steps=1)
+
+
 class Outer(keras.Model):
     """A model without a graph, which is planned by calls."""
 

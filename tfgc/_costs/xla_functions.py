@@ -9,10 +9,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions, graph_building, xla_export
-from tfgc._pure import inner_functions
+from tfgc._framework import concrete_functions, graph_building, private_api, xla_export
+from tfgc._pure import functional, inner_functions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +39,25 @@ def measured(note: Callable[[Temporary], None]) -> Callable:
 
 
 def temporary(body: Callable[[], Any]) -> Temporary:
-    """What XLA takes for a function of tensors of the graph being built; nothing is run."""
-    with graph_building.scratch_graph("xla").as_default() as graph, graph_building.unrecorded():
-        made = inner_functions.call_apart(body, [], xla=True)
+    """What XLA takes for a function of tensors of the graph being built; nothing is run, written or added to a loss."""
+    graph = graph_building.scratch_graph("xla")
+
+    def stand_in(variable: keras.Variable) -> tf.Tensor:
+        stored = private_api.storage(variable)
+        with graph.as_default():
+            return tf.compat.v1.placeholder(stored.dtype, stored.shape)
+
+    def pure() -> list[tf.Tensor]:
+        with functional.Scope(None, stand_in), inner_functions.inlined():
+            made = body()
+        return [t for t in tf.nest.flatten(made, expand_composites=True) if tf.is_tensor(t)]
+
+    with graph.as_default(), graph_building.unrecorded():
+        made = inner_functions.call_apart(pure, [], xla=True)
         calls = [op for op in graph.get_operations() if concrete_functions.called(op) is not None]
         forward = max(map(xla_export.temporary_bytes, calls), default=0)
         sources = [t for op in calls for t in op.inputs if t.dtype.is_floating]
-        tf.gradients([t for t in tf.nest.flatten(made) if t.dtype.is_floating], sources)
+        tf.gradients([t for t in made if t.dtype.is_floating], sources)
         late = set(graph.get_operations()) - set(calls)
         return Temporary(forward, max(map(xla_export.temporary_bytes, late), default=0))
 
