@@ -88,6 +88,16 @@ def test_the_plan_is_that_of_the_batch_the_loss_and_the_optimizer_that_are_seen(
     assert made.plain_bytes == plain.needed_bytes
 
 
+class Batches(keras.utils.PyDataset):
+    """Says nothing of its batch size; its batches do."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return X[:6], Y[:6]
+
+
 def datasets():
     data = tf.data.Dataset.from_tensor_slices((X, Y))
     return {
@@ -95,6 +105,7 @@ def datasets():
         "a pipeline": data.shuffle(9).batch(6, num_parallel_calls=2).map(lambda x, y: (x, y)).cache().prefetch(1),
         "batches anew": data.batch(8).unbatch().batch(6).repeat(),
         "no remainder": data.batch(6, drop_remainder=True),
+        "PyDataset": Batches(),
     }
 
 
@@ -112,20 +123,9 @@ def test_fit_knows_the_batch_size_of(kind):
     assert [made.batch_size for made in plans(model)] == [6]
 
 
-class Batches(keras.utils.PyDataset):
-    """Says nothing of its batch size."""
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, i):
-        return X[:6], Y[:6]
-
-
-@pytest.mark.parametrize("data", [Batches(), tf.data.Dataset.from_tensors((X, Y)).unbatch().window(4).flat_map(
-    lambda x, y: tf.data.Dataset.zip((x.batch(4), y.batch(4)))
-)])  # fmt: skip
-def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget(data):
+def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget():
+    windows = tf.data.Dataset.from_tensors((X, Y)).unbatch().window(4)
+    data = windows.flat_map(lambda x, y: tf.data.Dataset.zip((x.batch(4), y.batch(4))))
     model = tfgc.enable(cnn(loss="mse"), budget="80%")
     with pytest.raises(tfgc.OptionError, match=r"budget='80%'.*drop_remainder=True.*tfgc\.plan\(model, batch_size=n"):
         model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)

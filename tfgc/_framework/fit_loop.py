@@ -50,8 +50,14 @@ def _of(adapter: Any) -> int | None:
     if adapter.batch_size is not None:
         return int(adapter.batch_size)
     for batch in getattr(adapter, "_first_batches", ()):  # a generator, whose first batches Keras looks at
-        return int(tf.nest.flatten(batch)[0].shape[0])
+        return _rows(batch)
+    if (batches := getattr(adapter, "py_dataset", None)) is not None:  # Keras looks at its first ones, too
+        return _rows(batches[0])
     return _of_dataset(getattr(adapter, "_dataset", None))
+
+
+def _rows(batch: Any) -> int:
+    return int(tf.nest.flatten(batch)[0].shape[0])
 
 
 def _of_dataset(dataset: Any) -> int | None:
