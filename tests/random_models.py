@@ -420,7 +420,9 @@ def check(build, *, batch, losses, mode, way, seed):
             assert_equal(plain, found, exact=True, **judge)
             return
         except AssertionError:
-            if way == "recompute" or not _is_summed_anew(model):
+            # What several outputs add to the gradient of a weight, a tape adds in another order in each run.
+            one_run = way == "recompute" and len(model.outputs) == 1
+            if one_run or not _is_summed_anew(model):
                 raise
     try:
         assert_equal(plain, found, exact=False, **judge)
