@@ -162,6 +162,24 @@ def test_nested_model_on_masked_inputs_stays_one_node():
 
 
 @pytest.mark.slow  # test_fit.py has a table
+class Doubled(L.Layer):
+    """Adds what it makes in its own dtype."""
+
+    def call(self, x):
+        return x + tf.ones_like(x, self.compute_dtype)
+
+
+def test_a_nested_model_that_casts_its_input_is_planned_and_trains_as_plainly():
+    def build():
+        inner = keras.Input((6,))
+        block = keras.Model(inner, L.Dense(6)(Doubled()(inner)))
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, L.Dense(2)(block(L.Dense(6, dtype="float64")(inputs))))
+
+    assert tfgc.plan(build(), 8).batch_size == 8
+    check_enabled(build, X, [noise(8, 2, seed=4)], "graph")
+
+
 def test_fit_with_an_enabled_model_equals_plain_fit():
     def fit(enabled):
         model = fresh(unet)
