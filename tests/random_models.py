@@ -494,7 +494,7 @@ def _switched(model, way, batch, mode, rng, x):
     if way == "first call":
         return tfgc.enable(model, strategy=rng.choice(["uniform", "optimal", "sqrt"]), **options)
     if way == "slices":
-        return tfgc.enable(model, _sliced(model, batch, rng), **options)
+        return tfgc.enable(model, _sliced(model, batch, rng, mode == "xla"), **options)
     if way == "random cuts":
         program = keras_graph.Program(model)
         nodes = program.graph.nodes
@@ -519,9 +519,9 @@ def _planned(model, strategy, batch, rng):
         return tfgc.plan(model, batch, strategy=strategy, budget=error.least)
 
 
-def _sliced(model, batch, rng):
+def _sliced(model, batch, rng, xla):
     """A plan at random, some of whose segments run in slices."""
-    graph = annotated.graph_of(model, batch, None, None, whole_step=True)
+    graph = annotated.graph_of(model, batch, None, None, whole_step=True, xla=xla)
     alike = [graph.cost(node).sliceable for node in graph.nodes]
     cuts = {i for i in range(1, len(alike)) if alike[i] != alike[i - 1] or rng.random() < 0.2}
     bounds = [0, *sorted(cuts), len(alike)]

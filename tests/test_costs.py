@@ -467,6 +467,22 @@ def grouped_convolution(calls):
     return memory.peak(step), tfgc.estimate(outer, 4, example=(x, x)).activation_bytes
 
 
+class Tinted(L.Layer):
+    """XLA compiles an operation that has no gradient, in a layer that needs none of it."""
+
+    @tf.function(jit_compile=True)
+    def tinted(self, x):
+        return tf.image.adjust_hue(x, 0.1)
+
+    def call(self, x):
+        return x + tf.stop_gradient(self.tinted(x))
+
+
+def test_a_function_for_xla_without_a_gradient_is_no_obstacle():
+    model = keras.Sequential([keras.Input((4, 4, 3)), L.Conv2D(3, 1), Tinted()])
+    assert not any(node.cost.obstacle for node in graph_of(model).nodes)
+
+
 class Compiled(L.Layer):
     """A layer that has XLA compile what it computes, with a state and a loss of its own."""
 

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions, graph_building, private_api, xla_export
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import functional, inner_functions
 
 
@@ -32,7 +33,12 @@ def measured(note: Callable[[Temporary], None]) -> Callable:
 
     def apart(body: Callable, args: tuple, kwargs: dict[str, Any], xla: bool) -> Any:
         if xla:
-            note(temporary(lambda: body(*args, **kwargs)))
+            try:
+                note(temporary(lambda: body(*args, **kwargs)))
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # The function is the user's code; in place it may work.
+                note(NONE)
         return body(*args, **kwargs)
 
     return apart
