@@ -97,6 +97,21 @@ def test_split_by_a_plan_and_training_the_parts_by_hand():
     assert_equal(plain, train(model, MODELS[unet], targets(unet), call=call), exact=True)
 
 
+def test_manual_cuts_behind_each_call_of_a_nested_model():
+    inner = keras.Input((6,))
+    block = keras.Model(inner, L.Dense(6, name="b")(L.Dense(6, name="a")(inner)), name="block")
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, L.Dense(2, name="head")(block(block(L.Dense(6, name="stem")(inputs)))))
+    for keep, sizes in (
+        (["block"], [3, 2, 1]),
+        (["block:1"], [5, 1]),
+        (["block/a"], [2, 2, 2]),
+        (["stem", "block"], [1, 2, 2, 1]),
+    ):
+        plan = tfgc.plan(model, strategy="manual", keep=keep)
+        assert [len(segment.nodes) for segment in plan.segments] == sizes
+
+
 def test_passing_tensors_keep_their_dtype_in_split_models():
     inputs = keras.Input((3,), dtype="float64")
     x = inputs

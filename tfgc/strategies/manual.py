@@ -4,6 +4,7 @@ The "collection" mode of TF1's gradient-checkpointing. The model is cut after ea
 there is stored. O(n).
 """
 
+import re
 from collections.abc import Collection
 
 from tfgc._core.graph import Graph
@@ -15,7 +16,7 @@ def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
     """Cut after the layers named in `keep` (names as in `model.summary()`).
 
     A layer that is called more than once is cut after every call; name one call as
-    `layer:1`. Layers of a nested model are named `model/layer`.
+    `layer:1`. Layers of a nested model are named `model/layer`; by its own name it is cut after the last of them.
 
     Example:
         >>> import keras, tfgc
@@ -27,15 +28,23 @@ def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
     """
     if isinstance(keep, str) or not keep:
         raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
-    calls: dict[str, list[int]] = {}
-    for i, node in enumerate(graph.nodes):
-        calls.setdefault(node.name, []).append(i)
-        layer = node.name.partition(":")[0]
-        if layer != node.name:
-            calls.setdefault(layer, []).append(i)
+    calls = _calls(graph)
     cuts = []
     for name in keep:
         if name not in calls:
             raise OptionError(f"keep: there is no layer {name!r} in the model{did_you_mean(name, calls)}")
         cuts += [i + 1 for i in calls[name] if i + 1 < len(graph)]
     return Plan.from_cuts(graph, cuts, strategy="manual", options={"keep": list(keep)})
+
+
+def _calls(graph: Graph) -> dict[str, list[int]]:
+    """The last node of each call of a layer or a nested model, by the names of the call and of what is called."""
+    last: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        parts = node.name.split("/")
+        last.update({"/".join(parts[: n + 1]): i for n in range(len(parts))})
+    found: dict[str, list[int]] = {}
+    for call, i in last.items():
+        for name in {call, re.sub(r":\d+", "", call)}:
+            found.setdefault(name, []).append(i)
+    return found
