@@ -177,6 +177,27 @@ def test_nested_model_on_masked_inputs_stays_one_node():
 
 
 @pytest.mark.slow  # test_fit.py has a table
+class Centred(L.Layer):
+    def build(self, shape):
+        self.mean = self.add_weight(shape=(shape[-1],), trainable=False)
+
+    def call(self, x):
+        return x - self.mean
+
+
+def test_a_product_with_a_number_is_dense():
+    inner = keras.Input((4, 6))
+    block = keras.Model(inner, Centred()(inner))
+    inputs = keras.Input((4, 6))
+    model = keras.Model(inputs, L.Dense(2)(L.Flatten()(block(inputs * 2.0))))
+    assert [node.outputs[0].shape for node in keras_graph.read(model, 8).nodes] == [
+        (8, 4, 6),
+        (8, 4, 6),
+        (8, 24),
+        (8, 2),
+    ]
+
+
 class Doubled(L.Layer):
     """Adds what it makes in its own dtype."""
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ from tfgc._framework.versions import attribute
 try:
     from keras.src.models.functional import Functional, operation_fn, unpack_singleton
     from keras.src.models.sequential import Sequential
+    from keras.src.ops.numpy import Multiply
     from keras.src.utils.naming import to_snake_case
 except ImportError as error:
     raise versions.unsupported(error) from error
@@ -184,3 +185,11 @@ def in_own_dtype(operation: keras.Operation, tensor: keras.KerasTensor) -> keras
     if tensor.dtype == dtype or not keras.backend.is_float_dtype(tensor.dtype):
         return tensor
     return keras.KerasTensor(tensor.shape, dtype, sparse=tensor.sparse)
+
+
+def as_made(
+    operation: keras.Operation, declared: Iterable[keras.KerasTensor], inputs: Iterable[keras.KerasTensor]
+) -> list[keras.KerasTensor]:
+    """What an operation makes of inputs: Keras declares a tensor times a plain number sparse, though it is not."""
+    dense = isinstance(operation, Multiply) and not any(t.sparse for t in inputs)
+    return [keras.KerasTensor(t.shape, t.dtype) if dense else t for t in declared]

@@ -59,14 +59,7 @@ class _Step:
     def outputs(self, specs: Mapping[Ref, keras.KerasTensor]) -> list[keras.KerasTensor]:
         """What it makes of inputs of these sizes, as `keras.KerasTensor`s."""
         given = {ref: keras_models.in_own_dtype(self.node.operation, specs[ref]) for _, ref in self.sources}
-        is_known = all(None not in t.shape for t in given.values())
-        # Asked for other sizes than those that it was built for, a model of Keras's does not cast what its layers get.
-        is_traced = isinstance(self.node.operation, keras.Model) and is_known
-        made = self.node.outputs if is_traced else self.call(self.node.operation.compute_output_spec, given)
-        if all(None not in t.shape for t in made) or not is_known:
-            return made
-        function = keras_models.call_with_training(self.node.operation, training=True)
-        return shapes.traced(functools.partial(self.call, function), given, made)
+        return shapes.outputs(self.node.operation, self.call, given, self.node.outputs)
 
 
 class Program:

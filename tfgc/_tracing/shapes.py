@@ -4,6 +4,7 @@ Keras asks a layer's `compute_output_shape` if it has one, and that may leave ou
 settle. The call is then traced on symbolic tensors of the full sizes: nothing is allocated or run.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,34 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError
-from tfgc._framework import graph_building
+from tfgc._framework import graph_building, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
+
+
+def outputs(
+    operation: keras.Operation,
+    call: Callable[[Callable, Mapping], list],
+    given: Mapping[Any, keras.KerasTensor],
+    built: list[keras.KerasTensor],
+) -> list[keras.KerasTensor]:
+    """What an operation makes of inputs of these sizes.
+
+    Args:
+        operation: A layer, a model in a model, or an operation.
+        call: Calls a function in place of it, as `call(function, tensors)` with tensors like `given`.
+        given: Its inputs, in the dtype that it computes in.
+        built: What it made when the model was built.
+    """
+    known = all(None not in t.shape for t in given.values())
+    # Asked for other sizes than those that it was built for, a model of Keras's does not cast what its layers get.
+    asked = not (known and isinstance(operation, keras.Model))
+    made = call(operation.compute_output_spec, given) if asked else built
+    made = keras_models.as_made(operation, made, given.values())
+    if not known or all(None not in t.shape for t in made):
+        return made
+    function = keras_models.call_with_training(operation, training=True)
+    return traced(functools.partial(call, function), given, made)
 
 
 def traced(
