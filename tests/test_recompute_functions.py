@@ -556,3 +556,25 @@ def test_symbolic_call_is_refused():
 def test_wrapped_function_is_reachable():
     layer = keras.layers.Dense(2)
     assert tfgc.recompute(layer).__wrapped__ is layer
+
+
+def test_a_maximum_of_a_later_result_is_of_that_result():
+    """Grappler would take it of the first one, as it does in plain TensorFlow behind `tf.split`."""
+
+    def made(x):
+        return 10 * tf.tanh(x), tf.cos(x)
+
+    def largest(second):
+        return tf.reduce_max(tf.sigmoid(second), axis=1)
+
+    def run(made, largest, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            first, second = made(x)
+            value = tf.reduce_sum(first) + tf.reduce_sum(largest(second))
+        return value, tape.gradient(value, x)
+
+    x = noise(4, 8)
+    ours = tf.function(lambda x: run(tfgc.recompute(made), tfgc.recompute(largest), x))
+    for expected, found in zip(run(made, largest, x), ours(x)):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

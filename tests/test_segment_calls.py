@@ -4,6 +4,8 @@ Closed-over tensors cannot occur between the nodes of a functional graph: what c
 tested on functions.
 """
 
+import dataclasses
+
 import keras
 import models
 import numpy as np
@@ -12,6 +14,7 @@ import tensorflow as tf
 from equality import MODES, assert_equal, check_enabled, fresh, in_turn, mostly, noise, train
 
 import tfgc
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -23,6 +26,28 @@ ALL = pytest.mark.parametrize("mode", MODES)
 def test_enabled_model_trains_as_the_plain_one(build, mode):
     allowed = models.ROUNDING.get(build, 0.0) if mode == "eager" else 0.0
     check_enabled(build, models.inputs_of(build), Y, mode, segments=4, allowed=allowed)
+
+
+def pooled_behind_a_cut():
+    """The second of the tensors that cross the cut goes through a function whose maximum is taken."""
+    inputs = keras.Input((4, 4, 3))
+    a = L.Conv2D(4, 3, padding="same")(inputs)
+    b = L.Conv2D(4, 3, padding="same")(a)
+    x = L.Concatenate()([L.Flatten()(L.MaxPooling2D()(L.ReLU()(b))), L.Flatten()(a)])
+    return keras.Model(inputs, L.Dense(4)(x))
+
+
+@ALL
+def test_what_is_pooled_behind_a_cut_is_the_tensor_that_crossed_it(mode):
+    images = noise(8, 4, 4, 3)
+    plain = train(fresh(pooled_behind_a_cut), images, [noise(8, 4, seed=2)], graph=mode != "eager")
+    model = fresh(pooled_behind_a_cut)
+    graph = keras_graph.read(model)
+    plan = tfgc.Plan.from_cuts(graph, [2, 4], strategy="by hand")
+    plan = dataclasses.replace(plan, segments=tuple(dataclasses.replace(s, mode="recompute") for s in plan.segments))
+    tfgc.enable(model, plan, compile_segments=mode == "compiled")
+    ours = train(model, images, [noise(8, 4, seed=2)], graph=mode == "graph")
+    assert_equal(plain, ours, exact=mode == "eager")
 
 
 @ALL

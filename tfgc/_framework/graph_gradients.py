@@ -64,9 +64,25 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
         copies = tf.identity_n(given)
         # Grappler drops the edge from a read of a variable to a later write where a path goes through this operation,
         # and then the operation itself, so that the write may come first.
-        versions.attribute(copies[0].op, "_set_attr")(_KEPT, tf.compat.v1.AttrValue(b=True))
+        _keep(copies[0].op)
     record.record_operation("tfgc_replay", copies, given, held)
-    return copies[: len(results)]
+    return [*copies[:1], *map(_alone, copies[1 : len(results)])]
+
+
+def _alone(output: tf.Tensor) -> tf.Tensor:
+    """An output as the only one of an operation.
+
+    Where a maximum of an elementwise monotonic function is computed, Grappler swaps the two, and makes the first output
+    of an operation their input, whichever it was (`OptimizeMaxOrMinOfMonotonicStage`, in TensorFlow 2.19 to 2.21).
+    """
+    copy = tf.identity(output)
+    _keep(copy.op)
+    return copy
+
+
+def _keep(op: tf.Operation) -> None:
+    """Let Grappler leave an operation where it is."""
+    versions.attribute(op, "_set_attr")(_KEPT, tf.compat.v1.AttrValue(b=True))
 
 
 def _gradients(name: str, op: tf.Operation, *upstream: Any) -> list[Any]:
