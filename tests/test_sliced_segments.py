@@ -110,6 +110,41 @@ def test_gradients_are_those_of_the_whole_batch(mode, slices):
     check_equal(convolutions, mode, slices)
 
 
+def two_heads():
+    inputs = keras.Input((8,))
+    x = L.Dense(3)(inputs)
+    y = L.Dense(3)(x)
+    return keras.Model(inputs, [L.Softmax()(x), L.Softmax()(y)])
+
+
+@pytest.mark.parametrize("slices", [2, 5])
+@pytest.mark.parametrize("mode", ["compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
+def test_tensors_of_one_size_have_a_buffer_each(mode, slices):
+    """Of buffers that are made of sizes alone, Grappler makes one."""
+    x = noise(5, 8)
+    targets = [np.array([0, 2, 1, 1, 0]), np.array([1, 1, 0, 2, 2])]
+
+    def of(model, compiled):
+        def step():
+            with tf.GradientTape() as tape:
+                made = model(x, training=True)
+                loss = sum(
+                    tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(t, m))
+                    for t, m in zip(targets, made, strict=True)
+                )
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        return (tf.function(step, jit_compile=mode == "XLA") if compiled else step)()
+
+    model = fresh(two_heads)
+    cut = [(0, 2, "keep"), (2, 4, slices)]
+    plan = tfgc.plan(model, 5, strategy=lambda graph: tfgc.Plan.from_pieces(graph, cut, strategy="by hand"))
+    tfgc.enable(model, plan, compile_segments=True)
+    found = of(model, mode != "compiled")
+    for one, other in zip(of(fresh(two_heads), True), found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("mode", ["compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
 def test_sparse_gradients_are_joined(mode):
     tokens = tf.constant(np.random.default_rng(3).integers(0, 9, (10, 5)), "int32")

@@ -32,16 +32,13 @@ _register(
 )
 
 
-def empty(rows: Any, like: tf.Tensor) -> tf.Tensor:
-    """A buffer for so many rows like those of a tensor, made when that is there."""
-    if private_api.in_xla():
-        return tf.zeros([rows, *like.shape[1:]], like.dtype)
-    rest = like.shape[1:] if like.shape[1:].is_fully_defined() else tf.unstack(tf.shape(like))[1:]
-    if tf.executing_eagerly():
-        return tf.raw_ops.Empty(shape=[rows, *rest], dtype=like.dtype)
-    # What reads nothing would be made at the start of the step; and `Empty` is never pruned.
-    with tf.control_dependencies([like]):
-        return tf.fill([rows, *rest], tf.zeros([], like.dtype))
+def started(rows: tf.Tensor, more: Any) -> tf.Tensor:
+    """A buffer that begins with some rows, and has room for so many more.
+
+    It is made of the rows. Of what is made of a size alone, Grappler makes one constant for all buffers of that size,
+    into which several were then written.
+    """
+    return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])
 
 
 def write(buffer: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:

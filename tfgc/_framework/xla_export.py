@@ -43,7 +43,8 @@ def temporary_bytes(op: tf.Operation) -> int:
         answer = compile_for(device, None, function.name, arguments, [], "optimized_hlo_proto_serialized")
     except tf.errors.OpError:  # A size may be the value of an argument: it is known when the step runs.
         return 0
-    allocations = hlo_pb2.HloProto.FromString(answer).buffer_assignment.buffer_allocations
+    module = attribute(hlo_pb2, "HloProto").FromString(answer)
+    allocations = module.buffer_assignment.buffer_allocations
     return sum(
         a.size for a in allocations if not (a.is_entry_computation_parameter or a.maybe_live_out or a.is_constant)
     )

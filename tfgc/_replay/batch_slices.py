@@ -63,9 +63,7 @@ def run(batch: Any, most: int, step: Callable[[Any, Any], Results]) -> Results:
     rows, sums = step(_part(batch, 0, cuts.first), 0)
     if isinstance(cuts.count, int) and cuts.count == 1:
         return rows, sums
-    joined = [
-        None if made is None else row_buffers.write(row_buffers.empty(cuts.samples, made), 0, made) for made in rows
-    ]
+    joined = [None if made is None else row_buffers.started(made, cuts.samples - cuts.first) for made in rows]
     sparse = any(isinstance(g, tf.IndexedSlices) for g in sums)
     # What a loop that XLA compiles holds cannot grow, and optimizers tell the rows of sparse gradients apart.
     if not tf.executing_eagerly() and not (sparse and private_api.in_xla()):
