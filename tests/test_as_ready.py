@@ -236,7 +236,7 @@ def layers_at_the_peak(run_eagerly, regularizer, when):
 @pytest.mark.gate
 @pytest.mark.parametrize(("run_eagerly", "regularizer"), [(True, None), (False, "l2")], ids=["compiled", "graph"])
 def test_a_gradient_or_two_are_in_memory_in_place_of_all(run_eagerly, regularizer):
-    """In graphs TensorFlow decides when the gradients of regularizers run: mostly 2.9 weights, 6.3 in a step beside others.
+    """In graphs TensorFlow decides when the gradients of regularizers run: mostly 2.9 weights, once 6.3 beside others.
 
     So the median of the steps counts.
     """

@@ -64,6 +64,11 @@ class PlannedStep:
     seconds: float
     unchanged: str | None = None
 
+    def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
+        """The step by another plan."""
+        overhead = None if plan.outlook is None else plan.outlook.overhead
+        return dataclasses.replace(self, plan=plan, predicted_bytes=predicted_bytes, overhead=overhead)
+
 
 @node_costs.remembered()
 def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
@@ -119,15 +124,9 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     if unchanged is not None:
         plan, step = nothing, plain
     return PlannedStep(
-        plan,
-        mode,
-        batch_size,
-        step.needed_bytes,
-        plain.needed_bytes,
-        step.overhead,
-        time.perf_counter() - start,
+        plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
-    )
+    )  # fmt: skip
 
 
 def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:

@@ -136,7 +136,7 @@ def enable(
         among = None if layers is None else tuple(layer_calls.choose(model, layers))
         plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
-    fit_guard.install(model, on_oom, by_tfgc=layers is None and wrap is None)
+    fit_guard.install(model, on_oom, by_tfgc=layers is None and wrap is None, run_options=options)
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
 

@@ -94,6 +94,13 @@ class FirstCall:
         runner = getattr(made[1], "__self__", None) if made else None
         return runner if isinstance(runner, Runner) else None
 
+    def replanned(self, plan: Plan, predicted_bytes: int) -> None:
+        """Note that what the latest call runs by is another plan now."""
+        made = self._latest_made()
+        assert made is not None
+        assert self._latest is not None
+        self._made[self._latest] = made[0].by(plan, predicted_bytes), made[1]
+
     def _latest_made(self) -> "_Made | None":
         return None if self._latest is None else self._made.get(self._latest)
 

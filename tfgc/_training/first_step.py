@@ -11,7 +11,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.tracing import Arguments
+from tfgc._core.plan import Plan
 from tfgc._errors import OpenSizesWarning, OptionError, warn
 from tfgc._framework import fit_loop, private_api
 from tfgc._planning import first_batch
@@ -39,8 +41,18 @@ class FirstStep:
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
+        self._specs: Any = None
         self._is_blind = False
         self._lock = threading.RLock()
+
+    def plans(self) -> CallPlans:
+        """The plans for the batch that the one in use was made for."""
+        return CallPlans(self._model, self._specs, self._request.layers)
+
+    def replanned(self, plan: Plan, predicted_bytes: int) -> None:
+        """Note that the model runs by another plan now."""
+        assert self.planned is not None
+        self.planned = self.planned.by(plan, predicted_bytes)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
@@ -86,7 +98,7 @@ class FirstStep:
             run_by_calls(self._model, made.plan, **self._run_options)
         else:
             layer_calls.restore_parts(self._model)
-        self.planned = made
+        self.planned, self._specs = made, specs
         plan_report.report(self._model.name, made, verbose=self._verbose)
 
     def _refuse_open_sizes(self) -> None:

@@ -5,24 +5,31 @@ Keras's. To run a batch again it has to be at hand: with `on_oom="replan"` it is
 Keras's function gets an iterator over this batch alone.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import fit_loop
-from tfgc._training import out_of_memory, stale_traces
+from tfgc._planning import by_calls
+from tfgc._training import layer_calls, out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.current_plan import runner_of
+from tfgc._training.current_plan import runner_of, stand_in
+from tfgc._training.first_call import FirstCall
+from tfgc._training.first_step import FirstStep
+from tfgc._training.run_by_calls import run_by_calls
+from tfgc._training.step_by_plan import StepByCalls, StepByPlan
 
 
-def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool) -> None:
+def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool, run_options: dict[str, Any]) -> None:
     """Guard the training function of a model that has just been enabled, by a plan for tfgc's replay or otherwise."""
     remove(model)
-    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_tfgc).make
+    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_tfgc, run_options).make
 
 
 def remove(model: keras.Model) -> None:
@@ -39,11 +46,12 @@ class _GuardedFit(out_of_memory.GuardedStep):
         model: The model.
         on_oom: What to do when a step runs out of memory.
         by_tfgc: Whether the model runs by a plan for tfgc's replay.
+        run_options: How it runs by a plan.
     """
 
-    def __init__(self, model: keras.Model, on_oom: str | None, by_tfgc: bool) -> None:
+    def __init__(self, model: keras.Model, on_oom: str | None, by_tfgc: bool, run_options: dict[str, Any]) -> None:
         super().__init__(f"a training step of {model.name!r}", None)
-        self._model, self._on_oom, self._by_tfgc = model, on_oom, by_tfgc
+        self._model, self._on_oom, self._by_tfgc, self._run_options = model, on_oom, by_tfgc, run_options
         self._step: Callable = model.train_step
         self._is_prepared = False
         self._declared: Any = None
@@ -114,13 +122,26 @@ class _GuardedFit(out_of_memory.GuardedStep):
             self._is_prepared = True
         return self._function(iter([data]))
 
-    def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
+    def planned(self, data: Any) -> StepByPlan | None:
         model: Any = self._model
         runner = runner_of(model)
-        if runner is None:  # Layers are recomputed one by one: there is no plan to explain.
+        if runner is not None:
+            inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
+            return StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
+        plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
+        if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
-        inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
-        return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
+        return StepByCalls(model, plan, None, model.optimizer, model.loss, self.mode, functools.cache(plans))
+
+    def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:
+        """What makes plans by calls for the batch; None if its sizes are not known."""
+        model, plan = self._model, layer_calls.plan_of(self._model)
+        own = stand_in(model)
+        if isinstance(own, FirstStep):
+            return own.plans
+        if not by_calls.applies_to(model):
+            return None if plan is None else lambda: by_calls.plans_for(model, plan.batch_size, None)
+        return None if self.atomic is None else lambda: by_calls.plans_for(model, None, data)
 
     def can_be_taken_back(self) -> bool:
         return self._by_tfgc and self._obstacle() is None
@@ -137,10 +158,14 @@ class _GuardedFit(out_of_memory.GuardedStep):
             return "runs a step again, and one of several replicas cannot be taken back: "
         return None
 
-    def replace(self, plan: Plan) -> None:
-        runner = runner_of(self._model)
-        assert runner is not None
-        runner.use(plan)
+    def replace(self, plan: Plan, needed_bytes: int) -> None:
+        runner, own = runner_of(self._model), stand_in(self._model)
+        if runner is not None:
+            runner.use(plan)
+        else:
+            run_by_calls(self._model, plan, **self._run_options)
+        if isinstance(own, FirstCall | FirstStep):
+            own.replanned(plan, needed_bytes)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])
 
 

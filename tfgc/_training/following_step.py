@@ -12,6 +12,7 @@ from tfgc._framework import layer_settings
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.segment_runner import Runner
+from tfgc._training.step_by_plan import StepByPlan
 
 # Traces of a step, by settings of its model: a dropout rate that is lowered at every step makes a new one each time.
 _MOST_TRACES = 8
@@ -82,15 +83,15 @@ class FollowingStep(out_of_memory.GuardedStep):
         self._functions[self._settings()] = function
         return logs
 
-    def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
+    def planned(self, x: Any, y: Any, sample_weight: Any) -> StepByPlan:
         trainer = self._trainer
         if self._slices > 1:
             x = tf.nest.map_structure(lambda t: t[: -(-len(t) // self._slices)], x)
-        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
+        return StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
         return not (self._trainer.as_ready or tf.distribute.has_strategy())
 
-    def replace(self, plan: Plan) -> None:
+    def replace(self, plan: Plan, needed_bytes: int) -> None:
         self._runner.use(plan)
         self._functions.clear()

@@ -7,6 +7,7 @@ of that: nothing runs three times.
 """
 
 import contextlib
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import keras
 
+from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models, layer_settings, private_api, weight_gradients
 from tfgc._pure import functional
@@ -23,8 +25,19 @@ from tfgc._tracing import keras_graph
 from tfgc._training import layer_selectors
 from tfgc._training.layer_selectors import Selector
 
-# For each model the layers that it was enabled by, and what replaces their `call`: they may leave the model.
-_replaced: weakref.WeakKeyDictionary[keras.Model, list[tuple[weakref.ref, weakref.ref]]] = weakref.WeakKeyDictionary()
+
+@dataclasses.dataclass(frozen=True)
+class _Replaced:
+    """The layers that a model was enabled by, what replaces their `call`, and the plan that chose them, if one did.
+
+    The layers may leave the model.
+    """
+
+    calls: list[tuple[weakref.ref, weakref.ref]]
+    plan: Plan | None
+
+
+_replaced: weakref.WeakKeyDictionary[keras.Model, _Replaced] = weakref.WeakKeyDictionary()
 
 
 class LayerCall:
@@ -93,12 +106,18 @@ def _is_cell_with_masks(layer: keras.Layer) -> bool:
     return hasattr(layer, "reset_dropout_mask") and bool(layer.dropout or layer.recurrent_dropout)
 
 
-def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], **options: Any) -> None:
+def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None, **options: Any) -> None:
     """Let each of these layers of `model` recompute its inside from now on, by options of `LayerCall`."""
     calls = [LayerCall(layer, **options) for layer in layers]
     for layer, call in zip(layers, calls):
         layer.call = call
-    _replaced[model] = [(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)]
+    _replaced[model] = _Replaced([(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)], plan)
+
+
+def plan_of(model: keras.Model) -> Plan | None:
+    """The plan by calls that a model runs by; None if it runs by no such plan."""
+    replaced = _replaced.get(model)
+    return None if replaced is None else replaced.plan
 
 
 def restore_calls(model: keras.Model) -> set[keras.Layer]:
@@ -112,7 +131,8 @@ def restore_calls(model: keras.Model) -> set[keras.Layer]:
 
 def restore_parts(model: keras.Model) -> set[keras.Layer]:
     """Do the same for the layers inside of a model, and not for the model itself."""
-    gone = [(layer(), call()) for layer, call in _replaced.pop(model, ())]
+    replaced = _replaced.pop(model, None)
+    gone = [] if replaced is None else [(layer(), call()) for layer, call in replaced.calls]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
     changed = {layer for layer in [*keras_models.layers_inside(model), *gone] if keras_graph.is_patched_call(layer)}
     changed.discard(model)

@@ -7,13 +7,13 @@ import traceback
 import warnings
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
-from tfgc._planning import budgets, estimates, free_memory, planner
+from tfgc._errors import OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
+from tfgc._planning import budgets, free_memory
 from tfgc._training.atomic_step import AtomicStep
+from tfgc._training.step_by_plan import StepByPlan
 from tfgc._units import format_bytes
 
 # The next budget, as a share of what the plan that failed should have needed, where there was memory enough for that.
@@ -24,44 +24,6 @@ def check_on_oom(on_oom: str | None) -> None:
     """Raise for a value of `on_oom` that there is not."""
     if on_oom not in (None, "replan"):
         raise OptionError(f"on_oom={on_oom!r}: must be None or 'replan'{did_you_mean(on_oom, ['replan'])}")
-
-
-@dataclasses.dataclass(frozen=True)
-class StepByPlan:
-    """A step as its plan sees it.
-
-    Attributes:
-        model: The model that runs by the plan.
-        plan: The plan.
-        example: A batch of inputs, or None if that is not known.
-        optimizer: What updates the model.
-        loss: The loss, as in `compile`.
-        mode: "graph", "xla", or "compiled" for a step that runs in Python.
-    """
-
-    model: keras.Model
-    plan: Plan
-    example: Any
-    optimizer: keras.Optimizer | None
-    loss: Any
-    mode: str
-
-    def needed_bytes(self) -> int:
-        """What the plan predicts for the step."""
-        return estimates.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
-
-    def within(self, budget: int) -> "StepByPlan":
-        """The step by a plan that fits in a budget, or else needs least."""
-        try:
-            plan = planner.plan(self.model, budget=budget, mode=self.mode, **self._known())
-        except InfeasibleBudgetError as error:
-            plan = planner.plan(self.model, budget=error.least, mode=self.mode, **self._known())
-        return dataclasses.replace(self, plan=plan)
-
-    def _known(self) -> dict[str, Any]:
-        loss = self.loss if isinstance(self.loss, str | keras.losses.Loss) else None
-        batch = self.plan.batch_size if self.example is None else None
-        return {"optimizer": self.optimizer, "loss": loss, "example": self.example, "batch_size": batch}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +96,8 @@ class GuardedStep:
         """Whether `on_oom="replan"` is possible here, so that it can be offered."""
         raise NotImplementedError
 
-    def replace(self, plan: Plan) -> None:
-        """Let the next attempt run by another plan."""
+    def replace(self, plan: Plan, needed_bytes: int) -> None:
+        """Let the next attempt run by another plan, which is predicted to need so much."""
         raise NotImplementedError
 
     def guarded(self, *args: Any) -> Any:
@@ -173,7 +135,7 @@ class GuardedStep:
                     f"{text}. The step runs again by a plan that is predicted to need {format_bytes(found.less_bytes)}",
                     OutOfMemoryWarning,
                 )
-                self.replace(found.less.plan)
+                self.replace(found.less.plan, found.less_bytes)
                 continue
             if self.atomic is not None and not undone:
                 text += ". It failed in its update, so some weights may be updated and others not: load them again"

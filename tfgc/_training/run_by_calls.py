@@ -23,6 +23,6 @@ def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
     options["backlog"] = weight_gradients.Backlog.of(plan)
     runners = [(part, Runner(part, of_part, **options)) for part, of_part in parts]
     layer_calls.restore_parts(model)
-    layer_calls.replace_calls(model, layers, **options)
+    layer_calls.replace_calls(model, layers, plan, **options)
     for part, runner in runners:
         part.call = runner.call

@@ -1,0 +1,161 @@
+"""A step of a model planned by calls that runs out of memory: explained, or run again by a plan that needs less."""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+from faults import PASSES, Trap, arm, armed
+
+import tfgc
+from tfgc._units import format_bytes
+
+L = keras.layers
+X, Y = noise(64, 8), noise(64, 1)
+
+
+class Block(L.Layer):
+    """What a replay has to leave alone, and a trap."""
+
+    def __init__(self, number, **options):
+        super().__init__(**options)
+        layers = [L.Dense(32, "gelu"), L.BatchNormalization(momentum=0.5), L.Dropout(0.3)]
+        self.inside = [*layers, Trap(name=f"trap{number}"), L.Dense(8, "gelu")]
+
+    def build(self, shape):
+        for layer in self.inside:
+            layer.build(shape)
+            shape = layer.compute_output_shape(shape)
+
+    def call(self, x, training=None):
+        y = x
+        for layer in self.inside:
+            kwargs = {"training": training} if isinstance(layer, L.BatchNormalization | L.Dropout) else {}
+            y = layer(y, **kwargs)
+        return x + y
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__(name="subclassed")
+        self.blocks = [Block(i) for i in range(4)]
+        self.head = L.Dense(1)
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.head(x)
+
+
+class Backbone(L.Layer):
+    """Nearly all of a functional model."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Block(i) for i in range(4)]
+
+    def build(self, shape):
+        for block in self.blocks:
+            block.build(shape)
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return x
+
+
+def fat():
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, L.Dense(1)(Backbone()(inputs)), name="fat")
+
+
+def built():
+    model = Subclassed()
+    model(X)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_armed():
+    yield
+    arm()
+
+
+BUILDS = {"at the first step": built, "in a fat layer": fat, "given": built}
+
+
+def fitted(how, trap=None, where=None, on_oom="replan"):
+    """The state after two epochs of `fit`, and its losses; a trap is armed in the second epoch."""
+    model = fresh(BUILDS[how])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", metrics=["mae"])
+    if how == "given":
+        tfgc.enable(model, tfgc.plan(model, budget="70%", example=(X, Y)), on_oom=on_oom)
+    else:
+        tfgc.enable(model, budget="70%", on_oom=on_oom, verbose=0)
+
+    class ArmInTheSecondEpoch(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            arm(*(trap, where) if epoch == 1 else ())
+
+    arms = [ArmInTheSecondEpoch()]
+    history = model.fit(X, Y, batch_size=64, epochs=2, shuffle=False, verbose=0, callbacks=arms).history
+    assert armed["trap"] is None
+    return model, [np.array(v) for v in (*model.variables, *model.optimizer.variables)], history
+
+
+def recomputed(model):
+    """The names of layers whose call is replaced."""
+    return [layer.name for layer in model._flatten_layers() if layer is not model and "call" in vars(layer)]
+
+
+@functools.cache
+def without_fault(how):
+    return fitted(how, on_oom=None)
+
+
+def crossed():
+    """Each pass and each way once in the fast suite."""
+    fast = {("at the first step", "backward"), ("in a fat layer", "forward"), ("given", "replay")}
+    for case in itertools.product(BUILDS, PASSES):
+        yield pytest.param(*case, marks=[] if case in fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("how", "where"), crossed())
+def test_fit_goes_on_as_if_nothing_had_happened(how, where):
+    before, expected, history = without_fault(how)
+    with pytest.warns(tfgc.OutOfMemoryWarning, match=r"its plan \(calls\) is predicted to need .* The step runs again"):
+        model, found, found_history = fitted(how, "trap0", where)
+    assert recomputed(before)
+    assert recomputed(model) != recomputed(before)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
+
+
+def test_the_status_is_that_of_the_plan_in_use():
+    with pytest.warns(tfgc.OutOfMemoryWarning) as warned:
+        model = fitted("at the first step", "trap0", "forward")[0]
+    (planned,) = tfgc.status(model).plans
+    assert sum(segment.mode == "recompute" for segment in planned.plan.segments) == len(recomputed(model))
+    assert str(warned[0].message).endswith(f"is predicted to need {format_bytes(planned.predicted_bytes)}")
+
+
+@pytest.mark.parametrize("how", ["at the first step", "in a fat layer"])
+def test_without_on_oom_the_error_explains_itself(how):
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        fitted(how, "trap0", "backward", on_oom=None)
+    assert "its plan (calls) is predicted to need" in caught.value.message
+    assert ", or on_oom='replan'" in caught.value.message
+
+
+def test_a_given_plan_does_not_know_the_batch_of_an_error():
+    """Keras's function takes it from an iterator."""
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        fitted("given", "trap0", "backward", on_oom=None)
+    assert "its plan" not in caught.value.message
