@@ -168,8 +168,9 @@ def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
     assert plan.outlook.peak_bytes < plan.outlook.plain_bytes
     tfgc.enable(model, tfgc.Plan.from_json(plan.to_json()), compile_segments=mode == "compiled")
     ours = train(model, x, y, graph=mode == "graph", lr=0.01)
-    # A weight of a layer that is called twice has its gradient summed in another order.
-    assert_equal(plain, ours, exact=mode == "eager" and case != "called twice")
+    # The gradient of a weight whose layer is called twice, and of what a normalization reads several times beside its
+    # residual, is summed in another order.
+    assert_equal(plain, ours, exact=mode == "eager" and case not in ("called twice", "masks as keywords"))
 
 
 def test_verify_proves_a_plan_of_calls():

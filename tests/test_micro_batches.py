@@ -128,6 +128,19 @@ def test_activations_need_their_share(mode):
     assert slices < 0.2 * whole
 
 
+def dense_peak(slices):
+    """The peak of a step of two large layers above what stays, in weights."""
+    model = keras.Sequential([keras.Input((1024,)), *(L.Dense(1024, "tanh") for _ in range(2)), L.Dense(1)])
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=slices)
+    return memory.peak(step, tf.ones((16, 1024)), tf.zeros((16, 1))) / (4 * 1024**2)
+
+
+@pytest.mark.gate
+def test_gradients_of_dense_layers_are_in_memory_once():
+    """In place of their sum and a slice's part."""
+    assert memory.alone(dense_peak, 4) < 2.5
+
+
 def custom(y, predictions):
     return tf.reduce_sum(tf.square(y - predictions))
 

@@ -37,6 +37,8 @@ class Cost:
         aliases: For each output the earlier tensor that it merely renames, or None.
         overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
+        product_bytes: Bytes of those of them that slices of the batch give as rows, whose product they are.
+        row_bytes: Bytes of these rows.
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
@@ -58,6 +60,8 @@ class Cost:
     aliases: tuple[Ref | None, ...] = ()
     overwrites: Ref | None = None
     gradient_bytes: int = 0
+    product_bytes: int = 0
+    row_bytes: int = 0
     resident_bytes: int = 0
     zero_bytes: int = 0
     differentiable: bool = True

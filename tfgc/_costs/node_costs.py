@@ -20,7 +20,7 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._costs.xla_functions import Temporary
-from tfgc._framework import graph_building, keras_models
+from tfgc._framework import graph_building, keras_models, row_products
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
@@ -181,8 +181,11 @@ def _read(
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
+    products = [weights[i] for i in row_products.places(weights, samples, samples)] if samples else []
     rest = {
         "differentiable_inputs": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
+        "product_bytes": sum(map(tensor_lists.tensor_bytes, products)),
+        "row_bytes": sum(tensor_lists.tensor_bytes(t) for g in products for t in row_products.factors(g) or ()),
         "gradient_bytes": sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         "differentiable": any(g is not None for g in gradients),
         "obstacle": obstacle,

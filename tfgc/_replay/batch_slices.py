@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, row_buffers
+from tfgc._framework import private_api, row_buffers, row_products
 from tfgc._replay.forward_backward import fence
 
 # What a slice gives: tensors with its samples in front, which are joined, and gradients, which are added; or Nones.
@@ -60,9 +60,32 @@ def run(batch: Any, most: int, step: Callable[[Any, Any], Results]) -> Results:
         As of one step on the whole batch.
     """
     cuts = cut(next(x for x in tf.nest.flatten(batch) if x is not None), most)
-    rows, sums = step(_part(batch, 0, cuts.first), 0)
+    rows, sums = first = step(_part(batch, 0, cuts.first), 0)
     if isinstance(cuts.count, int) and cuts.count == 1:
         return rows, sums
+    even = isinstance(cuts.samples, int) and cuts.first == cuts.size
+    places = row_products.places(sums, cuts.size, cuts.samples) if even else []
+    if not places:
+        return _joined(batch, cuts, step, first)
+    rows, left = _joined(
+        batch, cuts, lambda *part: _rows_apart(step(*part), places, cuts.size), _rows_apart(first, places, cuts.size)
+    )
+    factors = iter(rows[len(first[0]) :])
+    for i in places:
+        left[i] = row_products.product(next(factors), next(factors), sums[i].dtype)
+    return rows[: len(first[0])], left
+
+
+def _rows_apart(made: Results, places: Sequence[int], samples: int) -> Results:
+    """The results of a slice, with rows in place of the products of rows."""
+    rows, sums = made
+    factors = row_products.rows([sums[i] for i in places], samples)
+    return [*rows, *factors], [None if i in places else gradient for i, gradient in enumerate(sums)]
+
+
+def _joined(batch: Any, cuts: Cut, step: Callable[[Any, Any], Results], first: Results) -> Results:
+    """All slices, of which the first one has run."""
+    rows, sums = first
     joined = [None if made is None else row_buffers.started(made, cuts.samples - cuts.first) for made in rows]
     sparse = any(isinstance(g, tf.IndexedSlices) for g in sums)
     # What a loop that XLA compiles holds cannot grow, and optimizers tell the rows of sparse gradients apart.

@@ -2,10 +2,12 @@
 
 A slice of all that a node makes, saves and works with counts as 1/k of it. Outputs are joined in buffers of the whole
 batch, and so are the gradients of inputs, which are there from the first slice on, as the upstream gradients are to the
-last. The gradients of a slice with respect to weights are added to a sum, so that both are there at once.
+last. The gradients of a slice with respect to weights are added to a sum, so that both are there at once. Those that
+are products of rows are made at the end, from the joined rows of all slices, if all slices are of one size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
@@ -35,6 +37,26 @@ def input_gradients(b: Buffers, part: Sequence[int]) -> list[tuple[int, int]]:
             if None not in sizes:
                 made[total] = b.cotangent_bytes[total]
     return list(made.items())
+
+
+class WeightGradients(NamedTuple):
+    """Bytes of a node's gradients of weights that are summed over slices, of rows of others, and of these others."""
+
+    summed: int
+    rows: int
+    products: int
+
+
+def weight_gradients(graph: Graph, part: Sequence[int], slices: int) -> list[WeightGradients]:
+    """Those of each node of a segment in slices."""
+    samples = graph.batch_size
+    even = samples is not None and samples % -(-samples // slices) == 0
+    costs = [graph.costs[i] for i in part]
+    if not graph.whole_step:
+        return [WeightGradients(0, 0, 0)] * len(costs)
+    if not even:
+        return [WeightGradients(cost.gradient_bytes, 0, 0) for cost in costs]
+    return [WeightGradients(c.gradient_bytes - c.product_bytes, c.row_bytes, c.product_bytes) for c in costs]
 
 
 class SlicedEvents:
@@ -69,7 +91,7 @@ class SlicedEvents:
         """Those of the replay and the backward pass; `pending` are bytes of gradients that wait besides those here."""
         b, part, costs = self._buffers, self._part, self._graph.costs
         handed, ended = input_gradients(b, part), self._ended()
-        summed = sum(costs[i].gradient_bytes for i in part) if self._graph.whole_step else 0
+        gradients = dict(zip(part, weight_gradients(self._graph, part, self._slices)))
         waiting = b.pending_gradient_bytes[max(part) + 1]
         base = waiting + sum(size for _, size in handed) + pending
         passing = waiting - sum(b.cotangent_bytes[number] for number in ended)
@@ -86,8 +108,9 @@ class SlicedEvents:
             alive = b.gradient_bytes_at[i]
             if alive is None:
                 continue
-            weights = costs[i].gradient_bytes if self._graph.whole_step else 0
-            inside = self._share(max(0, alive - weights - passing) + b.backward_peak[i])
+            weights = gradients[i].summed
+            whole = costs[i].gradient_bytes * self._graph.whole_step
+            inside = self._share(max(0, alive - whole - passing) + b.backward_peak[i])
             reads = [held[number] for number in b.saved[i]] + ([internal[i]] if i in internal else [])
             events.append(
                 Event(
@@ -102,12 +125,22 @@ class SlicedEvents:
                 )
             )
         if events:
-            sums = self._new(summed)
+            sums = self._new(sum(weights.summed + weights.rows for weights in gradients.values()))
             events[0].results = (sums,)
             events[0].cotangents = CotangentChanges(new=tuple(handed))
             events[-1].cotangents = CotangentChanges(ended=(*ended, *events[-1].cotangents.ended))
             events[-1].reads.extend([sums, *outside.values()])
+            events += self._products({i: weights.products for i, weights in gradients.items()}, sums, base)
         return events
+
+    def _products(self, products: dict[int, int], rows: int, base: int) -> Iterator[Event]:
+        """Those of the products of rows: nothing orders them, so all may be there at once."""
+        left = sum(products.values())
+        for i, product in products.items():
+            if product:
+                left -= product
+                trace = (left,) if left else ()
+                yield Event(i, "backward", [rows], [], base + left + product, trace, gradient_bytes=product)
 
     def _run(self, i: int, held: dict[int, int], phase: Phase, pending: int, peak: int, keep: bool) -> Event:
         """A run of a node on a slice."""

@@ -25,7 +25,7 @@ class SlicedCost(NamedTuple):
 def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int) -> SlicedCost:
     """The cost of a segment from `start` on in slices; `live` are bytes alive before it that are not held."""
     part = range(start, segment.end)
-    weights = [b.graph.costs[i].gradient_bytes * b.graph.whole_step for i in part]
+    gradients = sliced_events.weight_gradients(b.graph, part, slices)
     results = sum(b.result_bytes[i] for i in part)
     captured = segment.captured_bytes - results
     joined = sum(b.size[x] for x in sliced_events.outputs(b, part))
@@ -33,8 +33,10 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int)
     waiting = b.pending_gradient_bytes[segment.end]
     handed = sum(size for _, size in sliced_events.input_gradients(b, part))
     inside = segment.replay_peak - results - captured - waiting
-    replay = captured + waiting + handed + sum(weights) + max(weights) + _share(inside, slices)
-    return SlicedCost(forward, replay, captured)
+    replay = max(g.summed for g in gradients) + _share(inside, slices)
+    sums = sum(g.summed + g.rows for g in gradients)
+    products = sum(g.products for g in gradients)
+    return SlicedCost(forward, captured + waiting + handed + sums + max(replay, products), captured)
 
 
 def _share(size: int, slices: int) -> int:
