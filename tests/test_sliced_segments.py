@@ -193,6 +193,33 @@ def test_tensors_of_one_size_have_a_buffer_each(mode, slices):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
 
 
+def two_products():
+    inputs = [keras.Input((3,)), keras.Input((3,))]
+    made = L.Dense(3)(inputs[0])
+    return keras.Model(inputs, [made, *(L.Rescaling(2.0)(x) for x in inputs)])
+
+
+def test_constant_gradients_have_a_buffer_each():
+    """Of buffers that begin with equal constants, Grappler makes one."""
+    x = [noise(6, 3), noise(6, 3)]
+    weights = [np.outer([0, 0, 1, 2, 3, 4], np.ones(3, "float32")), np.outer([0, 0, 5, 6, 7, 8], np.ones(3, "float32"))]
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            _, *made = model(x, training=True)
+            loss = tf.add_n([tf.reduce_sum(one * weight) for one, weight in zip(made, weights, strict=True)])
+        return tape.gradient(loss, x)
+
+    model = fresh(two_products)
+    cut = [(0, 2, 3), (2, 3, "keep")]
+    plan = tfgc.plan(model, 6, strategy=lambda graph: tfgc.Plan.from_pieces(graph, cut, strategy="by hand"))
+    tfgc.enable(model, plan)
+    for gradient, weight in zip(step(x), weights, strict=True):
+        np.testing.assert_allclose(gradient, 2 * weight)
+
+
 @pytest.mark.parametrize("mode", ["compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
 def test_sparse_gradients_are_joined(mode):
     tokens = tf.constant(np.random.default_rng(3).integers(0, 9, (10, 5)), "int32")

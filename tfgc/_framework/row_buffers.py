@@ -32,11 +32,11 @@ _register(
 )
 
 
-def started(rows: tf.Tensor, more: Any) -> tf.Tensor:
-    """A buffer that begins with some rows, and has room for so many more.
+def with_room(rows: tf.Tensor, more: Any) -> tf.Tensor:
+    """Rows, with room for so many more behind; where that is none, the tensor itself.
 
-    It is made of the rows. Of what is made of a size alone, Grappler makes one constant for all buffers of that size,
-    into which several were then written.
+    Of what is made of a size or of constants alone, Grappler makes one constant for all that are equal, into which
+    several were then written: in a loop `more` depends on the iteration.
     """
     return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])
 

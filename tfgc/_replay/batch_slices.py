@@ -86,10 +86,12 @@ def _rows_apart(made: Results, places: Sequence[int], samples: int) -> Results:
 def _joined(batch: Any, cuts: Cut, step: Callable[[Any, Any], Results], first: Results) -> Results:
     """All slices, of which the first one has run."""
     rows, sums = first
-    joined = [None if made is None else row_buffers.started(made, cuts.samples - cuts.first) for made in rows]
-    sparse = any(isinstance(g, tf.IndexedSlices) for g in sums)
+    in_xla, sparse = private_api.in_xla(), any(isinstance(g, tf.IndexedSlices) for g in sums)
+    if not tf.executing_eagerly() and not in_xla:
+        return _loop(batch, cuts, step, rows, sums)
+    joined = _with_room(rows, cuts.samples - cuts.first)
     # What a loop that XLA compiles holds cannot grow, and optimizers tell the rows of sparse gradients apart.
-    if not tf.executing_eagerly() and not (sparse and private_api.in_xla()):
+    if in_xla and not sparse:
         return _loop(batch, cuts, step, joined, sums)
     for i in range(1, cuts.count):
         with fence(_tensors([*joined, *sums])) as wait:
@@ -99,12 +101,19 @@ def _joined(batch: Any, cuts: Cut, step: Callable[[Any, Any], Results], first: R
 
 
 def _loop(batch: Any, cuts: Cut, step: Callable, joined: list[Any], sums: list[Any]) -> Results:
-    """All slices but the first, as one loop of a graph; `joined` and `sums` are what the first one gave."""
+    """All slices but the first, as one loop of a graph; `joined` and `sums` are what the first one gave.
+
+    Under XLA `joined` has room for all rows; else the first iteration makes it, see `row_buffers.with_room`.
+    """
     given = [*joined, *sums]
-    packed = _tensors(given)
+    packed, in_xla = _tensors(given), private_api.in_xla()
+    buffers = len(_tensors(joined))
 
     def body(i: tf.Tensor, *tensors: tf.Tensor) -> tuple:
         before = _like(given, tensors)
+        if not in_xla:
+            room = tf.where(i == 1, cuts.samples - cuts.first, 0)
+            before[: len(joined)] = _with_room(before[: len(joined)], room)
         made = step(_part(batch, cuts.start(i), cuts.size), cuts.start(i))
         rows, found = _added(before[: len(joined)], before[len(joined) :], cuts.start(i), made)
         after = _tensors([*rows, *found])
@@ -113,13 +122,20 @@ def _loop(batch: Any, cuts: Cut, step: Callable, joined: list[Any], sums: list[A
 
     with tf.control_dependencies(packed):
         start = tf.identity(tf.constant(1))
-    growing = any(isinstance(g, tf.IndexedSlices) for g in sums)
-    shapes = [tf.TensorShape([None, *t.shape[1:]]) if growing and t.shape.rank else t.shape for t in packed]
+    growing = len(packed) if any(isinstance(g, tf.IndexedSlices) for g in sums) else 0 if in_xla else buffers
+    open_sizes = [tf.TensorShape([None, *t.shape[1:]]) if t.shape.rank else t.shape for t in packed[:growing]]
+    shapes = [*open_sizes, *(t.shape for t in packed[growing:])]
     _, *left = tf.while_loop(
         lambda i, *_: i < cuts.count, body, [start, *packed], [tf.TensorShape([]), *shapes], parallel_iterations=1
     )
+    for buffer in left[:buffers]:
+        buffer.set_shape([cuts.samples if isinstance(cuts.samples, int) else None, *buffer.shape[1:]])
     made = _like(given, left)
     return made[: len(joined)], made[len(joined) :]
+
+
+def _with_room(rows: list[Any], more: Any) -> list[Any]:
+    return [None if made is None else row_buffers.with_room(made, more) for made in rows]
 
 
 def _added(joined: list[Any], sums: list[Any], start: Any, made: Results) -> Results:
