@@ -3,6 +3,10 @@
 import dataclasses
 import functools
 import itertools
+import os
+import pathlib
+import subprocess
+import sys
 
 import keras
 import memory
@@ -17,6 +21,7 @@ from tfgc._framework import row_products
 from tfgc._pure import drawn_rows
 
 L = keras.layers
+ROOT = pathlib.Path(__file__).parents[1]
 X, Y = noise(10, 8, 8, 2), noise(10, 3)
 
 
@@ -218,6 +223,44 @@ def test_constant_gradients_have_a_buffer_each():
     tfgc.enable(model, plan)
     for gradient, weight in zip(step(x), weights, strict=True):
         np.testing.assert_allclose(gradient, 2 * weight)
+
+
+CLUSTERED = """
+import keras, numpy as np, tensorflow as tf, tfgc
+
+class Noisy(keras.layers.Layer):
+    def build(self, shape):
+        self.seed, self.scale = keras.random.SeedGenerator(3), self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale * keras.random.normal(keras.ops.shape(x), seed=self.seed)
+
+inputs = keras.Input((64,))
+x = keras.layers.Rescaling(2.0)(Noisy()(inputs))
+model = keras.Model(inputs, keras.layers.Rescaling(3.0)(Noisy()(x)))
+cut = [(0, 2, 3), (2, 4, 3)]
+plan = tfgc.plan(model, 8, strategy=lambda graph: tfgc.Plan.from_pieces(graph, cut, strategy="by hand"))
+tfgc.enable(model, plan)
+x = tf.constant(np.random.default_rng(1).standard_normal((8, 64)), "float32")
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(model(x, training=True) * x)
+    return total, tape.gradient(total, [v.value for v in model.trainable_variables])
+
+total, gradients = step()
+np.testing.assert_allclose(gradients, [total, total], rtol=1e-3)  # each factor is one
+"""
+
+
+@pytest.mark.gate
+def test_both_runs_draw_alike_where_tensorflow_makes_clusters_for_xla():
+    environment = {**os.environ, "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit --tf_xla_auto_jit=2", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTERED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("mode", ["compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import versions
+from tfgc._framework import private_api, versions
 from tfgc._framework.graph_building import patched, scratch_graph
 from tfgc._framework.versions import attribute
 
@@ -67,6 +67,20 @@ def operations_replaced(
             stack.enter_context(patched(here, "_create_op_internal", created))
         stack.enter_context(_called_back(replaced))
         yield
+
+
+@contextlib.contextmanager
+def outside_clusters(is_one: Callable[[str], bool]) -> Iterator[None]:
+    """Let TensorFlow's automatic clusters for XLA leave out the operations of these types that are made in here."""
+    if tf.executing_eagerly() or private_api.in_xla():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    for op in graph.get_operations()[before:]:
+        if is_one(op.type):
+            attribute(op, "_set_attr")("_XlaCompile", tf.compat.v1.AttrValue(b=False))
 
 
 def shape_of_value(tensor: tf.Tensor) -> tf.TensorShape:

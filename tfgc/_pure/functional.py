@@ -21,7 +21,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import graph_gradients, keras_models, private_api
-from tfgc._pure import inner_functions, replay_checksums
+from tfgc._pure import inner_functions, random_draws, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
 Label = tuple[str, tf.TensorSpec]  # the layer behind a checksum, and the spec of what it made
@@ -221,6 +221,7 @@ def run(
     args, kwargs = packing.unpack(tensors)
     table = {id(v): value for v, value in zip(variables, values)}
     found: list[tf.Tensor] = []
-    with Scope(table) as scope, inner_functions.inlined(scope.apart), draws(found):
+    alike = random_draws.alike_in_both_runs()
+    with Scope(table) as scope, inner_functions.inlined(scope.apart), draws(found), alike:
         result = fn(*args, **kwargs)
     return scope.outcome(result, found)

@@ -44,6 +44,14 @@ def is_seeded(op_type: str) -> bool:
     return op_type.startswith(_SEEDED)
 
 
+def alike_in_both_runs() -> contextlib.AbstractContextManager:
+    """A context for each run of a function, in which what is drawn from a seed is drawn by TensorFlow's own kernels.
+
+    XLA draws other numbers from it, and which operations of a graph get into its automatic clusters differs by run.
+    """
+    return operation_hooks.outside_clusters(is_seeded)
+
+
 def too_large(operations: Sequence[tf.Operation], share: float = SHARE) -> tf.Operation | None:
     """The operation that draws most, if the draws are more than a share of all that is computed; else None."""
     draws = [op for op in operations if op.type in TYPES]

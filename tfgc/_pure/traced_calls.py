@@ -50,7 +50,8 @@ class TracedCall:
             with self._graph.as_default(), self._tape, backward_order.noted_order() as self._chains:
                 arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
                 self._tape.watch([x for x in arguments if _is_differentiable(x)])
-                trace.run(*arguments)
+                with random_draws.alike_in_both_runs():
+                    trace.run(*arguments)
             self.context_left = private_api.call_context()
         finally:
             private_api.set_call_context(context)
