@@ -47,9 +47,9 @@ def trapped(*more, blocks=BLOCKS):
     x = inputs = keras.Input((8,))
     for i in range(blocks):
         x = L.SpectralNormalization(L.Dense(8))(x) if i == 1 else L.Dense(8, activation="gelu")(x)
-        x = L.BatchNormalization(momentum=0.5)(x)
-        x = Noise()(L.Dropout(0.3)(x))
         x = Trap(name=f"trap{i}")(x)
+        x = L.BatchNormalization(momentum=0.5)(x)  # It reads its input again, so that a replay runs the trap.
+        x = Noise()(L.Dropout(0.3)(x))
     for layer in more:
         x = layer()(x)
     return keras.Model(inputs, L.Dense(1, activity_regularizer="l2")(x))
@@ -315,7 +315,7 @@ class Greedy(L.Layer):
     """Asks the allocator for more than there is."""
 
     def call(self, x):
-        return x + tf.reduce_sum(tf.random.stateless_uniform([2**50 * tf.shape(x)[0]], [1, 2]))
+        return x + tf.reduce_sum(tf.random.stateless_uniform([2**50 * tf.shape(x, tf.int64)[0]], [1, 2]))
 
 
 @pytest.mark.slow
