@@ -16,7 +16,7 @@ import tensorflow as tf
 from equality import fresh
 
 import tfgc
-from tfgc._replay import forward_backward
+from tfgc._replay import copied_traces, forward_backward
 
 STEPS, BATCH = 3, 16
 
@@ -241,10 +241,13 @@ def main(names):
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    backward, replays = forward_backward.Recomputation.backward, []
-    forward_backward.Recomputation.backward = lambda piece, *arguments: (
-        replays.append(piece) or backward(piece, *arguments)
-    )
+    replays = []
+
+    def counted(backward):
+        return lambda piece, *arguments: replays.append(piece) or backward(piece, *arguments)
+
+    for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
+        kind.backward = counted(kind.backward)
     known, found = {}, {}
     for name in names or CASES:
         build, policy, *loops, change = CASES[name]

@@ -166,8 +166,10 @@ def _nested(n, first):
                 extend(end, [*pieces, (start, end, "keep")])
             if end < n or first:
                 for inner in _nested(end - start, False):
-                    again = _moved(inner, start) if len(inner) > 1 else "recompute"
-                    extend(end, [*pieces, (start, end, again)])
+                    if len(inner) == 1:
+                        extend(end, [*pieces, (start, end, "recompute")])
+                    if len(inner) > 1 or first:  # A replay with a plan takes over no small results.
+                        extend(end, [*pieces, (start, end, _moved(inner, start))])
 
     extend(0, [])
     return found
