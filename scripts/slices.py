@@ -2,7 +2,7 @@
 
 Steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with `slices=8`, Keras's optimizer with
 `gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once more with its dense layers kept and
-`apply_gradients="as_ready"`. `slices_memory.py` has networks too large to time here.
+`apply_gradients="as_ready"`. `slices_memory.py` has one process a case, and predictions.
 
 One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
 medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
