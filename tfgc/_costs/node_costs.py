@@ -181,7 +181,7 @@ def _read(
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
-    products = [weights[i] for i in row_products.places(weights, samples, samples)] if samples else []
+    products: list[Any] = [weights[i] for i in row_products.places(weights, samples, samples)] if samples else []
     rest = {
         "differentiable_inputs": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
         "product_bytes": sum(map(tensor_lists.tensor_bytes, products)),

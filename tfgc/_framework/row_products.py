@@ -30,7 +30,7 @@ def _is_worthwhile(gradient: Any, samples: int, all_samples: int) -> bool:
     if pair is None or not all(factor.shape.is_fully_defined() for factor in pair):
         return False
     elements = [factor.shape.num_elements() or 0 for factor in pair]
-    count = pair[0].shape[0]
+    count: int = pair[0].shape[0] or 0
     return count % samples == 0 and sum(elements) * all_samples < samples * (gradient.shape.num_elements() or 0)
 
 
@@ -52,7 +52,7 @@ def rows(gradients: Sequence[Any], samples: int) -> list[tf.Tensor]:
     for gradient in gradients:
         pair = factors(gradient)
         assert pair is not None
-        made += [tf.reshape(factor, [samples, factor.shape[0] // samples, factor.shape[1]]) for factor in pair]
+        made += [tf.reshape(factor, [samples, (factor.shape[0] or 0) // samples, factor.shape[1]]) for factor in pair]
     return made
 
 
