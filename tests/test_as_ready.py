@@ -230,7 +230,8 @@ def layers_at_the_peak(run_eagerly, regularizer, when):
     plan = tfgc.plan(model, strategy="uniform", segments=8)
     step = tfgc.train_step(model, "mse", "sgd", plan=plan, run_eagerly=run_eagerly, apply_gradients=when)
     x = noise(8, SIDE)
-    return memory.peak(step, x, x, steps=9, of=statistics.median) / (4 * SIDE**2)
+    of = statistics.median if regularizer else max  # TensorFlow decides when the gradients of regularizers run.
+    return memory.peak(step, x, x, steps=5, of=of) / (4 * SIDE**2)
 
 
 @pytest.mark.gate
@@ -238,7 +239,7 @@ def layers_at_the_peak(run_eagerly, regularizer, when):
 def test_a_gradient_or_two_are_in_memory_in_place_of_all(run_eagerly, regularizer):
     """In graphs TensorFlow decides when the gradients of regularizers run: mostly 2.9 weights, once 6.3 beside others.
 
-    So the median of the steps counts.
+    So the median of the steps counts with them, and the most of all steps without.
     """
     ways = "at_end", "as_ready"
     at_end, as_ready = (memory.alone(layers_at_the_peak, run_eagerly, regularizer, when) for when in ways)

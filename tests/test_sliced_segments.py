@@ -144,6 +144,7 @@ def test_gradients_that_are_products_of_rows(mode, slices, monkeypatch):
 
 
 def test_products_of_half_precision_rows_are_those_of_the_batch():
+    """Gradients of biases are sums over slices, each rounded to ten bits."""
     build = functools.partial(dense, "mixed_float16")
     check_equal(build, "graph", 2, x=noise(8, 2, 64), y=noise(8, 3), rtol=1e-2)
 
