@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from equality import noise
+from models import Counter
 
 L = keras.layers
 MODES = {
@@ -100,20 +101,6 @@ class Noisy(L.Layer):
 
     def call(self, x):
         return x * (1 + 0.1 * keras.random.normal((8,), dtype=self.compute_dtype))
-
-
-class Counter(L.Layer):
-    """State beside the weights: how often it was called, and a running mean."""
-
-    def build(self, shape):
-        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
-        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
-
-    def call(self, x, training=None):
-        if training:
-            self.calls.assign(self.calls + 1)
-            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
-        return x - self.mean
 
 
 class Penalised(L.Layer):

@@ -60,15 +60,10 @@ def lines(tmp_path):
 @pytest.fixture
 def replays(monkeypatch):
     """A list that grows whenever a segment runs again, or is traced to do so."""
-    from tfgc._replay import copied_traces, forward_backward
+    from replays import note_replays
 
     seen = []
-
-    def counted(backward):
-        return lambda piece, *arguments: seen.append(piece) or backward(piece, *arguments)
-
-    for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
-        monkeypatch.setattr(kind, "backward", counted(kind.backward))
+    note_replays(seen.append, monkeypatch.setattr)
     return seen
 
 

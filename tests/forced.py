@@ -24,11 +24,11 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.testing.test_case import TestCase
 from layerwise import arguments_of, compare, reason
+from replays import note_replays
 
 import tfgc
 from tfgc._errors import TfgcError, one_line
 from tfgc._framework import private_api
-from tfgc._replay import copied_traces, forward_backward
 from tfgc._tracing import keras_graph
 from tfgc._training import segment_runner
 
@@ -51,15 +51,7 @@ class Plain:
         items[:] = [item for item in items if _name(item) not in noted]
 
     def pytest_sessionstart(self):
-        def counted(backward):
-            def replayed(*args):
-                self.count("replays")
-                return backward(*args)
-
-            return replayed
-
-        for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
-            kind.backward = counted(kind.backward)
+        note_replays(lambda piece: self.count("replays"))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):

@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from equality import fresh
+from replays import note_replays
 
 import tfgc
-from tfgc._replay import copied_traces, forward_backward
 
 STEPS, BATCH = 3, 16
 
@@ -242,12 +242,7 @@ def main(names):
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     replays = []
-
-    def counted(backward):
-        return lambda piece, *arguments: replays.append(piece) or backward(piece, *arguments)
-
-    for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
-        kind.backward = counted(kind.backward)
+    note_replays(replays.append)
     known, found = {}, {}
     for name in names or CASES:
         build, policy, *loops, change = CASES[name]

@@ -34,6 +34,20 @@ class Counting(keras.layers.Layer):
         return x * 2.0
 
 
+class Counter(keras.layers.Layer):
+    """State beside the weights: how often it was called, and a running mean."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
+        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
+
+    def call(self, x, training=None):
+        if training:
+            self.calls.assign(self.calls + 1)
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=tuple(range(len(x.shape) - 1))))
+        return x - self.mean
+
+
 class SharedNoise(keras.layers.Layer):
     """Draws from a generator that other layers draw from too."""
 

@@ -34,20 +34,6 @@ class Noisy(L.Layer):
         return x * (1 + 0.1 * keras.random.normal((x.shape[-1],), dtype=self.compute_dtype))
 
 
-class Counter(L.Layer):
-    """State beside the weights."""
-
-    def build(self, shape):
-        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
-        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
-
-    def call(self, x, training=None):
-        if training:
-            self.calls.assign(self.calls + 1)
-            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=tuple(range(len(x.shape) - 1))))
-        return x - self.mean
-
-
 class Penalised(L.Layer):
     """Adds a loss in `call`."""
 
@@ -373,7 +359,7 @@ def scripts(draw, modes=MODES, most=8):
         way = rng.choice([name for name in strategies.available() if name not in ("hybrid", "offload")])
     body = "\n".join(f"    {line}" for line in writer.lines)
     return (
-        f"from random_models import *\n\n\ndef build():\n{body}\n\n\n"
+        f"from models import Counter\nfrom random_models import *\n\n\ndef build():\n{body}\n\n\n"
         f"check(build, batch={batch}, losses={losses}, mode={mode!r}, way={way!r}, seed={seed})\n"
     )
 

@@ -5,6 +5,21 @@ import collections
 import tensorflow as tf
 
 import tfgc
+from tfgc._replay import copied_traces, forward_backward
+
+
+def note_replays(note, replace=setattr):
+    """Call `note` with each segment that runs again, or is traced to do so, from now on."""
+
+    def noting(backward):
+        def noted(piece, *arguments):
+            note(piece)
+            return backward(piece, *arguments)
+
+        return noted
+
+    for kind in (forward_backward.Recomputation, copied_traces.CopiedRecomputation):
+        replace(kind, "backward", noting(kind.backward))
 
 
 def operations_of_step(model, x, segments):
