@@ -174,6 +174,7 @@ def test_a_setting_that_changes_at_each_step_keeps_few_steps(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("compiled", [False, True], ids=["op by op", "compiled"])
 def test_thousands_of_steps_with_fifty_shapes(compiled):
     """Objects and traces are as many after 5,000 steps as after 2,500."""

@@ -179,11 +179,17 @@ def test_layers_on_an_empty_batch_do_as_without(name, graph):
         return keras.Model(x, L.Dense(2)(make()(L.Dense(shape[-1])(x))))
 
     x = tf.zeros((0, *shape))
-    plain = stepped_by(fresh(build), x, graph)
     ours = fresh(build)
     tfgc.enable(ours, layers=[ours.layers[2]])
     parts = fresh(build)
     tfgc.enable(parts, tfgc.plan(parts, strategy="uniform", segments=2))
+    try:
+        plain = stepped_by(fresh(build), x, graph)
+    except tf.errors.InvalidArgumentError:  # Some convolutions of TensorFlow 2.19.
+        for model in (ours, parts):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                stepped_by(model, x, graph)
+        return
     for model in (ours, parts):
         for a, b in zip(plain, stepped_by(model, x, graph), strict=True):
             np.testing.assert_array_equal(b, a)
