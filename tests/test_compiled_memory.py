@@ -96,6 +96,13 @@ def test_a_subclassed_model_needs_an_example():
     assert b"replay" in exported(model, tfgc.plan(model, example=example), example=example, batch_size=None)
 
 
+class Halved(keras.optimizers.SGD):
+    """Has no `get_config` for what its constructor takes."""
+
+    def __init__(self, doubled_rate):
+        super().__init__(doubled_rate / 2)
+
+
 def test_sizes_losses_and_batches_that_are_not_known_are_errors():
     open_sizes = keras.Sequential([keras.Input((None, 8)), L.Dense(4)])
     with pytest.raises(tfgc.OptionError, match="input_shapes="):
@@ -108,6 +115,8 @@ def test_sizes_losses_and_batches_that_are_not_known_are_errors():
         exported(convolutions(), batch_size=None)
     with pytest.raises(tfgc.UnsupportedModelError, match="no trainable weights"):
         exported(keras.Sequential([keras.Input((4,)), L.ReLU()]))
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"optimizer Halved cannot be made again .* get_config\(\)"):
+        exported(convolutions(), optimizer=Halved(1.0))
 
 
 def test_what_xla_cannot_compile_is_named():

@@ -93,7 +93,13 @@ def stable_hlo(model: keras.Model, plan: Plan | None, batch: Batch, optimizer: k
 def _fresh(model: keras.Model, optimizer: keras.Optimizer | str | None) -> Any:
     """An optimizer of this kind that is not built; default: of the kind that the model is compiled with, or Adam."""
     chosen: Any = keras_names.optimizer(optimizer or getattr(model, "optimizer", None) or "adam")
-    return type(chosen).from_config(chosen.get_config())
+    try:
+        return type(chosen).from_config(chosen.get_config())
+    except Exception as error:  # Constructors and configs of other people's classes may do anything.
+        raise UnsupportedModelError(
+            f"optimizer {type(chosen).__name__} cannot be made again from its config: {one_line(error)}. Give its "
+            "class a get_config() that returns the arguments of its constructor, or pass optimizer="
+        ) from error
 
 
 def _spec(part: Any, batch_size: int | None) -> tf.TensorSpec:

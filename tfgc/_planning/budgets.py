@@ -32,7 +32,8 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
     Args:
         model: The model.
         optimizer: A `keras.Optimizer` or its name. Default: the one that the model is
-            compiled with, or else two slots for each weight, as Adam has.
+            compiled with, or else two slots for each weight, as Adam has. So are those of an optimizer
+            that is not built and cannot be made again from its config.
     """
     weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
     if optimizer is None:
@@ -47,10 +48,13 @@ def _slot_bytes(optimizer: keras.Optimizer | str, trained: int) -> int:
     if chosen.built:
         return _bytes(chosen.variables)
     # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.
-    copy = type(chosen).from_config(chosen.get_config())
-    scalars = len(copy.variables)
     variable = keras.Variable(np.zeros((4, 4), "float32"))
-    copy.build([variable])
+    try:
+        copy = type(chosen).from_config(chosen.get_config())
+        scalars = len(copy.variables)
+        copy.build([variable])
+    except Exception:  # Constructors and configs of other people's classes may do anything.
+        return 2 * trained
     return round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
 
 
