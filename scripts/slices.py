@@ -1,8 +1,9 @@
 """Compare training in slices of the batch with the plain step, and with Keras's gradient accumulation.
 
-Steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with `slices=8`, Keras's optimizer with
-`gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once more with its dense layers kept and
-`apply_gradients="as_ready"`. `slices_memory.py` has one process a case, and predictions.
+Plain steps, in a graph and op by op, steps of `train_step(micro_batches=8)`, steps by the plan of `optimal` with
+`slices=8`, Keras's optimizer with `gradient_accumulation_steps=8` on a batch that is cut by hand, and the plan once
+more with its dense layers kept and `apply_gradients="as_ready"`. `slices_memory.py` has one process a case, and
+predictions.
 
 One process a network, in which the steps run in turn; each round gives one ratio of time to the plain step, and the
 medians of these count. Peaks are those of TensorFlow's allocator above what is there between steps; what each way keeps
@@ -23,13 +24,13 @@ import statistics
 
 import saved_cases
 
-WAYS = ("plain", "micro_batches", "segments", "keras", "as_ready")
+WAYS = ("plain", "eager", "micro_batches", "segments", "keras", "as_ready")
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
 ROUNDS, WARM_UP = 5, 1
 RESULTS = pathlib.Path(__file__).parent / "results" / "slices.json"
 HEAD = (
-    f"| network, batch | plain step | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
+    f"| network, batch | plain step | plain, op by op | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
     f"Keras, `gradient_accumulation_steps={SLICES}` | `slices={SLICES}` and `as_ready` |"
 )
 
@@ -37,7 +38,7 @@ HEAD = (
 def table(saved):
     """The saved results in Markdown."""
     rows = (row(name, saved[name]) for name in NETWORKS if name in saved)
-    return "\n".join([HEAD, "| --- | --- | --- | --- | --- | --- |", *rows])
+    return "\n".join([HEAD, "|" + " --- |" * (len(WAYS) + 1), *rows])
 
 
 def row(name, case):
@@ -106,6 +107,8 @@ def step_of(name, way):
     """A function that trains a network in one of the ways for a step."""
     if way == "keras":
         return accumulated(name)
+    if way == "eager":
+        return op_by_op(name)
     import tensorflow as tf
 
     import tfgc
@@ -136,6 +139,24 @@ def plan_of(model, batch, way):
     fronts = ((s, tuple(name for name in s.nodes if name not in dense)) for s in plan.segments)
     segments = [dataclasses.replace(segment, nodes=nodes) for segment, nodes in fronts if nodes]
     return dataclasses.replace(plan, segments=(*segments, tfgc.Segment(tuple(dense), mode="keep")))
+
+
+def op_by_op(name):
+    import keras
+    import tensorflow as tf
+
+    model, loss, x, y = built(name)
+    optimizer = keras.optimizers.SGD(0.01)
+    optimizer.build(model.trainable_variables)
+    x, y = tf.constant(x), tf.constant(y)
+
+    def step():
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        optimizer.apply(tape.gradient(value, model.trainable_variables))
+        return float(value)
+
+    return step
 
 
 def accumulated(name):

@@ -142,7 +142,7 @@ class GuardedStep:
             elif self.atomic is None:
                 text += ", or on_oom='replan'" if found.less is not None and self.can_be_taken_back() else ""
                 if self.mode == "xla":
-                    text += ". XLA may have overwritten the variables that the step writes: load the weights again"
+                    text += ". TensorFlow may have lost the variables that the step writes: load them in a new process"
             message = f"{text}. TensorFlow said: {_said(failed)}"
             raise tf.errors.ResourceExhaustedError(failed.node_def, failed.op, message) from failed
 
