@@ -21,7 +21,12 @@ _log = logging.getLogger(__name__)
 def alone(function, *arguments, start=_SERVER):
     """What `function(*arguments)` returns, or raises, in a fresh process, seeded as every test is."""
     with concurrent.futures.ProcessPoolExecutor(1, start) as pool:
-        found = pool.submit(_call, function, *arguments).result()
+        try:
+            found = pool.submit(_call, function, *arguments).result()
+        except BaseException:  # The test's time is over, and the child may never end.
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
     _log.info("%s(%s): %s", function.__name__, ", ".join(getattr(a, "__name__", repr(a)) for a in arguments), found)
     return found
 

@@ -1,16 +1,20 @@
 """Saved models that were changed at random: planned, or refused in one line, and no file is left."""
 
+import json
 import random
 import warnings
+import zipfile
 
 import keras
 import pytest
 from click.testing import CliRunner
 from damages import damaged_model, is_refused
+from keras.src.models import functional
 from memory import alone
 
 from tfgc import TfgcError
 from tfgc._cli.commands import plan
+from tfgc._framework import model_loading
 
 L = keras.layers
 
@@ -54,6 +58,38 @@ def refused(count, folder, seed):
 def test_damaged_models_are_refused_in_one_line(count, seed, tmp_path):
     """In another process, which native code that reads the file may end."""
     assert 0.4 * count < alone(refused, count, tmp_path, seed) < 0.9 * count
+
+
+def without_a_layer(folder):
+    """A saved model whose last node refers to the second call of a layer that is called once."""
+    network().save(folder / "m.keras")
+    with zipfile.ZipFile(folder / "m.keras") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(parts["config.json"])
+    config["config"]["layers"][-1]["inbound_nodes"][0]["args"][0]["config"]["keras_history"][1] += 1
+    parts["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(folder / "m.keras", "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+
+
+@pytest.mark.timeout(60)
+def test_a_node_whose_input_never_comes_is_refused(tmp_path):
+    """Keras 3.13 tries it forever."""
+    without_a_layer(tmp_path)
+    with pytest.raises(TfgcError, match=r"m.keras' cannot be loaded: ValueError: (its graph has a loop|Invalid Functional)"):
+        run(tmp_path)
+
+
+def test_a_node_is_tried_at_most_once_more_than_there_are_nodes():
+    """As Keras 3.13 tries one whose input never comes."""
+    layers, node = {"a": keras.Input((4,))._keras_history.operation}, {"args": [], "kwargs": {}}
+    with model_loading.ending():
+        for _ in range(2):
+            functional.deserialize_node(node, layers)
+        with pytest.raises(ValueError, match="a loop, or a node whose inputs do not exist"):
+            functional.deserialize_node(node, layers)
+    functional.deserialize_node(node, layers)
 
 
 @pytest.mark.parametrize("contents", [b"", b"PK\x03\x04", b"no archive", b"\x89HDF\r\n\x1a\n"])

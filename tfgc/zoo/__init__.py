@@ -102,8 +102,11 @@ def _saved(name: str) -> keras.Model:
     """Load a saved model in Keras's safe mode, which runs no code that the file holds."""
     import keras
 
+    from tfgc._framework import model_loading
+
     try:
-        return _model(name, keras.models.load_model(name, compile=False))
+        with model_loading.ending():
+            return _model(name, keras.models.load_model(name, compile=False))
     except TfgcError:
         raise
     except Exception as error:

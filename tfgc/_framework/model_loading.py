@@ -1,0 +1,42 @@
+"""Loads of saved models that end, whatever the file says.
+
+Keras rebuilds a functional model in passes: a node whose inputs do not exist yet is tried again in the
+next pass. Before a release of Keras that checks it (3.15 does, 3.13 does not), a node whose inputs never
+come is tried forever.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tfgc._framework import versions
+from tfgc._framework.versions import attribute
+
+try:
+    from keras.src.models import functional
+except ImportError as error:
+    raise versions.unsupported(error) from error
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """Raise a ValueError out of `keras.models.load_model` in here where a pass over a model's nodes makes none.
+
+    A pass that goes on makes one node at least, so that a node is tried at most once more than there are nodes.
+    """
+    deserialize: Any = attribute(functional, "deserialize_node")
+    # Holds the nodes, so that no other gets the id of one of them.
+    tries: dict[int, tuple[Any, int]] = {}
+
+    def tried(node: Any, layers: dict[str, Any]) -> Any:
+        before = tries.get(id(node), (node, 0))[1]
+        if before > sum(len(attribute(layer, "_inbound_nodes")) for layer in layers.values()):
+            raise ValueError("its graph has a loop, or a node whose inputs do not exist")
+        tries[id(node)] = node, before + 1
+        return deserialize(node, layers)
+
+    functional.deserialize_node = tried
+    try:
+        yield
+    finally:
+        functional.deserialize_node = deserialize
