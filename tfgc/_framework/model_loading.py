@@ -1,8 +1,8 @@
 """Loads of saved models that end, whatever the file says.
 
 Keras rebuilds a functional model in passes: a node whose inputs do not exist yet is tried again in the
-next pass. Before a release of Keras that checks it (3.15 does, 3.13 does not), a node whose inputs never
-come is tried forever.
+next pass. Before a release of Keras that checks it (3.15 does, 3.13 does not), passes never end where the
+inputs of a node never come, or where two layers have one name, of which the first is not visited.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ def ending() -> Iterator[None]:
     A pass that goes on makes one node at least, so that a node is tried at most once more than there are nodes.
     """
     deserialize: Any = attribute(functional, "deserialize_node")
+    rebuild: Any = attribute(functional, "functional_from_config")
     # Holds the nodes, so that no other gets the id of one of them.
     tries: dict[int, tuple[Any, int]] = {}
 
@@ -35,8 +36,14 @@ def ending() -> Iterator[None]:
         tries[id(node)] = node, before + 1
         return deserialize(node, layers)
 
-    functional.deserialize_node = tried
+    def rebuilt(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        names = [layer["name"] for layer in config["layers"]]
+        if len(set(names)) < len(names):
+            raise ValueError("two layers have one name")
+        return rebuild(cls, config, custom_objects=custom_objects)
+
+    functional.deserialize_node, functional.functional_from_config = tried, rebuilt
     try:
         yield
     finally:
-        functional.deserialize_node = deserialize
+        functional.deserialize_node, functional.functional_from_config = deserialize, rebuild
