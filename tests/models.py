@@ -48,6 +48,13 @@ class Counter(keras.layers.Layer):
         return x - self.mean
 
 
+class Halved(keras.optimizers.SGD):
+    """Has no `get_config` for what its constructor takes, so that it cannot be copied."""
+
+    def __init__(self, doubled_rate):
+        super().__init__(doubled_rate / 2, momentum=0.9)
+
+
 class SharedNoise(keras.layers.Layer):
     """Draws from a generator that other layers draw from too."""
 

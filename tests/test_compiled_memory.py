@@ -17,6 +17,7 @@ import psutil
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner
+from models import Halved
 
 import tfgc
 from tfgc._cli.group import cli
@@ -94,13 +95,6 @@ def test_a_subclassed_model_needs_an_example():
     with pytest.raises(tfgc.OptionError, match="example="):
         exported(model)
     assert b"replay" in exported(model, tfgc.plan(model, example=example), example=example, batch_size=None)
-
-
-class Halved(keras.optimizers.SGD):
-    """Has no `get_config` for what its constructor takes."""
-
-    def __init__(self, doubled_rate):
-        super().__init__(doubled_rate / 2)
 
 
 def test_sizes_losses_and_batches_that_are_not_known_are_errors():

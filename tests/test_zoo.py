@@ -178,7 +178,8 @@ SMALL = {
 }
 # A tensor with more than two uses, spread over segments, sums its gradients in another order.
 FANS_OUT = {"densenet161", "inception_v4", "nasnet_cifar10", "amoebanet_cifar10", "darts_cifar10"}
-if not hasattr(keras.layers, "ReversibleEmbedding"):  # Keras 3.10, whose LayerNormalization reads its input twice
+if not hasattr(keras.layers, "ReversibleEmbedding"):
+    # In Keras 3.10 several operations of LayerNormalization read its input, and the shortcut beside it another segment.
     FANS_OUT.add("gpt(2, 64, 32, 100)")
 
 
