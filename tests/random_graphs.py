@@ -101,6 +101,12 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     if rng.random() < 0.3:
         taken_over = {"result_bytes": few(), "replay_flops": rng.randint(0, flops)}
         times.update({"replay_seconds": times["seconds"] / 2} if timed else {})
+    if internal and rng.random() < 0.25:
+        saved = min(few(), sum(internal))
+        taken_over["selective_bytes"], taken_over["selective_saved_bytes"] = saved + 4 + few(), saved
+        taken_over["selective_trace"] = (made, sum(internal) - saved, workspace)
+        taken_over["selective_flops"] = rng.randint(0, taken_over.get("replay_flops", flops))
+        times.update({"selective_seconds": times["seconds"] / 4} if timed else {})
     return Cost(
         saved_tensors=some(reads, 0.5) + some([Ref(name, i) for i in range(len(outputs))], 0.4),
         saved_internal_bytes=internal,
@@ -122,14 +128,25 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
 
 def flat(graph):
     """All plans without nesting, as pieces; two kept neighbours are one."""
-    joints = _joints(graph)
-    return [pieces for pieces in _flat(len(graph)) if _possible(pieces, joints)]
+    return _of(graph, _flat(len(graph)))
 
 
 def nested(graph):
     """All plans, nested or not, as pieces; running all of a replay once more helps nobody."""
-    joints = _joints(graph)
-    return [pieces for pieces in _nested(len(graph), True) if _possible(pieces, joints)]
+    return _of(graph, _nested(len(graph), True))
+
+
+def _of(graph, plans):
+    """The plans that do not cut at a joint, with and without stored products in each segment that has some."""
+    joints, products = _joints(graph), Buffers.of(graph).selective_before
+
+    def ways(piece):
+        start, end, how = piece
+        selective = how == "recompute" and products[start] < products[end]
+        return [piece, (start, end, "selective")] if selective else [piece]
+
+    possible = (pieces for pieces in plans if _possible(pieces, joints))
+    return [list(each) for pieces in possible for each in itertools.product(*map(ways, pieces))]
 
 
 def _joints(graph):

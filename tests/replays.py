@@ -22,9 +22,9 @@ def note_replays(note, replace=setattr):
         replace(kind, "backward", noting(kind.backward))
 
 
-def operations_of_step(model, x, segments):
+def operations_of_step(model, x, plan):
     """How many operations of each type a step has, gradients apart: in a `replay`, and elsewhere (`first`)."""
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=segments))
+    tfgc.enable(model, plan)
 
     @tf.function
     def step(x):

@@ -71,18 +71,23 @@ def test_training_with_a_custom_gradient(name, mode):
     check_enabled(functools.partial(blocks, LAYERS[name]), X, Y, mode, segments=3)
 
 
+def operations_of(name):
+    model = fresh(functools.partial(blocks, LAYERS[name]))
+    return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
+
+
 @pytest.mark.parametrize("name", ["silu", "two results", "twice"])
 def test_a_replay_takes_over_small_results_behind_a_custom_gradient(name):
-    operations = operations_of_step(fresh(functools.partial(blocks, LAYERS[name])), X, 3)
+    operations = operations_of(name)
     assert operations["Mean", "first"] > 0
     assert operations["Mean", "replay"] == 0
 
 
 def test_equal_custom_gradients_are_registered_once():
-    operations_of_step(fresh(functools.partial(blocks, LAYERS["silu"])), X, 3)
+    operations_of("silu")
     known = len(custom_gradients._names)
     assert known > 0
-    operations_of_step(fresh(functools.partial(blocks, LAYERS["silu"])), X, 3)
+    operations_of("silu")
     assert len(custom_gradients._names) == known
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc._core.buffers import peak_of
+from tfgc._core.tensors import peak_of
 from tfgc._planning import annotated
 
 TOKENS, WORDS = 64, 2048

@@ -18,7 +18,8 @@ from random_graphs import graphs
 from tfgc import Graph, Plan, PlanMismatchError, strategies
 from tfgc._core import buffers
 from tfgc._core.graph import Cost, Node, Ref, Spec
-from tfgc._simulate import outlooks, simulator, step_events
+from tfgc._simulate import outlooks, simulator
+from tfgc._simulate.work import node_work
 
 A, B, C = Ref("a"), Ref("b"), Ref("c")
 
@@ -67,6 +68,35 @@ def test_recomputed_chain():
     assert found.runs == {"a": 2, "b": 2, "c": 1}
     assert (found.work, found.plain_work) == (27 + 2 + 3, 27)
     assert found.overhead == pytest.approx(5 / 27)
+
+
+def test_a_selective_segment_stores_products_and_runs_the_rest():
+    products = Cost(
+        saved_tensors=(A,),
+        saved_internal_bytes=(4, 1),
+        forward_trace=(3,),
+        forward_saving_trace=(3, 4, 1),
+        backward_trace=(2,),
+        differentiable_inputs=(A,),
+        selective_bytes=6,
+        selective_saved_bytes=4,
+        selective_trace=(3, 1),
+        flops=10,
+        backward_flops=5,
+        selective_flops=2,
+    )
+    net = graph(node("a", "x", 2), node("b", "a", 3, cost=products), node("c", "b", 4))
+    found = predict(net, (0, 2, "selective"), (2, 3, "keep"))
+    first = [2, 2 + 3, 3 + 6 + 4, 13 + 4, 13 + 4 + 3]  # 6 of products stay when b is done
+    # While the gradient of b waits. When b has run again, 2 of the products go; the other 4 are part of what it saves.
+    replay = [6 + 2 + 3, 8 + 3 + 1 + 3, 2 + 4 + 1 + 3 + 2, 2 + 2]
+    assert line(found) == first + replay
+    assert (found.work, found.plain_work) == (33 + 2 + 2, 33)
+    compiled = simulator.predict(
+        net, Plan.from_pieces(net, [(0, 2, "selective"), (2, 3, "keep")], strategy=""), "compiled"
+    )
+    # What the compiled segment receives stays until it returns: all products, and the upstream gradient.
+    assert line(compiled)[-3:] == [2 + 6 + 1 + 3 + 2, 2 + 6 + 3 + 2, 6 + 3]
 
 
 def test_the_peak_can_be_in_a_replay():
@@ -294,7 +324,7 @@ def test_a_plan_for_another_graph_is_refused():
 def test_the_sums_of_a_prediction_fit_together(graph, data):
     plan = strategies.apply("uniform", graph, segments=data.draw(st.integers(1, len(graph))))
     found = simulator.predict(graph, plan)
-    works, _ = step_events.node_work(graph)
+    works, _ = node_work(graph)
     replay = {n.name: work.replay for n, work in zip(graph.nodes, works)}
     assert found.peak_bytes == max(line(found))
     assert found.runs.keys() == replay.keys()

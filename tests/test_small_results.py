@@ -72,9 +72,13 @@ def test_steps_of_plans_with_results_of_the_first_run(nested, jit_compile):
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_reductions_run_once_and_all_else_as_before(name, monkeypatch):
-    ours = operations_of_step(fresh(functools.partial(blocks, STATISTICS[name])), X, 3)
+    def operations():
+        model = fresh(functools.partial(blocks, STATISTICS[name]))
+        return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
+
+    ours = operations()
     monkeypatch.setattr(small_results, "small_results", lambda *_: [])
-    before = operations_of_step(fresh(functools.partial(blocks, STATISTICS[name])), X, 3)
+    before = operations()
     assert any(before[kind, "replay"] for kind in REDUCTIONS)
     assert not any(ours[kind, "replay"] for kind in REDUCTIONS)
     assert ours["Conv2D", "replay"] == before["Conv2D", "replay"]

@@ -4,9 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._framework import shared_constants
+from tfgc._pure.flop_counts import SHAPE_ONLY
 
 # Bytes of a buffer from which on it counts.
 SMALL = 64

@@ -14,10 +14,10 @@ from tfgc._calls.constants import SMALL
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
-from tfgc._costs import flop_counts, tensor_buffers
-from tfgc._costs.flop_counts import SHAPE_ONLY
+from tfgc._costs import tensor_buffers
 from tfgc._costs.tensor_buffers import Buffers
-from tfgc._pure import obstacles
+from tfgc._pure import flop_counts, obstacles
+from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
 

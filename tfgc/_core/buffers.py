@@ -11,7 +11,7 @@ from typing import Self
 
 from tfgc._core.cotangents import CotangentFlow
 from tfgc._core.graph import Graph
-from tfgc._core.tensors import Ref
+from tfgc._core.tensors import Ref, peak_of
 
 
 class Buffers:
@@ -30,6 +30,8 @@ class Buffers:
         forward_peak, saving_peak, backward_peak: For each node the most bytes that the byte traces of its `Cost` reach.
         internal_bytes: Bytes that each node saves in addition to `saved`.
         result_bytes: Bytes of the small results that a replay of each node takes over.
+        selective_bytes: Bytes of the products with weights that a selective replay of each node takes over, too.
+        selective_peak: The most bytes that such a replay allocates for each node.
         gradient_bytes_at: For each node, bytes of the cotangents alive when its backward pass starts, and of the
             gradients of its weights if the graph counts the whole step; None if it has no backward pass.
         pending_gradient_bytes: For each position bytes of the cotangents alive when the nodes from there on have run
@@ -69,6 +71,7 @@ class Buffers:
         self.backward_peak = [peak_of(cost.backward_trace) for cost in graph.costs]
         self.internal_bytes = [sum(cost.saved_internal_bytes) for cost in graph.costs]
         self.result_bytes = [cost.result_bytes for cost in graph.costs]
+        self.selective_bytes = [cost.selective_bytes if cost.saved_internal_bytes else 0 for cost in graph.costs]
         flow = CotangentFlow(graph, self.number, self.size, self.outputs)
         self.pending_gradient_bytes, self.cotangent_changes, self.cotangent_bytes = (
             flow.pending,
@@ -79,7 +82,11 @@ class Buffers:
         for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
             self.gradient_bytes_at.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
             if alive is None:
-                self.saved[i], self.internal_bytes[i], self.result_bytes[i] = (), 0, 0
+                self.saved[i], self.internal_bytes[i], self.result_bytes[i], self.selective_bytes[i] = (), 0, 0, 0
+        self.selective_peak = [
+            max(peak_of(cost.selective_trace), peak - products) if products else peak
+            for cost, peak, products in zip(graph.costs, self.saving_peak, self.selective_bytes)
+        ]
         self.in_place = [self._is_in_place(i) for i in range(len(graph))]
         self.may_start = [not in_place and i not in graph.joined for i, in_place in enumerate(self.in_place)]
 
@@ -154,6 +161,11 @@ class Buffers:
         return [sorted(found.items()) for found in uses]
 
     @functools.cached_property
+    def selective_before(self) -> list[int]:
+        """For each position the sum of `selective_bytes` of the nodes before it."""
+        return [0, *itertools.accumulate(self.selective_bytes)]
+
+    @functools.cached_property
     def last_read(self) -> list[int]:
         """Position of the last reader of each buffer in a plain forward pass; the number of nodes for outputs."""
         last = [max(readers, default=producer) for readers, producer in zip(self.readers, self.producer)]
@@ -184,12 +196,3 @@ class Buffers:
     def overwritten_outputs(self) -> list[int]:
         """Outputs that the gradient of the loss is written over."""
         return [number for number in self.graph_outputs if self.graph.xla and not self.savers[number]]
-
-
-def peak_of(byte_trace: Iterable[int]) -> int:
-    """The most bytes that a trace of signed counts reaches, at least 0.
-
-    >>> peak_of([4, 8, -8, 2])
-    12
-    """
-    return max(0, max(itertools.accumulate(byte_trace), default=0))

@@ -1,13 +1,12 @@
 """A plan in words: for each segment what is stored, what is run again, and why."""
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tfgc._core import confirmation
 from tfgc._core.segments import Outlook, Segment, Segmentation
+from tfgc._core.text import HARD_SPACE, filled, table
 from tfgc._units import format_bytes, format_seconds, format_work
 
-_WIDTH = 100
 _PHASES = {
     "forward": "runs forward",
     "loss": "computes the loss",
@@ -16,11 +15,9 @@ _PHASES = {
     "return": "returns its gradients",
 }
 _COLUMNS = ("", "mode", "stores", "in place of", "run again", "nodes (how many)")
-# Text that must stay on one line is joined by a space at which lines are not broken.
-_HARD = "\N{NO-BREAK SPACE}"
 _UNKNOWN = "Sizes are unknown, so nothing is predicted: plan with batch_size, and with input_shapes or example."
 _KEPT = " Until then everything is kept, which never needs more than plain training."
-_PEAK = f"<-{_HARD}the{_HARD}peak{_HARD}is{_HARD}here"
+_PEAK = f"<-{HARD_SPACE}the{HARD_SPACE}peak{HARD_SPACE}is{HARD_SPACE}here"
 
 
 def explain(plan: Segmentation) -> str:
@@ -35,24 +32,30 @@ def explain(plan: Segmentation) -> str:
     lines = [f"Plan by {made} for {per}: {count} segment{'s' * (count > 1)}, {again} of them recomputed."]
     if plan.outlook is None:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
-        return _filled([*lines, ""]) + "\n" + _table(_rows(plan, None), (0, 1, 5))
+        return filled([*lines, ""]) + "\n" + table(_COLUMNS, _rows(plan, None), (0, 1, 5))
     lines += [*_outlook(plan, plan.outlook), *_surety(plan, plan.outlook), ""]
     rows = _rows(plan, plan.outlook)
     lines.append(
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
-    results = sum(segment.result_bytes or 0 for segment in plan.segments)
+    results = sum(segment.result_bytes or 0 for segment in plan.segments if not segment.selective)
     if slices:
         lines.append(
             f"{slices} of the segments run in slices of the batch, one after the other, forward and again for their "
             "gradients, so that their inside needs a share of the memory."
         )
     if results:
-        spared = _in_words(sum(segment.spared_work or 0 for segment in plan.segments), plan.outlook)
+        spared = _spared(plan.segments, plan.outlook, selective=False)
         lines.append(
             f"Of this, {format_bytes(results)} are small results of the first run, such as statistics of "
             f"normalizations, which replays take over: that spares them {spared}."
+        )
+    products = sum(segment.result_bytes or 0 for segment in plan.segments if segment.selective)
+    if products:
+        lines.append(
+            f"Segments marked 'selective' also store results of products with weights, {format_bytes(products)} of "
+            f"results in all: that spares their replays {_spared(plan.segments, plan.outlook, selective=True)}."
         )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
     if on_host:
@@ -62,11 +65,10 @@ def explain(plan: Segmentation) -> str:
         )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
-    text = _filled(lines) + "\n" + _table(rows, range(6))
+    text = filled(lines) + "\n" + table(_COLUMNS, rows, range(6))
     for name, part in plan.parts.items():
-        text += (
-            f"\n\n{name!r} by segments of its own, each of its calls:\n{_table(_rows(part, part.outlook), range(6))}"
-        )
+        inside = table(_COLUMNS, _rows(part, part.outlook), range(6))
+        text += f"\n\n{name!r} by segments of its own, each of its calls:\n{inside}"
     return text
 
 
@@ -129,7 +131,7 @@ def _rows(plan: Segmentation, outlook: Outlook | None, label: str = "", peak: bo
         if segment.nodes[0].partition(":")[0] in plan.parts:
             note = "by segments of its own, below"
         ends = dict.fromkeys((segment.nodes[0], segment.nodes[-1]))
-        nodes = f"{' ... '.join(ends)}{_HARD}({len(segment.nodes)}){note and f': {note}'}"
+        nodes = f"{' ... '.join(ends)}{HARD_SPACE}({len(segment.nodes)}){note and f': {note}'}"
         nodes += f" {_PEAK}" if here and not inner else ""
         rows.append([margin + name, margin + segment.mode, *_figures(segment, outlook), nodes])
         rows += inner
@@ -148,6 +150,11 @@ def _in_words(work: float, outlook: Outlook) -> str:
     return format_seconds(work) if outlook.unit == "s" else format_work(work)
 
 
+def _spared(segments: Iterable[Segment], outlook: Outlook, selective: bool) -> str:
+    """The work that replays leave out since they take over results, in words."""
+    return _in_words(sum(s.spared_work or 0 for s in segments if s.selective == selective), outlook)
+
+
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
     """Why a segment is kept, or why running it again does not help; empty where the figures show it."""
     if segment.host_bytes:
@@ -155,6 +162,8 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
         return f"{sliced}stores {format_bytes(segment.host_bytes)} on the host"
     if segment.chunks > 1:
         return f"in {segment.chunks} slices"
+    if segment.selective:
+        return f"selective, {format_bytes(segment.result_bytes or 0)} of its results are stored"
     if segment.obstacle:
         fact, _, _advice = segment.obstacle.partition(". ")
         return f"cannot be run twice ({fact})"
@@ -171,22 +180,3 @@ def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:
         return ""
     freed = format_bytes(segment.inside_bytes - segment.input_bytes)
     return f"a replay would free {freed} for {_in_words(segment.work, outlook)}"
-
-
-def _table(rows: Iterable[Sequence[str]], shown: Sequence[int]) -> str:
-    """The columns `shown` of the rows, the last one wrapped."""
-    table = [[row[i] for i in shown] for row in (_COLUMNS, *rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(shown) - 1)]
-    lines = []
-    for *cells, words in table:
-        head = "".join(f"{cell:{width}}  " for cell, width in zip(cells, widths))
-        room = max(_WIDTH - len(head), 30)
-        first, *rest = textwrap.wrap(
-            words, room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-        lines += [head + first, *(" " * len(head) + line for line in rest)]
-    return "\n".join(lines).replace(_HARD, " ")
-
-
-def _filled(paragraphs: Iterable[str]) -> str:
-    return "\n".join(textwrap.fill(words, _WIDTH, subsequent_indent="  ") for words in paragraphs)

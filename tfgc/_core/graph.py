@@ -43,9 +43,13 @@ class Cost:
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
         result_bytes: Bytes of small results of a forward pass that its replay takes over.
+        selective_bytes: Bytes of products with weights inside, which a selective replay takes over, too.
+        selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
+        selective_trace: Byte trace of that replay, without these.
         flops, backward_flops: Floating-point operations of the two passes.
         replay_flops: Those of a forward pass that takes over its small results; None: as many as without.
-        seconds, backward_seconds, replay_seconds: The same as measured times, or None.
+        selective_flops: Those of a selective replay; None: as many as `replay_flops`.
+        seconds, backward_seconds, replay_seconds, selective_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
         sliceable: Whether it is shown to give on slices of the batch what it gives on all of it.
     """
@@ -69,9 +73,14 @@ class Cost:
     backward_flops: int = 0
     replay_flops: int | None = None
     result_bytes: int = 0
+    selective_bytes: int = 0
+    selective_saved_bytes: int = 0
+    selective_trace: tuple[int, ...] = ()
+    selective_flops: int | None = None
     seconds: float | None = None
     backward_seconds: float | None = None
     replay_seconds: float | None = None
+    selective_seconds: float | None = None
     obstacle: str | None = None
     sliceable: bool = False
 

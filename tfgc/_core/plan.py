@@ -17,10 +17,11 @@ from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
 
-# Positions of start and end, and a mode, a number of slices in which it is recomputed, or the pieces of the replay
+# Positions of start and end, and a mode or "selective", a number of slices in which it is recomputed, or the pieces of
+# the replay
 Piece: TypeAlias = tuple[int, int, "str | int | Sequence[Piece]"]
 _FORMAT = "tfgc-plan"
-_VERSION = 4  # Files are written in the oldest version that knows what is in them: `plan_data.version`.
+_VERSION = 5  # Files are written in the oldest version that knows what is in them: `plan_data.version`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Plan(Segmentation):
     def from_pieces(
         cls, graph: Graph, pieces: Iterable[Piece], *, strategy: str, options: dict[str, Any] | None = None
     ) -> Self:
-        """Make a plan of pieces of the graph's order: (start, end, mode), (start, end, slices in which it is
-        recomputed), or (start, end, pieces of its replay).
+        """Make a plan of pieces of the graph's order: (start, end, mode), (start, end, "selective"), (start, end,
+        slices in which it is recomputed), or (start, end, pieces of its replay).
 
         A piece with a node that cannot be run twice is kept.
         """
@@ -160,7 +161,8 @@ def _segments(graph: Graph, pieces: Iterable[Piece]) -> tuple[Segment, ...]:
         segments.append(
             Segment(
                 nodes=tuple(node.name for node in nodes),
-                mode=how if isinstance(how, str) else "recompute",
+                mode="keep" if how == "keep" else "recompute",
+                selective=how == "selective",
                 chunks=how if isinstance(how, int) else 1,
                 inner=None if isinstance(how, str | int) else Plan(_segments(graph, how), "inner", ()),
                 obstacle=obstacles[0] if obstacles else None,

@@ -12,6 +12,8 @@ PlanType = TypeVar("PlanType", bound=Segmentation)
 
 # Fields of a segment that files of the first versions do not have.
 _OF_RESULTS = ("result_bytes", "spared_work")
+# Fields of a segment that only those have that store products with weights.
+_OF_SELECTIVE = ("selective",)
 # Fields of a plan that only those of calls have.
 _OF_CALLS = ("calls", "parts")
 # Fields of a segment, and of a plan, that only those have that store on the host.
@@ -20,6 +22,8 @@ _OF_HOST, _OF_LINK = ("host_bytes", "on_device"), ("link",)
 
 def version(plan: Segmentation) -> int:
     """The oldest version of the format that knows what is in a plan."""
+    if any(segment.selective for segment in plan.segments):
+        return 5
     if plan.link is not None or any(segment.offload for segment in plan.segments):
         return 4
     return 3 if _takes_over_results(plan) else 1 + plan.calls
@@ -39,6 +43,8 @@ def plain(plan: Segmentation) -> dict[str, Any]:
         fields["inner"] = None if segment.inner is None else plain(segment.inner)
         for name in _OF_RESULTS if segment.result_bytes is None else ():
             del fields[name]
+        for name in () if segment.selective else _OF_SELECTIVE:
+            del fields[name]
         for name in () if segment.offload else _OF_HOST:
             del fields[name]
     for name in _OF_LINK if plan.link is None else ():
@@ -54,6 +60,6 @@ def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
     Raises:
         ValueError: If it is not what `plain` makes.
     """
-    younger = {Segment: (*_OF_RESULTS, *_OF_HOST), kind: (*_OF_CALLS, *_OF_LINK)}
+    younger = {Segment: (*_OF_RESULTS, *_OF_HOST, *_OF_SELECTIVE), kind: (*_OF_CALLS, *_OF_LINK)}
     schema = checked_json.Schema(younger, instead={Segmentation: kind, Self: kind})
     return schema.read(kind, data, "the plan")

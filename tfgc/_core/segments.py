@@ -26,11 +26,12 @@ class Segment:
         input_bytes: Activations that it would store if it were recomputed.
         work: Seconds or flops to run it again.
         obstacle: Why it cannot be run twice, or None.
-        result_bytes: Bytes, among those stored, of small results of the first run that its replay takes over; None if
-            there are none.
+        result_bytes: Bytes, among those stored, of what its replay takes over of the first run: small results, and
+            products with weights if it is `selective`; None if there are none.
         spared_work: Work that the replay does not do for that reason, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
         on_device: Those of its inputs that stay on the device, since another segment keeps them there.
+        selective: Whether products with weights are stored, too, so that its replay runs the rest alone.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -51,6 +52,7 @@ class Segment:
     spared_work: float | None = None
     host_bytes: int | None = None
     on_device: tuple[str, ...] = ()
+    selective: bool = False
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -59,6 +61,9 @@ class Segment:
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
         if self.offload and self.mode == "keep":
             raise OptionError("offload=True: a segment of mode 'keep' stores no checkpoint; leave offload at False")
+        if self.selective and not self.takes_over_results:
+            why = "is kept" if self.mode == "keep" else "has an inner plan" if self.inner else "runs in slices"
+            raise OptionError(f"selective=True: a segment that {why} takes over nothing; leave selective at False")
         if not isinstance(self.chunks, int) or isinstance(self.chunks, bool) or self.chunks < 1:
             raise OptionError(f"chunks={self.chunks!r} is not a number of slices: give 1 or more")
         if self.chunks > 1 and (self.mode == "keep" or self.inner is not None):

@@ -1,8 +1,10 @@
 """Tensors of a graph: how they are named, their shape and dtype, and their bytes."""
 
 import dataclasses
+import itertools
 import math
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tfgc._errors import OptionError
@@ -75,3 +77,12 @@ def itemsize(dtype: str) -> int:
     if bits is None:
         raise OptionError(f"the size of a {dtype} element is not known")
     return max(1, int(bits[0]) // 8)
+
+
+def peak_of(byte_trace: Iterable[int]) -> int:
+    """The most bytes that a trace of signed counts reaches, at least 0.
+
+    >>> peak_of([4, 8, -8, 2])
+    12
+    """
+    return max(0, max(itertools.accumulate(byte_trace), default=0))

@@ -75,20 +75,24 @@ def classified(call: Call) -> Operations:
 
 
 def replayed(
-    operations: Iterable[tf.Operation], given: Iterable[tf.Tensor], read: Iterable[tf.Tensor]
+    operations: Iterable[tf.Operation],
+    given: Iterable[tf.Tensor],
+    read: Iterable[tf.Tensor],
+    products: Iterable[tf.Tensor] = (),
 ) -> tuple[set[tf.Operation], list[tf.Tensor]]:
-    """The operations that a replay runs to have what is `read`, and the small results that it takes over for that.
+    """The operations that a replay runs to have what is `read`, and the results that it takes over for that.
 
     Args:
         operations: Those of the first run, in the order in which they were made.
         given: What they start from.
         read: Tensors; those that no such operation makes count for nothing.
+        products: What it takes over besides small results.
     """
     operations = list(operations)
-    small = small_results.small_results(operations, given)
-    taken_over = {tensor.op for tensor in small}
+    results = [*small_results.small_results(operations, given), *products]
+    taken_over = {tensor.op for tensor in results}
     needed = _ancestors(read, taken_over)
-    return needed.intersection(operations) - taken_over, [tensor for tensor in small if tensor.op in needed]
+    return needed.intersection(operations) - taken_over, [tensor for tensor in results if tensor.op in needed]
 
 
 def _ancestors(tensors: Iterable[tf.Tensor], ends: Set[tf.Operation] = frozenset()) -> set[tf.Operation]:

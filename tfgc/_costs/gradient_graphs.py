@@ -15,12 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import flop_counts, tensor_buffers
+from tfgc._costs import tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
-from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
+from tfgc._pure import flop_counts, weight_products
+from tfgc._pure.flop_counts import SHAPE_ONLY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Footprint:
         flops, backward_flops: Floating-point operations.
         replay_flops: Those of a forward pass that takes over small results.
         result_bytes: Bytes of these.
+        selective_bytes: Bytes of products with weights that a selective replay takes over, too.
+        selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
+        selective_trace: Buffer bytes as they come and go in that replay, without these.
+        selective_flops: Floating-point operations of its forward pass.
         memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
         fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
         resident_bytes: Bytes that XLA holds during the whole step, beside weights and slots.
@@ -58,6 +63,10 @@ class Footprint:
     backward_flops: int
     replay_flops: int
     result_bytes: int
+    selective_bytes: int
+    selective_saved_bytes: int
+    selective_trace: tuple[int, ...]
+    selective_flops: int
     memory_inputs: tuple[int, ...] = ()
     fused_outputs: tuple[FusedOutput | None, ...] = ()
     resident_bytes: int = 0
@@ -84,9 +93,15 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
-    again, results = replayed(call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read])
+    given = [*call.inputs, *call.variables]
+    again, results = replayed(call.graph.get_operations(), given, [*call.outputs, *read])
+    products = [] if xla else weight_products.weight_products(operations.forward, call.inputs, call.outputs)
+    rest, taken = replayed(call.graph.get_operations(), given, [*call.outputs, *read], products)
+    products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in refs(taken)}
+    selective = [op for op in operations.early if op in rest] if products else []
     runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output)
     saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})
+    light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept})
     back = tensor_buffers.trace(operations.late, buffers, to_free, gradients)
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
@@ -103,6 +118,10 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         backward_flops=sum(map(flop_counts.flops, operations.late)),
         replay_flops=sum(flop_counts.flops(op) for op in operations.early if op in again),
         result_bytes=sum(map(buffers.bytes, results)),
+        selective_bytes=sum(map(buffers.bytes, products.values())),
+        selective_saved_bytes=sum(internal[ref] for ref in products if ref in internal),
+        selective_trace=(*workspaces, *added(light, temporary.forward)) if products else (),
+        selective_flops=sum(map(flop_counts.flops, selective)),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
         resident_bytes=fusion.copied_weights() if fusion else 0,

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._core.buffers import peak_of
 from tfgc._core.graph import Graph, Spec
+from tfgc._core.tensors import peak_of
 from tfgc._costs import gradient_graphs
 from tfgc._costs.call_operations import Call
 from tfgc._framework import graph_building, keras_models

@@ -219,6 +219,10 @@ def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any
         backward_flops=footprint.backward_flops,
         replay_flops=footprint.replay_flops,
         result_bytes=footprint.result_bytes,
+        selective_bytes=footprint.selective_bytes,
+        selective_saved_bytes=footprint.selective_saved_bytes,
+        selective_trace=footprint.selective_trace,
+        selective_flops=footprint.selective_flops if footprint.selective_bytes else None,
         resident_bytes=footprint.resident_bytes,
         **{**rest, "differentiable_inputs": at(rest["differentiable_inputs"])},
     )

@@ -15,7 +15,8 @@ import tensorflow as tf
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._costs import call_operations
 from tfgc._framework import profiler
-from tfgc._pure import functional, side_effects, tensor_packing
+from tfgc._framework.noted_operations import NotedOperations
+from tfgc._pure import functional, side_effects, tensor_packing, weight_products
 from tfgc._tracing.keras_graph import Program
 
 _STEPS = 5
@@ -23,11 +24,18 @@ _ENOUGH_SECONDS = 20.0
 
 
 class NodeSeconds(NamedTuple):
-    """Seconds of a node: of its forward and backward pass, and of a replay that takes over small results."""
+    """Seconds of a node.
+
+    Attributes:
+        forward, backward: Of its two passes.
+        replay: Of a replay that takes over small results.
+        selective: Of one that takes over products with weights, too.
+    """
 
     forward: float
     backward: float
     replay: float
+    selective: float
 
 
 def measured(program: Program, graph: Graph) -> list[NodeSeconds]:
@@ -47,6 +55,7 @@ class _Charge(NamedTuple):
     position: int
     backward: bool
     replay: bool
+    selective: bool
 
 
 class _Pass(NamedTuple):
@@ -78,13 +87,14 @@ class _Step:
 
     def charged(self, seconds: dict[str, float]) -> list[NodeSeconds]:
         """Seconds by operation as those of nodes."""
-        totals = [[0.0, 0.0, 0.0] for _ in self._graph.nodes]
+        totals = [[0.0, 0.0, 0.0, 0.0] for _ in self._graph.nodes]
         for name, count in seconds.items():
             charge = self._charge(name)
             if charge is not None:
                 total = totals[charge.position]
                 total[charge.backward] += count
                 total[2] += count * charge.replay
+                total[3] += count * charge.selective
         return [NodeSeconds(*total) for total in totals]
 
     def _charge(self, name: str) -> _Charge | None:
@@ -110,7 +120,7 @@ class _Step:
 
         functional.run(forward, self._packing, inputs, self._variables, values)
         gradients, backward = self._backward(table, passes)
-        self._note(passes, backward, [*inputs, *values], list(table.values()))
+        self._note(passes, backward, inputs, values, list(table.values()))
         return gradients
 
     def _forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[Any], dict[Ref, Any], list[_Pass]]:
@@ -122,7 +132,7 @@ class _Step:
             sources = [table[ref] for ref in self._graph.cost(node).differentiable_inputs]
             own = (id(variable) for variable in getattr(layer, "trainable_variables", ()))
             sources += [self._weights[variable] for variable in own if variable in self._weights]
-            with _Noting() as noting, tf.GradientTape() as tape:
+            with NotedOperations() as noting, tf.GradientTape() as tape:
                 tape.watch(sources)
                 self._program.run([node.name], table, training=True)
             passes.append(_Pass(noting.made, tape, sources))
@@ -136,7 +146,7 @@ class _Step:
             refs = [ref for ref in _outputs(node) if ref in upstream]
             flowing = graph.cost(node).differentiable_inputs
             found: list[Any] = []
-            with _Noting() as noting:
+            with NotedOperations() as noting:
                 if refs and tape is not None:
                     sums = [tf.add_n(upstream[ref]) for ref in refs]
                     found = tape.gradient([table[ref] for ref in refs], list(sources), output_gradients=sums)
@@ -148,35 +158,33 @@ class _Step:
         return weights, passes[::-1]
 
     def _note(
-        self, forward: Sequence[_Pass], backward: Sequence[_Pass], given: list[tf.Tensor], made: list[Any]
+        self,
+        forward: Sequence[_Pass],
+        backward: Sequence[_Pass],
+        inputs: list[tf.Tensor],
+        values: list[tf.Tensor],
+        made: list[Any],
     ) -> None:
         """Note what each operation's time counts as."""
+        given = [*inputs, *values]
         early = [op for traced in forward for op in traced.operations]
         late = [op for traced in backward for op in traced.operations]
         tensors = [t for t in tf.nest.flatten(made, expand_composites=True) if t.op not in {x.op for x in given}]
         read = {t.ref(): t for op in late for t in op.inputs}
-        replayed, _ = call_operations.replayed(early, given, [*tensors, *(t.deref() for t in read)])
+        needed = [*tensors, *(t.deref() for t in read)]
+        replayed, _ = call_operations.replayed(early, given, needed)
+        stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node[0]}
+        products = [t for t in weight_products.weight_products(early, inputs, tensors) if t.op in stored]
+        light, _ = call_operations.replayed(early, given, needed, products)
         for position, (first, second) in enumerate(zip(forward, backward)):
-            self._charges.update({op.name: _Charge(position, False, op in replayed) for op in first.operations})
-            self._charges.update({op.name: _Charge(position, True, False) for op in second.operations})
+            charges = {op.name: _Charge(position, False, op in replayed, op in light) for op in first.operations}
+            self._charges.update(charges)
+            self._charges.update({op.name: _Charge(position, True, False, False) for op in second.operations})
         scopes: dict[str, set[_Charge]] = {}
         for name, charge in self._charges.items():
             scopes.setdefault(name.rpartition("/")[0], set()).add(charge)
         alike = {scope: charges.pop() for scope, charges in scopes.items() if len({c[:2] for c in charges}) == 1}
         self._charges = {**alike, **self._charges}
-
-
-class _Noting:
-    """Notes the operations that are made in a block of code in the graph being built."""
-
-    def __enter__(self) -> "_Noting":
-        self._graph = tf.compat.v1.get_default_graph()
-        self._start = len(self._graph.get_operations())
-        self.made: list[tf.Operation] = []
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.made = self._graph.get_operations()[self._start :]
 
 
 def _outputs(node: Node) -> Iterator[Ref]:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._costs import tensor_lists
-from tfgc._costs.flop_counts import SHAPE_ONLY, VIEWS
+from tfgc._pure.flop_counts import SHAPE_ONLY, VIEWS
 
 IN_PLACE = frozenset(
     ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]

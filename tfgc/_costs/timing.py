@@ -48,8 +48,14 @@ def timed(graph: Graph, times: dict[str, NodeSeconds], factor: float = 1.0) -> G
     """`graph` with measured seconds, times a factor."""
 
     def cost(node: Node) -> Any:
-        forward, backward, replay = (factor * seconds for seconds in times[node.name])
-        return dataclasses.replace(graph.cost(node), seconds=forward, backward_seconds=backward, replay_seconds=replay)
+        scaled = NodeSeconds(*(factor * seconds for seconds in times[node.name]))
+        return dataclasses.replace(
+            graph.cost(node),
+            seconds=scaled.forward,
+            backward_seconds=scaled.backward,
+            replay_seconds=scaled.replay,
+            selective_seconds=scaled.selective,
+        )
 
     return dataclasses.replace(graph, nodes=tuple(dataclasses.replace(node, cost=cost(node)) for node in graph.nodes))
 

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tfgc._costs import tensor_lists
 from tfgc._costs.call_operations import Operations
-from tfgc._costs.flop_counts import SHAPE_ONLY
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
+from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",

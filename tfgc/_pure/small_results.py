@@ -39,11 +39,12 @@ def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]
 
 
 def _is_small(op: tf.Operation) -> bool:
-    made, read = op.outputs[0], max(_elements(tensor) for tensor in op.inputs)
+    made, read = op.outputs[0], max(elements(tensor) for tensor in op.inputs)
     # A variant is a scalar that may hold any number of tensors.
     counted = made.shape.rank is not None and (made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool)
-    return counted and _SMALL * _elements(made) <= read
+    return counted and _SMALL * elements(made) <= read
 
 
-def _elements(tensor: tf.Tensor) -> int:
+def elements(tensor: tf.Tensor) -> int:
+    """Elements of a tensor, with a common batch where that is open; 0 where its rank is not known."""
     return 0 if tensor.shape.rank is None else math.prod(_BATCH if size is None else size for size in tensor.shape)

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import backward_order, custom_gradients, graph_building, graph_copies, private_api
-from tfgc._pure import obstacles, python_random, random_draws, side_effects, small_results
+from tfgc._pure import obstacles, python_random, random_draws, side_effects, small_results, weight_products
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -26,6 +26,7 @@ class TracedCall:
     Args:
         fn: The function.
         packing: The structure of its arguments.
+        selective: Whether replays take over products with weights, and not only small results.
 
     Attributes:
         effects: What the function touches besides its arguments.
@@ -33,14 +34,14 @@ class TracedCall:
         context_left: What the function left in Keras's call context.
         shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
         layouts: Positions of inputs that say how the values of others lie.
-        forward: What makes the tensors of a run of the inputs, and then its small results.
+        forward: What makes the tensors of a run of the inputs, and then the results that replays take over.
         n_results: How many of these there are.
 
     Raises:
         NotCopyableError: If a copy would not do the same.
     """
 
-    def __init__(self, fn: Callable, packing: Packing) -> None:
+    def __init__(self, fn: Callable, packing: Packing, selective: bool = False) -> None:
         self._graph: Any = graph_building.scratch_graph("traced")
         self._tape = tf.GradientTape()
         self._variables: list[tf.Tensor] = []
@@ -50,7 +51,7 @@ class TracedCall:
             with self._graph.as_default(), self._tape, backward_order.noted_order() as self._chains:
                 arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
                 self._tape.watch([x for x in arguments if _is_differentiable(x)])
-                with random_draws.alike_in_both_runs():
+                with random_draws.alike_in_both_runs(), weight_products.boundaries() as boundaries:
                     trace.run(*arguments)
             self.context_left = private_api.call_context()
         finally:
@@ -68,7 +69,11 @@ class TracedCall:
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.layouts = packing.without(trace.unread).layouts
         self.shapes = [x.shape for x in self._given]
-        self._results = small_results.small_results(self._graph.get_operations(), self._given)
+        operations = self._graph.get_operations()
+        self._results = small_results.small_results(operations, self._given)
+        if selective:
+            ends = [*boundaries, *self._tensors]
+            self._results += weight_products.weight_products(operations, self._arguments, ends)
         self.n_results = len(self._results)
         self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
 
@@ -94,7 +99,7 @@ class TracedCall:
     def backward(self, sources: Sequence[int]) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
 
-        A copy is given the inputs, the small results of the first run, and what flows back. None where a copy would
+        A copy is given the inputs, results of the first run, and what flows back. None where a copy would
         itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied.
         """
         try:

@@ -47,6 +47,7 @@ class Function:
             is not compiled.
         copied: Whether a graph may copy one trace of it for both runs.
         slices: Of the batch, in which it runs.
+        selective: Whether the replay takes over products with weights, where a trace is copied.
         on_host: Positions of the arguments that wait for the replay in the host's memory.
     """
 
@@ -58,6 +59,7 @@ class Function:
     captures_vary: bool = False
     copied: bool = False
     slices: int = 1
+    selective: bool = False
     on_host: tuple[int, ...] = ()
 
 
@@ -252,11 +254,12 @@ class KnownCalls:
     def _trace(self, call: Call) -> CopiedRecomputation | None:
         """Copies of a new trace; None if they would not do the same."""
         try:
-            traced = traced_calls.TracedCall(self.function.fn, call.packing)
+            traced = traced_calls.TracedCall(self.function.fn, call.packing, self.function.selective)
             if not traced.forward.is_closed:
                 # It starts from logits that nobody looks at; a copy has to start from the tensor that they are behind.
                 unread = traced.effects.unread
-                traced = traced_calls.TracedCall(self.function.fn, call.packing.without(unread))
+                packing = call.packing.without(unread)
+                traced = traced_calls.TracedCall(self.function.fn, packing, self.function.selective)
                 traced.effects = dataclasses.replace(traced.effects, unread=unread)
             if not traced.forward.is_closed:
                 return None

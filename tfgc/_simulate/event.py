@@ -58,6 +58,8 @@ class Run:
         phase: `forward` or `replay`.
         pending: Bytes of gradients that wait meanwhile.
         takes_over: Whether it takes over the small results of the first run.
+        products: By position the buffers of the products with weights that are stored of a node: of those that its
+            backward pass reads, and of others.
     """
 
     held: dict[int, int]
@@ -65,3 +67,4 @@ class Run:
     phase: Phase
     pending: int
     takes_over: bool
+    products: dict[int, tuple[int, int]]

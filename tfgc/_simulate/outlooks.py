@@ -9,7 +9,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
 from tfgc._simulate import host_copies, simulator
-from tfgc._simulate.work import node_work
+from tfgc._simulate.work import NodeWork, node_work
 
 
 def with_outlook(graph: Graph, plan: Plan) -> Plan:
@@ -71,7 +71,7 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
         saved += made
         size = made + b.internal_bytes[i]
         if size:
-            replayable.append((works[i].replay / size, size))
+            replayable += _pieces(works[i], size, size - b.selective_bytes[i])
     excess, least = saved - peak, 0.0
     for work_per_byte, size in sorted(replayable):
         if excess <= 0:
@@ -79,6 +79,15 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
         least += work_per_byte * min(size, excess)
         excess -= size
     return least
+
+
+def _pieces(work: NodeWork, size: int, without_products: int) -> list[tuple[float, int]]:
+    """Work per byte and bytes of what a replay of one node frees, the cheapest first: at most all of `size`."""
+    whole = work.replay / size
+    if not 0 < without_products < size or work.selective / without_products >= whole:
+        return [(whole, size)]
+    rest = size - without_products
+    return [(work.selective / without_products, without_products), ((work.replay - work.selective) / rest, rest)]
 
 
 def _names(b: Buffers, part: Sequence[int], numbers: AbstractSet[int]) -> tuple[str, ...]:
@@ -104,13 +113,16 @@ def _costed(
         outside = sum(b.size[x] for x in inputs - held)
         inner = segment.inner
         results = sum(b.result_bytes[i] for i in positions) if takes_over and segment.takes_over_results else 0
+        results += sum(b.selective_bytes[i] for i in positions) if segment.selective else 0
         new = inputs - on_host if segment.mode == "recompute" else saved
         stored = sum(b.size[x] for x in new - held) + results if segment.mode == "recompute" else inside
         if inner is not None:
             inner = dataclasses.replace(inner, segments=_costed(graph, inner.segments, held, takes_over=False))
         held = held | new
         whole = sum(works[i].forward for i in runs)
-        work = sum(works[i].replay for i in runs) if takes_over and inner is None else whole
+        work = whole
+        if takes_over and inner is None:
+            work = sum(works[i].selective if segment.selective else works[i].replay for i in runs)
         costed.append(
             dataclasses.replace(
                 segment,

@@ -27,7 +27,7 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import backward_order, complete_gradients, layer_settings, weight_gradients
-from tfgc._pure import functional
+from tfgc._pure import functional, weight_products
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
@@ -234,6 +234,7 @@ def _build(
         cache_key=function.settings,
         copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
         slices=segment.chunks,
+        selective=segment.selective,
         on_host=tuple(
             i
             for i, ref in enumerate(function.needed)
@@ -260,7 +261,8 @@ class _SegmentFunction:
     """
 
     def __init__(self, options: RunOptions, segment: Segment) -> None:
-        self._program, self._watch = options.program, options.watch
+        watch = weight_products.note_boundary if segment.selective else None
+        self._program, self._watch = options.program, options.watch or watch
         self.nodes = segment_boundaries.leaf_nodes(segment)
         self.needed, self.produced, self._release = segment_boundaries.boundary_tensors(
             options.program.graph, self.nodes

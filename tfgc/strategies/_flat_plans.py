@@ -46,7 +46,8 @@ class FlatPlans:
         self._sliceable_until = runs_until([cost.sliceable for cost in graph.costs])
         self._buffers = b = Buffers.of(graph)
         works = node_work(graph)[0]
-        self._costs = SegmentCosts(b, [work.replay for work in works])
+        selective = [work.selective for work in works] if any(b.selective_bytes) else None
+        self._costs = SegmentCosts(b, [work.replay for work in works], selective)
         self._forward_work = [work.forward for work in works]
         self._limit = limit
         n = len(graph)
@@ -82,23 +83,22 @@ class FlatPlans:
         if self._may_cut[state.position]:
             for segment in self._costs.sweep(state.position, state.held, self._limit):
                 if self._may_cut[segment.end]:
-                    need = segment.forward_peak, segment.replay_peak
-                    rows += self._stored(state, segment, need, segment.captured_bytes, segment.work, 1)
+                    rows += self._stored(state, segment)
+                    if segment.selective is not None:
+                        rows += self._stored(state, segment.selective, selective=True)
             if self._slices > 1:
                 rows += self._in_slices(state)
         return Steps(*(np.array(column) for column in zip(*rows)))
 
-    def _stored(
-        self, state: State, segment: SegmentCost, need: tuple[int, int], captured: int, work: float, slices: int
-    ) -> Iterator[Row]:
+    def _stored(self, state: State, segment: SegmentCost, slices: int = 1, selective: bool = False) -> Iterator[Row]:
         """The steps over a segment that is recomputed, with its inputs on the device, and on the host."""
-        most, back = max(need), need[1]
+        most, back = max(segment.forward_peak, segment.replay_peak), segment.replay_peak
         held = (state.held | segment.inputs) & self._live_across[segment.end]
-        yield self._id(State(segment.end, held)), most, back, captured, work, slices, 0
+        yield self._id(State(segment.end, held)), most, back, segment.captured_bytes, segment.work, slices, 0, selective
         host = sum(self._buffers.size[x] for x in segment.inputs)
         if self._host and host:
             target = self._id(State(segment.end, state.held & self._live_across[segment.end]))
-            yield target, most, back, captured - host, work, slices, host
+            yield target, most, back, segment.captured_bytes - host, segment.work, slices, host, selective
 
     def _in_slices(self, state: State) -> Iterator[Row]:
         """The steps over segments that run in slices."""
@@ -108,10 +108,10 @@ class FlatPlans:
             if segment.end > self._sliceable_until[start]:
                 return
             if self._may_cut[segment.end]:
-                forward, replay, captured_bytes = _sliced_costs.sliced(b, start, live, segment, k)
-                if max(forward, replay) <= self._limit:
-                    work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
-                    yield from self._stored(state, segment, (forward, replay), captured_bytes, work, k)
+                work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
+                sliced = _sliced_costs.sliced(b, start, live, segment, k, work)
+                if max(sliced.forward_peak, sliced.replay_peak) <= self._limit:
+                    yield from self._stored(state, sliced, k)
 
     def _keep(self, state: State) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
@@ -123,7 +123,7 @@ class FlatPlans:
         if gradient_bytes is not None:
             back = added + gradient_bytes + b.backward_peak[position]
         after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
-        return self._id(State(position + 1, after)), max(need, back), back, added, 0, 0, 0
+        return self._id(State(position + 1, after)), max(need, back), back, added, 0, 0, 0, False
 
     def _fit(self, peak: float) -> tuple[Path | None, float]:
         """The path to the end that holds least under `peak`, None if there is none; and the next peak that may do."""
@@ -138,7 +138,8 @@ class FlatPlans:
                 # Two rows can lead to the same state, the last of them being one node run again.
                 for rows in (slice(0, 1), slice(1, None)):
                     target = steps.target[rows]
-                    better = (needs[rows] <= peak) & (new[rows] < held[target])
+                    # A selective segment holds more than the same one without products.
+                    better = (needs[rows] <= peak) & (new[rows] < held[target]) & ~steps.selective[rows]
                     held[target[better]] = new[rows][better]
                     came_from[target[better], 0] = state
                     came_from[target[better], 1] = np.arange(len(new))[rows][better]
@@ -178,14 +179,14 @@ class FlatPlans:
 
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""
-        pieces: list[tuple[int, int, str | int]] = []
+        pieces: list[tuple[int, int, str | int]] = []  # of `Plan.from_pieces`
         on_host: set[int] = set()  # ends of segments
         for state, row in path:
             steps, start, end = self.steps[state], self.position(state), self.position(self.steps[state].target[row])
             slices = int(steps.slices[row])
             if not slices and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
-            pieces.append((start, end, slices or "keep"))
+            pieces.append((start, end, "selective" if steps.selective[row] else slices or "keep"))
             if steps.host[row]:
                 on_host.add(end)
         plan = Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)

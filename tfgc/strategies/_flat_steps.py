@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # The values of `Steps` for one step
-Row: TypeAlias = tuple[int, int, int, int, float, int, int]
+Row: TypeAlias = tuple[int, int, int, int, float, int, int, bool]
 
 
 class State(NamedTuple):
@@ -27,6 +27,7 @@ class Steps(NamedTuple):
         work: Work of a replay.
         slices: Of the batch, in which a segment is recomputed; 0 where the step is a node that is kept.
         host: Bytes that a segment stores on the host, in place of `added`.
+        selective: Whether the replay of a segment takes over products with weights.
     """
 
     target: NDArray[np.int64]
@@ -36,3 +37,4 @@ class Steps(NamedTuple):
     work: NDArray[Any]
     slices: NDArray[np.int64]
     host: NDArray[np.int64]
+    selective: NDArray[np.bool_]

@@ -35,6 +35,7 @@ class Pass(NamedTuple):
         held: Those of its inputs that are held for others.
         first: Whether it is part of the first pass, with the loss at its end, and not of a replay.
         takes_over: Whether it is a replay that is not split again, and takes over small results of the first run.
+        selective: Whether that takes over products with weights, too.
     """
 
     start: int
@@ -42,6 +43,7 @@ class Pass(NamedTuple):
     held: frozenset[int]
     first: bool
     takes_over: bool = False
+    selective: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,6 +58,7 @@ class Option:
         work: Work of the nodes that run.
         stop: Position where the rest begins.
         results: Bytes of small results, among those added, that the replay takes over; None if it takes over nothing.
+        selective: Whether the replay takes over products with weights, which are among those added.
     """
 
     need: int
@@ -65,6 +68,7 @@ class Option:
     work: float
     stop: int
     results: int | None = None
+    selective: bool = False
 
 
 class NestedPlans:
@@ -85,7 +89,9 @@ class NestedPlans:
         self._buffers = b = Buffers.of(graph)
         self._replays_again = replays_again
         self._work, _ = node_work(graph)
-        self._takes_over = any(b.result_bytes) or any(work.replay != work.forward for work in self._work)
+        self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(
+            work.replay != work.forward for work in self._work
+        )
         self._costs = SegmentCosts(b, [work.forward for work in self._work])
         self._forward_peak = np.array(self._costs.forward_peak)
         self._ends = [*positions, len(graph)]
@@ -104,8 +110,14 @@ class NestedPlans:
 
     def _slot_bytes(self, most: int, slots: int) -> float:
         b = self._buffers
-        counts = [*b.size, *b.internal_bytes, *(g or 0 for g in b.gradient_bytes_at), *b.pending_gradient_bytes]
-        counts += [*self._costs.saving_peak, *self._costs.forward_peak, *b.backward_peak]
+        counts = [
+            *b.size,
+            *b.internal_bytes,
+            *b.selective_bytes,
+            *(g or 0 for g in b.gradient_bytes_at),
+            *b.pending_gradient_bytes,
+        ]
+        counts += [*self._costs.saving_peak, *self._costs.selective_peak, *self._costs.forward_peak, *b.backward_peak]
         common = int(np.gcd.reduce(np.array(counts, np.int64)))
         return common if common and most // common <= slots else most / slots
 
@@ -148,8 +160,8 @@ class NestedPlans:
 
     def _replay_first(self, part: Pass) -> list[Option]:
         """The options to run a segment forward now, and to make a pass over it at the end."""
-        start, end, held, first, takes_over = part
-        if takes_over or not (first or self._replays_again):
+        start, end, held, first = part[:4]
+        if part.takes_over or not (first or self._replays_again):
             return []
         # To run what comes last again is of use only if the loss comes between.
         most = min(self._costs.replayable_until[start], end if first else end - 1)
@@ -182,6 +194,12 @@ class NestedPlans:
                 flat, stored = self._solve(Pass(start, stop, inside, False, True)), int(results[ran])
                 most = int((late + results[:ran]).max())
                 options.append(Option(most, added + stored, rest, flat, work[ran - 1], stop, stored))
+                products = self._buffers.selective_before[start : stop + 1]
+                if products[-1] > products[0]:
+                    most = int((late + results[:ran] + np.array(products[:-1]) - products[0]).max())
+                    replay = self._solve(Pass(start, stop, inside, False, takes_over=True, selective=True))
+                    staying_bytes = added + stored + products[-1] - products[0]
+                    options.append(Option(most, staying_bytes, rest, replay, work[ran - 1], stop, stored, True))
             if self._replays_again or not self._takes_over:
                 replay = self._solve(Pass(start, stop, inside, False))
                 options.append(Option(need, added, rest, replay, work[ran - 1], stop))
@@ -189,7 +207,8 @@ class NestedPlans:
 
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
-        b, (start, end, held, first, takes_over), stop = self._buffers, part, self._next[part.start]
+        b, (start, end, held, first, takes_over, selective) = self._buffers, part
+        stop, peaks = self._next[start], self._costs.selective_peak if selective else self._costs.saving_peak
         last_use, live, runs = self._liveness.of(end, first)
         saved: dict[int, int] = {}
         internal = need = 0
@@ -198,8 +217,10 @@ class NestedPlans:
             if runs[i]:
                 alive = live[i] - sum(b.size[x] for x in held if last_use[x] >= i) + internal
                 alive += sum(size for x, size in saved.items() if last_use[x] < i)
-                need = max(need, alive + self._costs.saving_peak[i] + self._pending(part))
-                work += self._work[i].replay if takes_over else self._work[i].forward
+                alive += (b.selective_before[end] - b.selective_before[i]) * selective
+                need = max(need, alive + peaks[i] + self._pending(part))
+                ran = self._work[i]
+                work += ran.selective if selective else ran.replay if takes_over else ran.forward
             saved.update((x, b.size[x]) for x in b.saved[i] if x not in held)
             internal += b.internal_bytes[i]
             gradient_bytes = b.gradient_bytes_at[i]
@@ -207,7 +228,7 @@ class NestedPlans:
                 need = max(need, sum(saved.values()) + internal + gradient_bytes + b.backward_peak[i])
                 work += self._work[i].backward
         behind = (held | frozenset(saved)) & self._liveness.inputs(stop, end, first)
-        rest = self._solve(Pass(stop, end, behind, first, takes_over))
+        rest = self._solve(Pass(stop, end, behind, first, takes_over, selective))
         return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
 
     def _choose(self, options: Sequence[Option]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -241,7 +262,8 @@ class NestedPlans:
             if option.replay is not None:
                 inner = self._pieces(option.replay, start, slot - int(self._in_slots(option.results or 0)))
                 is_split = len(inner) > 1 or (self._takes_over and option.results is None)
-                pieces.append((start, stop, inner if is_split else "recompute"))
+                how = "selective" if option.selective else "recompute"
+                pieces.append((start, stop, inner if is_split else how))
             elif pieces and pieces[-1][2] == "keep":
                 pieces.append((pieces.pop()[0], stop, "keep"))
             else:

@@ -25,6 +25,7 @@ class SegmentCost(NamedTuple):
         captured_bytes: Bytes of its inputs, and of the small results that the replay takes over.
         inputs: Those inputs.
         work: Work of the replay's forward part.
+        selective: The same for a replay that takes over products with weights as well; None if there are none.
     """
 
     end: int
@@ -33,6 +34,7 @@ class SegmentCost(NamedTuple):
     captured_bytes: int
     inputs: frozenset[int]
     work: float
+    selective: "SegmentCost | None" = None
 
 
 class SegmentCosts:
@@ -41,19 +43,22 @@ class SegmentCosts:
     Args:
         buffers: The graph's `Buffers`.
         work: Forward work of each node.
+        selective_work: The same in a selective replay; None if no segment is to have one.
 
     Attributes:
         forward_peak, saving_peak: Most bytes at once that each node allocates in a forward pass that saves nothing, and
             in one that saves what its backward pass reads; less what it overwrites in place.
+        selective_peak: The same in a replay that takes over products with weights.
         replayable_until: For each position the end of the longest segment from there on that can be run twice.
     """
 
-    def __init__(self, buffers: Buffers, work: Sequence[float]) -> None:
+    def __init__(self, buffers: Buffers, work: Sequence[float], selective_work: Sequence[float] | None = None) -> None:
         self.buffers = b = buffers
-        self.work = work
+        self.work, self.selective_work = work, selective_work
         made = [sum(b.size[x] for x in outputs) if b.in_place[i] else 0 for i, outputs in enumerate(b.outputs)]
         self.forward_peak = [max(0, peak - m) for peak, m in zip(b.forward_peak, made)]
         self.saving_peak = [max(0, peak - m) for peak, m in zip(b.saving_peak, made)]
+        self.selective_peak = [max(0, peak - m) for peak, m in zip(b.selective_peak, made)]
         self.replayable_until = runs_until([cost.obstacle is None for cost in b.graph.costs])
         n = len(b.graph)
         self._newly_replayed: list[list[int]] = [[] for _ in range(n + 2)]
@@ -94,9 +99,11 @@ class _GrowingSegment:
     def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: AbstractSet[int]) -> None:
         self._buffers, self._start, self._held = costs.buffers, start, held
         self._captured = Captured(costs.buffers)
-        self._result_bytes = 0
+        self._result_bytes = self._product_bytes = 0
         self._first_pass = FirstPass(costs.buffers, costs.forward_peak, live, start, held)
-        self._replay = Replay(costs.buffers, costs.saving_peak, costs.work, start)
+        self._replay = Replay(
+            costs.buffers, costs.saving_peak, costs.work, start, costs.selective_peak, costs.selective_work
+        )
 
     @property
     def least(self) -> int:
@@ -121,7 +128,18 @@ class _GrowingSegment:
         self._replay.run(node, newly_replayed, first)
         self._first_pass.run(node)
         self._result_bytes += b.result_bytes[node]
+        self._product_bytes += b.selective_bytes[node]
         captured, replay, results = self._captured, self._replay, self._result_bytes
+        selective = None
+        if self._product_bytes and replay.selective:
+            selective = SegmentCost(
+                end,
+                self._first_pass.selective_peak,
+                replay.selective_peak(end, self._product_bytes) + results,
+                captured.bytes + results + self._product_bytes,
+                captured.inputs,
+                replay.selective_work,
+            )
         return SegmentCost(
             end,
             self._first_pass.peak,
@@ -129,6 +147,7 @@ class _GrowingSegment:
             captured.bytes + results,
             captured.inputs,
             replay.work,
+            selective,
         )
 
     def _use(self, number: int, at: int) -> int:

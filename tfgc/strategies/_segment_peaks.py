@@ -1,4 +1,7 @@
-"""What a segment needs while its end moves on: its inputs, the peak of its first pass, and that of its replay."""
+"""What a segment needs while its end moves on: its inputs, the peak of its first pass, and that of its replay.
+
+Each peak is also that of the segment as a selective one, which stores products with weights from its first pass on.
+"""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -20,19 +23,24 @@ class Captured:
 
 
 class FirstPass:
-    """The peak of the first pass, in which captured inputs stay after their last use, and small results as well."""
+    """The peak of the first pass, in which captured inputs stay after their last use, and small results as well.
+
+    Attributes:
+        peak: Most bytes at once.
+        selective_peak: The same where products with weights stay, too.
+    """
 
     def __init__(
         self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: AbstractSet[int]
     ) -> None:
         self._size, self._last_read, self._forward_peak = b.size, b.last_read, forward_peak
-        self._result_bytes = b.result_bytes
+        self._result_bytes, self._product_bytes = b.result_bytes, b.selective_before
         self._live, self._start = live, start
         self._held = [(b.last_read[x], b.size[x]) for x in held if b.last_read[x] >= start]
         self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
         self._staying_now = 0
         self._last_uses: dict[int, int] = {}  # bytes of captured inputs, by the position after their last use
-        self.peak = 0
+        self.peak = self.selective_peak = 0
 
     def add(self, node: int) -> None:
         self._staying_now += self._last_uses.pop(node, 0)
@@ -54,7 +62,9 @@ class FirstPass:
         alive = self._live[node] + self._staying[node - self._start]
         if self._held:
             alive -= sum(size for last, size in self._held if last >= node)
-        self.peak = max(self.peak, alive + self._forward_peak[node])
+        need = alive + self._forward_peak[node]
+        products = self._product_bytes[node] - self._product_bytes[self._start]
+        self.peak, self.selective_peak = max(self.peak, need), max(self.selective_peak, need + products)
 
 
 class Replay:
@@ -64,9 +74,19 @@ class Replay:
         forward_peak: Most bytes at once in the forward part, without gradients that wait meanwhile.
         backward_peak: Most bytes at once in the backward part.
         work: Work of the forward part.
+        selective: Whether it may be one that takes over products with weights.
+        selective_work: Work of the forward part of that.
     """
 
-    def __init__(self, b: Buffers, saving_peak: Sequence[int], work: Sequence[float], start: int) -> None:
+    def __init__(
+        self,
+        b: Buffers,
+        saving_peak: Sequence[int],
+        work: Sequence[float],
+        start: int,
+        selective_peaks: Sequence[int],
+        selective_work: Sequence[float] | None,
+    ) -> None:
         self._buffers = b
         self._size, self._producer, self._ends = b.size, b.producer, b.first_replay_end
         self._saving_peak, self._node_work, self._start = saving_peak, work, start
@@ -77,6 +97,10 @@ class Replay:
         self._runs = False
         self.forward_peak = self.backward_peak = 0
         self.work: float = 0
+        self._selective_peaks, self._selective_node_work = selective_peaks, selective_work
+        self._selective_peak = 0  # of the forward part, without products of the nodes from its start on
+        self.selective = selective_work is not None
+        self.selective_work: float = 0
 
     def add(self, node: int) -> None:
         self._alive.append(self._saved_bytes)
@@ -113,8 +137,21 @@ class Replay:
         gradient_bytes = b.gradient_bytes_at[node]
         if gradient_bytes is not None:
             self.backward_peak = max(self.backward_peak, self._saved_bytes + gradient_bytes + b.backward_peak[node])
+        if self._selective_node_work is not None:
+            self.selective_work += sum(self._selective_node_work[i] for i in newly_replayed)
+            changed = (i for i in range(first, node + 1) if self._ends[i] <= node + 1)
+            for i in (*newly_replayed, *changed):
+                need = alive[i - start] + self._selective_peaks[i] - b.selective_before[i]
+                self._selective_peak = max(self._selective_peak, need + b.selective_before[start])
 
     def peak(self, end: int) -> int:
         """Most bytes at once in both parts, with the gradients that wait for a segment up to `end`."""
-        forward_peak = self.forward_peak + self._buffers.pending_gradient_bytes[end] if self._runs else 0
-        return max(forward_peak, self.backward_peak)
+        return self._peak(end, self.forward_peak)
+
+    def selective_peak(self, end: int, product_bytes: int) -> int:
+        """The same where `product_bytes` of products with weights are there from the start, each until it is read."""
+        return self._peak(end, self._selective_peak + product_bytes)
+
+    def _peak(self, end: int, forward_peak: int) -> int:
+        waiting = forward_peak + self._buffers.pending_gradient_bytes[end] if self._runs else 0
+        return max(waiting, self.backward_peak)

@@ -4,26 +4,22 @@ An estimate from above of what the simulator counts event by event: the most byt
 number of slices, and all that is outside counts as if it lasted from its start to its end.
 """
 
-from typing import NamedTuple
-
 from tfgc._core.buffers import Buffers
 from tfgc._simulate import sliced_events
 from tfgc.strategies._segment_costs import SegmentCost
 
 
-class SlicedCost(NamedTuple):
-    """Most bytes at once of a segment in slices, in its first pass and in its replay, and those that it stores.
+def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int, work: float) -> SegmentCost:
+    """The cost of a segment from `start` on in slices.
 
-    Those that are held are left out.
+    Args:
+        b: The graph's `Buffers`.
+        start: Where the segment begins.
+        live: Bytes alive before it that are not held.
+        segment: Its cost as a whole.
+        slices: Their number.
+        work: Work of its replay, which takes over no results.
     """
-
-    forward_peak: int
-    replay_peak: int
-    captured_bytes: int
-
-
-def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int) -> SlicedCost:
-    """The cost of a segment from `start` on in slices; `live` are bytes alive before it that are not held."""
     part = range(start, segment.end)
     gradients = sliced_events.weight_gradients(b.graph, part, slices)
     results = sum(b.result_bytes[i] for i in part)
@@ -36,7 +32,8 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int)
     replay = max(g.summed for g in gradients) + _share(inside, slices)
     sums = sum(g.summed + g.rows for g in gradients)
     products = sum(g.products for g in gradients)
-    return SlicedCost(forward, captured + waiting + handed + sums + max(replay, products), captured)
+    replay_peak = captured + waiting + handed + sums + max(replay, products)
+    return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work)
 
 
 def _share(size: int, slices: int) -> int:

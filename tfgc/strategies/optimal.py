@@ -88,7 +88,7 @@ def _kept_at_the_end(graph: Graph, plan: Plan) -> Plan:
     """The plan with its last segments kept as long as the peak stays: what they store is read at once."""
     peak, segments = simulator.predict(graph, plan).peak_bytes, list(plan.segments)
     for i, segment in reversed(list(enumerate(segments))):
-        kept = [*segments[:i], dataclasses.replace(segment, mode="keep", chunks=1), *segments[i + 1 :]]
+        kept = [*segments[:i], dataclasses.replace(segment, mode="keep", chunks=1, selective=False), *segments[i + 1 :]]
         trial = dataclasses.replace(plan, segments=tuple(kept))
         if simulator.predict(graph, trial).peak_bytes > peak:
             break

@@ -1,0 +1,281 @@
+"""Selective segments: products with weights are stored, and their replays run the rest, with equal gradients."""
+
+import dataclasses
+import functools
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
+from replays import operations_of_step, second_order
+
+import tfgc
+from tfgc import OptionError, Plan, Segment
+from tfgc._costs import node_costs, step_times
+from tfgc._pure import flop_counts, weight_products
+from tfgc._simulate import simulator
+from tfgc._tracing.keras_graph import Program
+
+L = keras.layers
+X, Y = noise(4, 32, 64), [noise(4, 1, seed=2)]
+
+
+def transformer(blocks=3, width=64):
+    """Blocks whose products are dear beside their results: of 64 multiplications or more an element."""
+    x = inputs = keras.Input((32, width))
+    for _ in range(blocks):
+        y = L.LayerNormalization()(x)
+        x = L.Add()([x, L.Dropout(0.1)(L.MultiHeadAttention(4, width // 4, dropout=0.1)(y, y))])
+        y = L.Dense(4 * width, activation="gelu")(L.LayerNormalization()(x))
+        x = L.Add()([x, L.Dropout(0.1)(L.Dense(width)(y))])
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
+class OwnLayer(L.Layer):
+    """A layer of a user's with products inside: one behind an activation, one that is scaled by a weight."""
+
+    def build(self, shape):
+        self.wide, self.narrow = L.Dense(128, activation="relu"), L.Dense(64, use_bias=False)
+        self.wide.build(shape)
+        self.narrow.build((*shape[:-1], 128))
+        self.scale = self.add_weight(shape=(64,), initializer="ones")
+
+    def call(self, x):
+        y = self.narrow(self.wide(x)) * self.scale
+        self.add_loss(0.01 * tf.reduce_mean(tf.abs(y)))
+        return x + tf.tanh(y)
+
+
+def kinds(layer):
+    x = inputs = keras.Input((32, 64))
+    for _ in range(3):
+        x = L.Dropout(0.2)(L.BatchNormalization()(layer()(x)))
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
+def shared():
+    """One layer called twice, in two segments."""
+    dense = L.Dense(64, activation="gelu")
+    inputs = keras.Input((32, 64))
+    x = L.Dropout(0.2)(dense(L.Dropout(0.2)(dense(inputs))))
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
+def frozen():
+    model = transformer(2)
+    for layer in model.layers[1:6]:
+        layer.trainable = False
+    return model
+
+
+def convolved():
+    x = inputs = keras.Input((32, 64))
+    for rate in (1, 2):
+        x = L.LayerNormalization()(L.Conv1D(64, 3, padding="same", dilation_rate=rate, activation="silu")(x))
+    x = L.EinsumDense("abc,cd->abd", (32, 64), activation="gelu", bias_axes="d")(x)
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
+BUILDS = {
+    "transformer": transformer,
+    "gelu": functools.partial(kinds, functools.partial(L.Dense, 64, activation="gelu")),
+    "leaky relu": functools.partial(kinds, functools.partial(L.Dense, 64, activation="leaky_relu")),
+    "own layer": functools.partial(kinds, OwnLayer),
+    "shared": shared,
+    "frozen": frozen,
+    "convolutions": convolved,
+}
+
+
+def selective(model, segments=3):
+    """A plan whose recomputed segments are selective."""
+    plan = tfgc.plan(model, 4, strategy="uniform", segments=segments)
+    changed = [dataclasses.replace(s, selective=s.mode == "recompute") for s in plan.segments]
+    return dataclasses.replace(plan, segments=tuple(changed))
+
+
+def check(build, mode):
+    plain = plain_steps(build, X, Y, graph=mode != "eager", jit_compile=mode == "xla", lr=0.003)
+    model = fresh(build)
+    tfgc.enable(model, selective(model), compile_segments=mode == "compiled")
+    ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla", lr=0.003)
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+@pytest.mark.parametrize(("name", "mode"), in_turn(BUILDS))
+def test_gradients_and_states_are_those_of_plain_training(name, mode):
+    check(BUILDS[name], mode)
+
+
+@pytest.mark.parametrize("mode", [*MODES, "xla"])
+def test_attention_in_every_mode(mode):
+    check(transformer, mode)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(policy):
+    keras.config.set_dtype_policy(policy)
+    plain = plain_steps(transformer, X, Y, graph=True, lr=0.003)
+    model = fresh(transformer)
+    tfgc.enable(model, selective(model))
+    assert_equal(plain, train(model, X, Y, graph=True, lr=0.003), exact=False, policy=policy)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "of a function"])
+def test_gradients_of_gradients(outside):
+    build = BUILDS["gelu"]
+    plain, ours = fresh(build), fresh(build)
+    tfgc.enable(ours, selective(ours))
+    for expected, found in zip(second_order(plain, X, outside), second_order(ours, X, outside), strict=True):
+        assert (expected is None) == (found is None)
+        if expected is not None:
+            scale = float(tf.reduce_max(tf.abs(expected)))
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * scale)
+
+
+def products(counts, where):
+    return sum(count for (kind, at), count in counts.items() if kind in ("MatMul", "BatchMatMulV2") and at == where)
+
+
+def test_replays_run_no_product_with_weights_but_all_else():
+    def operations(plan):
+        model = fresh(transformer)
+        return operations_of_step(model, X, plan(model))
+
+    ours, whole = operations(selective), operations(lambda model: tfgc.plan(model, strategy="uniform", segments=3))
+    assert products(ours, "first") == products(whole, "first")
+    # Of each of two attention layers: queries, keys, values; of the dense layers before gelu: one each.
+    assert products(whole, "replay") - products(ours, "replay") == 8
+    for kind in ("Erfc", "Softmax"):
+        assert ours[kind, "replay"] == whole[kind, "replay"] > 0
+
+
+def found_in(make):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 128))
+        w = tf.compat.v1.placeholder(tf.float32, (128, 128))
+        ends, expected = make(x, w)
+        found = weight_products.weight_products(graph.get_operations(), [x], ends)
+    assert [tensor.name for tensor in found] == [tensor.name for tensor in expected]
+
+
+def test_a_product_is_stored_behind_its_bias_and_scale():
+    def make(x, w):
+        y = tf.nn.bias_add(tf.matmul(x, w), w[0]) * 0.5
+        return [y * tf.sigmoid(y)], [y]
+
+    found_in(make)
+
+
+def test_a_product_is_stored_behind_the_activation_whose_gradient_reads_its_result():
+    def make(x, w):
+        y = tf.nn.relu(tf.matmul(x, w))
+        return [y + x], [y]
+
+    found_in(make)
+
+
+def test_results_of_nodes_products_of_activations_and_cheap_products_are_not_stored():
+    def make(x, w):
+        end = tf.reshape(tf.nn.relu(tf.matmul(x, w)), (-1, 2, 64))
+        tf.matmul(x, x, transpose_b=True) + 1.0
+        tf.matmul(x[:, :32], w[:32]) + x
+        tf.matmul(w, w) + 1.0
+        return [end], []
+
+    found_in(make)
+
+
+@pytest.mark.parametrize("batch", [2, None])
+def test_multiplications_per_element(batch):
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (batch, 5, 8))
+        image = tf.compat.v1.placeholder(tf.float32, (batch, 6, 6, 3))
+        made = {
+            8: [tf.matmul(x, tf.ones((8, 4))), tf.einsum("abc,cd->dab", x, tf.ones((8, 4)))],
+            5: [tf.matmul(x, x, transpose_a=True), tf.einsum("abc,abd->acd", x, x)],
+            27: [tf.nn.conv2d(image, tf.ones((3, 3, 3, 7)), 1, "SAME")],
+            9: [tf.nn.depthwise_conv2d(image, tf.ones((3, 3, 3, 1)), [1] * 4, "SAME")],
+            0: [x + 1.0, tf.reduce_sum(x, 1)],
+        }
+        for expected, tensors in made.items():
+            for tensor in tensors:
+                assert flop_counts.multiplications_per_element(tensor.op) == expected, tensor
+                if batch and expected:
+                    assert flop_counts.flops(tensor.op) == 2 * expected * tensor.shape.num_elements()
+
+
+def test_costs_count_what_a_selective_replay_takes_over_and_leaves_out():
+    program = Program(fresh(transformer), 4)
+    graph = node_costs.annotate(program)
+    costs = {node.name: cost for node, cost in zip(graph.nodes, graph.costs)}
+    tokens = 4 * 32
+    attention, gelu = costs["multi_head_attention"], costs["dense"]
+    # Queries, keys and values, which attention saves.
+    assert attention.selective_bytes == attention.selective_saved_bytes == 3 * tokens * 64 * 4
+    assert attention.flops - attention.selective_flops == pytest.approx(3 * 2 * tokens * 64 * 64, rel=0.02)
+    # What gelu is given, of which it saves other things.
+    assert (gelu.selective_bytes, gelu.selective_saved_bytes) == (tokens * 256 * 4, 0)
+    assert gelu.flops - gelu.selective_flops == pytest.approx(2 * tokens * 64 * 256, rel=0.02)
+    assert costs["dense_1"].selective_bytes == costs["dropout"].selective_bytes == 0
+    for node, seconds in zip(graph.nodes, step_times.measured(program, graph)):
+        cost = costs[node.name]
+        assert 0 <= seconds.selective <= seconds.replay
+        assert (seconds.selective < seconds.replay) == (cost.selective_bytes > 0), node.name
+
+
+def measured(segments_selective):
+    def build():
+        x = inputs = keras.Input((64, 128))
+        for _ in range(6):
+            x = L.Dense(512, activation="gelu")(x)
+            x = L.Dense(128, activation="gelu")(x)
+        return keras.Model(inputs, L.Dense(1)(x))
+
+    model = build()
+    plan = tfgc.plan(model, 32, strategy="uniform", segments=4)
+    if segments_selective:
+        changed = [dataclasses.replace(s, selective=s.mode == "recompute") for s in plan.segments]
+        plan = dataclasses.replace(plan, segments=tuple(changed))
+    graph = node_costs.annotate(Program(model, 32))
+    predicted = simulator.predict(graph, plan)
+    tfgc.enable(model, plan)
+    x = tf.ones((32, 64, 128))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True))
+        return [tf.reduce_sum(g) for g in tape.gradient(loss, model.trainable_variables)]
+
+    return predicted.peak_bytes, memory.peak(step, x), predicted.overhead
+
+
+def test_a_selective_segment_needs_more_memory_and_less_work_as_predicted():
+    whole, ours = memory.alone(measured, False), memory.alone(measured, True)
+    assert ours[0] > 1.2 * whole[0]
+    assert ours[2] < 0.2 * whole[2]
+    for predicted, peak, _ in (whole, ours):
+        assert peak == pytest.approx(predicted, rel=0.1)
+
+
+def test_plans_within_a_budget_are_selective_where_that_is_less_work():
+    model = fresh(functools.partial(transformer, 6))
+    half = tfgc.plan(model, 4, budget="70%", optimizer="sgd")
+    chosen = [s for s in half.segments if s.selective]
+    assert chosen
+    assert all(s.result_bytes and s.spared_work for s in chosen)
+    assert "selective" in half.explain()
+    assert "results of products with weights" in half.explain()
+    assert Plan.from_json(half.to_json()) == half
+    assert '"version": 5' in half.to_json()
+    again = [dataclasses.replace(s, selective=False, result_bytes=None, spared_work=None) for s in half.segments]
+    assert '"selective"' not in dataclasses.replace(half, segments=tuple(again)).to_json()
+
+
+@pytest.mark.parametrize("other", [{"mode": "keep"}, {"chunks": 2}])
+def test_only_what_is_recomputed_as_a_whole_is_selective(other):
+    with pytest.raises(OptionError, match=r"selective=True: a segment that .* takes over nothing; leave selective at"):
+        Segment(("a",), selective=True, **other)

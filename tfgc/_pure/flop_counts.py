@@ -1,0 +1,73 @@
+"""Floating-point operations of one TensorFlow operation, from its static shapes."""
+
+import math
+
+import tensorflow as tf
+
+VIEWS = frozenset(
+    ["Identity", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims", "CheckNumerics", "Bitcast"]
+)
+SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Rank", "Size", "ZerosLike", "OnesLike", "BroadcastGradientArgs"])
+
+
+def flops(op: tf.Operation) -> int:
+    """Floating-point operations of one op; one for each element, except for products and convolutions."""
+    made = [t for t in op.outputs if t.shape.num_elements() is not None and t.dtype != tf.variant]
+    if not made or op.type in VIEWS or op.type in SHAPE_ONLY:
+        return 0
+    if op.type == "Einsum":
+        return 2 * math.prod(size or 1 for size in _einsum_sizes(op).values())
+    count = made[0].shape.num_elements()
+    if _is_convolution(op):
+        return 2 * _convolved(op)
+    return 2 * count * _inner(op) if _is_matrix_product(op) else count
+
+
+def multiplications_per_element(op: tf.Operation) -> int:
+    """Multiplications for each element of the result of a matrix product or convolution; 0 for all other operations.
+
+    They are known where the batch is open. Gradients of convolutions count as others.
+    """
+    if op.type == "Einsum":
+        made = set(op.get_attr("equation").decode().partition("->")[2])
+        return math.prod(size or 1 for label, size in _einsum_sizes(op).items() if label not in made)
+    if _is_convolution(op) and "Backprop" not in op.type:
+        return _kernel_elements(op, op.inputs[1].shape) or 0
+    return _inner(op) if _is_matrix_product(op) else 0
+
+
+def _is_matrix_product(op: tf.Operation) -> bool:
+    return op.type in ("MatMul", "BatchMatMulV2", "BatchMatMul", "BatchMatMulV3")
+
+
+def _is_convolution(op: tf.Operation) -> bool:
+    return "Conv2D" in op.type or "Conv3D" in op.type or "DepthwiseConv" in op.type
+
+
+def _inner(op: tf.Operation) -> int:
+    flipped = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+    return op.inputs[0].shape[-2 if flipped else -1] or 1
+
+
+def _einsum_sizes(op: tf.Operation) -> dict[str, int | None]:
+    terms = op.get_attr("equation").decode().partition("->")[0].split(",")
+    sizes: dict[str, int | None] = {}
+    for term, tensor in zip(terms, op.inputs):
+        sizes.update(zip(term, tensor.shape.as_list()))
+    return sizes
+
+
+def _kernel_elements(op: tf.Operation, kernel: tf.TensorShape) -> int | None:
+    """Elements of the kernel that one element of the result is made of."""
+    return (kernel[:-2] if "Depthwise" in op.type else kernel[:-1]).num_elements()
+
+
+def _convolved(op: tf.Operation) -> int:
+    """Multiplications of a convolution or of one of its gradients: those of its forward pass."""
+    if op.type.endswith("BackpropInput") or op.type.endswith("BackpropInputV2"):
+        kernel, made = op.inputs[1].shape, op.inputs[2].shape
+    elif op.type.endswith("BackpropFilter") or op.type.endswith("BackpropFilterV2"):
+        kernel, made = op.outputs[0].shape, op.inputs[2].shape
+    else:
+        kernel, made = op.inputs[1].shape, op.outputs[0].shape
+    return made.num_elements() * _kernel_elements(op, kernel)

@@ -1,0 +1,123 @@
+"""What a node does in a training step, as events: it runs forward, or again, and backward; and the loss."""
+
+from collections.abc import Sequence
+
+from tfgc._core.buffers import Buffers
+from tfgc._core.graph import Graph
+from tfgc._simulate.event import Event, Run
+from tfgc._simulate.work import node_work
+
+
+class NodeEvents:
+    """A list of events to which those of nodes are added.
+
+    Args:
+        graph: A `Graph`; its `whole_step` says whether gradients of weights count.
+        compiled: Whether segments are compiled one by one and called from Python.
+
+    Attributes:
+        graph, buffers: The graph and its `Buffers`.
+        events: List of `Event`.
+        sizes: Bytes of each buffer that they make.
+        work: `NodeWork` of each node.
+        unit: What work is counted in.
+        compiled: As given.
+        pending: Bytes of gradients of weights that wait for the end of a compiled step.
+    """
+
+    def __init__(self, graph: Graph, compiled: bool) -> None:
+        self.graph, self.buffers = graph, Buffers.of(graph)
+        self.events: list[Event] = []
+        self.sizes: list[int] = []
+        self.work, self.unit = graph.once(node_work)
+        self.compiled = compiled
+        self.pending = 0
+
+    def new(self, size: int) -> int:
+        """A new buffer."""
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def forward(self, i: int, run: Run, part: Sequence[int], keep: bool) -> None:
+        """Run a node of the segment `part`; `keep` saves what its backward pass reads."""
+        b, cost, work = self.buffers, self.graph.costs[i], self.work[i]
+        peak, overwritten = (b.saving_peak[i] if keep else b.forward_peak[i]), None
+        byte_trace, internal = cost.forward_saving_trace if keep else cost.forward_trace, b.internal_bytes[i]
+        spent = work.replay if run.takes_over else work.forward
+        reads = [run.held[number] for number in b.inputs[i]]
+        if i in run.products:
+            peak, byte_trace, spent = b.selective_peak[i], cost.selective_trace, work.selective
+            internal -= cost.selective_saved_bytes  # They are saved already.
+            reads += run.products[i]
+        if b.in_place[i] and i - 1 in part:
+            peak -= min(peak, sum(b.size[number] for number in b.outputs[i]))
+            overwritten = run.held[next(number for number in b.inputs[i] if number in b.outputs[i - 1])]
+        makes = [self.new(b.size[number]) for number in b.outputs[i]]
+        run.held.update(zip(b.outputs[i], makes))
+        if keep:
+            run.internal[i] = self.new(internal)
+            makes.append(run.internal[i])
+        self.events.append(
+            Event(
+                position=i,
+                phase=run.phase,
+                reads=reads,
+                makes=makes,
+                extra_bytes=peak + run.pending,
+                byte_trace=byte_trace,
+                work=spent,
+                overwritten=overwritten,
+            )
+        )
+
+    def store(self, i: int, run: Run, selective: bool) -> list[int]:
+        """Store what a replay takes over of a node that has just run; return what stays until the replay is done."""
+        b, results = self.buffers, []
+        if b.result_bytes[i]:
+            results.append(self.new(b.result_bytes[i]))
+        self.events[-1].results = tuple(results)
+        if selective and b.selective_bytes[i]:
+            saved = self.graph.costs[i].selective_saved_bytes
+            run.products[i] = self.new(saved), self.new(b.selective_bytes[i] - saved)
+            self.events[-1].results += run.products[i]
+        return results
+
+    def loss(self, run: Run) -> None:
+        """Compute the loss and its gradient."""
+        b, graph = self.buffers, self.graph
+        extra = b.loss_bytes
+        if self.compiled and graph.loss:
+            # The tape holds the outputs, so that nothing overwrites them.
+            extra += b.pending_gradient_bytes[-1]
+        outputs = [run.held[number] for number in b.graph_outputs]
+        changes = b.cotangent_changes[len(graph)]
+        event = Event(len(graph) - 1, "loss", outputs, [], extra, graph.loss, cotangents=changes)
+        if b.overwritten_outputs:
+            event.overwritten = run.held[b.overwritten_outputs[0]]
+        self.events.append(event)
+
+    def backward(self, i: int, run: Run) -> None:
+        """Run a node backward, if it has a gradient."""
+        b, cost = self.buffers, self.graph.costs[i]
+        gradient_bytes = b.gradient_bytes_at[i]
+        if gradient_bytes is None:
+            return
+        reads = [run.held[number] for number in b.saved[i]]
+        reads += [run.internal[i]] if i in run.internal else []
+        reads += run.products.get(i, ())[:1]
+        weight_gradients = cost.gradient_bytes if self.graph.whole_step else 0
+        self.events.append(
+            Event(
+                position=i,
+                phase="backward",
+                reads=reads,
+                makes=[],
+                extra_bytes=gradient_bytes + b.backward_peak[i] + self.pending,
+                byte_trace=cost.backward_trace,
+                work=self.work[i].backward,
+                cotangents=b.cotangent_changes[i],
+                gradient_bytes=weight_gradients,
+            )
+        )
+        if self.compiled:
+            self.pending += weight_gradients
