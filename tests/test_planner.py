@@ -282,13 +282,13 @@ def test_a_mode_that_cannot_be_predicted_is_refused(mode, why):
 
 def test_plan_files_that_are_damaged(tmp_path):
     good = tfgc.plan(deep(), BATCH, budget="80%").to_json()
-    newer = json.dumps({**json.loads(good), "version": 5})
+    newer = json.dumps({**json.loads(good), "version": 6})
     forged = json.dumps({**json.loads(good), "outlook": {"peak_bytes": 3}})
     for text, message in [
         ("", "not a plan file"),
         (good[: len(good) // 2], "not a plan file"),
         (good[1:], "not a plan file"),
-        (newer, "version 5, this tfgc reads up to 4: upgrade tfgc"),
+        (newer, "version 6, this tfgc reads up to 5: upgrade tfgc"),
         (forged, "not a plan file, or a damaged one"),
         (good.replace("conv2d_1", "conv2d_9"), "do not match its fingerprint"),
     ]:
@@ -310,7 +310,7 @@ class TestMeasured:
 
         def measured(program, graph):
             batches.append(graph.batch_size)
-            return [NodeSeconds(2.0, 3.0, 1.5)] * len(graph)
+            return [NodeSeconds(2.0, 3.0, 1.5, 1.5)] * len(graph)
 
         monkeypatch.setattr(timing, "measured", measured)
         return batches
@@ -384,7 +384,7 @@ class TestMeasured:
         def time_as(slow):
             def measured(program, graph):
                 forward = [9.0 if node.name.startswith(slow) else 1.0 for node in graph.nodes]
-                return [NodeSeconds(seconds, 1.0, seconds) for seconds in forward]
+                return [NodeSeconds(seconds, 1.0, seconds, seconds) for seconds in forward]
 
             monkeypatch.setattr(timing, "measured", measured)
             monkeypatch.setenv("TFGC_CACHE", str(tmp_path / slow))

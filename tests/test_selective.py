@@ -14,7 +14,7 @@ from replays import operations_of_step, second_order
 import tfgc
 from tfgc import OptionError, Plan, Segment
 from tfgc._costs import node_costs, step_times
-from tfgc._pure import flop_counts, weight_products
+from tfgc._pure import flop_counts, selective_results
 from tfgc._simulate import simulator
 from tfgc._tracing.keras_graph import Program
 
@@ -150,6 +150,8 @@ def test_replays_run_no_product_with_weights_but_all_else():
     assert products(whole, "replay") - products(ours, "replay") == 8
     for kind in ("Erfc", "Softmax"):
         assert ours[kind, "replay"] == whole[kind, "replay"] > 0
+    assert whole["StatelessRandomUniformV2", "replay"] > 0
+    assert ours["StatelessRandomUniformV2", "replay"] == 0
 
 
 def found_in(make):
@@ -157,7 +159,7 @@ def found_in(make):
         x = tf.compat.v1.placeholder(tf.float32, (None, 128))
         w = tf.compat.v1.placeholder(tf.float32, (128, 128))
         ends, expected = make(x, w)
-        found = weight_products.weight_products(graph.get_operations(), [x], ends)
+        found = selective_results.selective_results(graph.get_operations(), [x], ends)
     assert [tensor.name for tensor in found] == [tensor.name for tensor in expected]
 
 
@@ -188,6 +190,16 @@ def test_results_of_nodes_products_of_activations_and_cheap_products_are_not_sto
     found_in(make)
 
 
+def test_random_masks_are_stored():
+    def make(x, w):
+        numbers = tf.random.stateless_uniform(tf.shape(x), (1, 2))
+        mask = 0.5 + numbers * 0.5 >= 0.75
+        noisy = tf.random.stateless_normal(tf.shape(x), (1, 2)) > 0.0
+        return [tf.where(mask & noisy, x + numbers, 0.0)], [mask]
+
+    found_in(make)
+
+
 @pytest.mark.parametrize("batch", [2, None])
 def test_multiplications_per_element(batch):
     with tf.Graph().as_default():
@@ -213,13 +225,14 @@ def test_costs_count_what_a_selective_replay_takes_over_and_leaves_out():
     costs = {node.name: cost for node, cost in zip(graph.nodes, graph.costs)}
     tokens = 4 * 32
     attention, gelu = costs["multi_head_attention"], costs["dense"]
-    # Queries, keys and values, which attention saves.
-    assert attention.selective_bytes == attention.selective_saved_bytes == 3 * tokens * 64 * 4
-    assert attention.flops - attention.selective_flops == pytest.approx(3 * 2 * tokens * 64 * 64, rel=0.02)
+    # Queries, keys and values, and the mask of four heads, which attention saves.
+    assert attention.selective_bytes == attention.selective_saved_bytes == 3 * tokens * 64 * 4 + 4 * tokens * 32
+    assert attention.flops - attention.selective_flops == pytest.approx(3 * 2 * tokens * 64 * 64, rel=0.05)
     # What gelu is given, of which it saves other things.
     assert (gelu.selective_bytes, gelu.selective_saved_bytes) == (tokens * 256 * 4, 0)
     assert gelu.flops - gelu.selective_flops == pytest.approx(2 * tokens * 64 * 256, rel=0.02)
-    assert costs["dense_1"].selective_bytes == costs["dropout"].selective_bytes == 0
+    assert costs["dense_1"].selective_bytes == 0
+    assert costs["dropout"].selective_bytes == costs["dropout"].selective_saved_bytes == tokens * 64
     for node, seconds in zip(graph.nodes, step_times.measured(program, graph)):
         cost = costs[node.name]
         assert 0 <= seconds.selective <= seconds.replay
@@ -279,3 +292,91 @@ def test_plans_within_a_budget_are_selective_where_that_is_less_work():
 def test_only_what_is_recomputed_as_a_whole_is_selective(other):
     with pytest.raises(OptionError, match=r"selective=True: a segment that .* takes over nothing; leave selective at"):
         Segment(("a",), selective=True, **other)
+
+
+class Block(L.Layer):
+    """A block of a transformer as one layer, as KerasHub's are."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = [L.LayerNormalization() for _ in range(2)]
+        # The gradient of a bias of keys is zero but for rounding.
+        self.attention = L.MultiHeadAttention(4, 16, dropout=0.1, use_bias=False)
+        self.wide, self.narrow = L.Dense(256, activation="gelu"), L.Dense(64)
+        self.dropout = L.Dropout(0.1)
+
+    def call(self, x, training=None):
+        y = self.norms[0](x)
+        x = x + self.dropout(self.attention(y, y, training=training), training=training)
+        return x + self.dropout(self.narrow(self.wide(self.norms[1](x))), training=training)
+
+
+class Stack(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Block() for _ in range(4)]
+        self.head = L.Dense(1)
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.head(x[:, 0])
+
+
+def stack():
+    model = Stack()
+    model(X)
+    model.compile("sgd", "mse")
+    return model
+
+
+def blocks_of(model, selective):
+    """The plan that recomputes all blocks but the last, with their products stored or not."""
+    plan = tfgc.plan(model, example=(X, Y[0]))
+    names = [f"block_{i}" if i else "block" for i in range(3)]
+    again = [Segment((name,), selective=selective) for name in names]
+    return dataclasses.replace(plan, segments=(*again, Segment(("block_3",), "keep")), parts={}, outlook=None)
+
+
+@pytest.mark.parametrize("mode", [*MODES, "xla"])
+def test_calls_of_layers_in_every_mode(mode):
+    plain = plain_steps(stack, X, Y, graph=mode != "eager", jit_compile=mode == "xla", lr=0.003)
+    model = fresh(stack)
+    tfgc.enable(model, blocks_of(model, True), compile_segments=mode == "compiled")
+    ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla", lr=0.003)
+    assert_equal(plain, ours, exact=mode == "eager")
+
+
+def call_figures(selective):
+    batch = noise(128, 32, 64), noise(128, 1, seed=2)
+    model = fresh(stack)
+    plan = blocks_of(model, selective)
+    predicted, plain = (tfgc.estimate(model, plan=p, example=batch) for p in (plan, None))
+    tfgc.enable(model, plan)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        return [tf.reduce_sum(g) for g in tape.gradient(loss, model.trainable_variables)]
+
+    measured = memory.peak(step, *map(tf.constant, batch))
+    return predicted.peak_bytes - predicted.fixed_bytes, measured, predicted.overhead, plain.activation_bytes
+
+
+def test_predictions_of_plans_by_calls_count_stored_products():
+    whole, ours = memory.alone(call_figures, False), memory.alone(call_figures, True)
+    assert whole[0] < ours[0] < ours[3]
+    assert ours[2] < 0.6 * whole[2]
+    for predicted, measured, *_ in (whole, ours):
+        assert measured == pytest.approx(predicted, rel=0.25)
+
+
+def test_plans_by_calls_within_a_budget_are_selective():
+    model = fresh(stack)
+    plan = tfgc.plan(model, example=(X, Y[0]), budget="75%")
+    assert plan.selective_layers
+    assert set(plan.selective_layers) <= set(plan.recomputed_layers)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert "selective" in plan.explain()
+    assert tfgc.verify(model, plan, (X, Y[0]), modes=("graph",)).equal

@@ -98,7 +98,7 @@ class CallPlans:
         fixed = self._constant(fixed)
         pieces = options.pieces_of([] if plan is None else self._chosen(plan))
         outcome = self._simulator.outcome(pieces)
-        again = {piece[0] for piece in pieces}
+        again = {piece.calls[0] for piece in pieces}
         named = [(call, name) for call, name in self._names.items() if call is not self._step.root]
         return Prediction(
             peak_bytes=outcome.peak_bytes + fixed,
@@ -134,9 +134,13 @@ class CallPlans:
 
     def _chosen(self, plan: Plan) -> list[Option]:
         self.check(plan)
-        wanted = plan.recomputed_layers
-        whole = [option for option in self._options if option.name in wanted]
-        return whole + [parts.planned_part(self._step, name, self._layers[name], p) for name, p in plan.parts.items()]
+        whole = {option.name: option for option in self._options if not option.selective}
+        selective = {option.name: option for option in self._options if option.selective}
+        chosen = {name: whole[name] for name in plan.recomputed_layers if name in whole}
+        chosen.update({name: selective[name] for name in plan.selective_layers if name in selective})
+        return [*chosen.values()] + [
+            parts.planned_part(self._step, name, self._layers[name], p) for name, p in plan.parts.items()
+        ]
 
     def _needed(self, judged: Judged) -> int:
         """The larger of what buffers need and what the allocator hands out."""

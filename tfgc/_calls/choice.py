@@ -88,7 +88,8 @@ class Search:
     def _for_budgets(self) -> list[Judged]:
         for price in _PRICES[1:]:
             self._improve(price)
-        self._thin_out()
+        self._thin_out(self.least().choice)
+        self._store_more()
         return list(self._judged.values())
 
     def _cost(self, judged: Judged, price: float) -> float:
@@ -97,7 +98,7 @@ class Search:
         return peak + price * work + _PER_REPLAY * sum(len(option.pieces) for option in judged.choice)
 
     def _first(self) -> Iterator[Iterable[Option]]:
-        whole = {id(option.layer): option for option in self._options if option.plan is None}
+        whole = {id(option.layer): option for option in self._options if option.plan is None and not option.selective}
         plain = self.plain.outcome.peak_bytes
         for i in range(1, _LIMITS + 1):
             yield sweep.under(self._simulator, whole, plain * i // _LIMITS)
@@ -122,7 +123,7 @@ class Search:
         moved = True
         while moved:
             moved = False
-            for options in self._changed(best.choice):
+            for options in self._changed(best.choice, selective=price > _PRICES[0]):
                 if self._left < least_left:
                     return
                 judged = self.judge(options)
@@ -130,21 +131,31 @@ class Search:
                     best, moved = judged, True
                     break
 
-    def _thin_out(self) -> None:
-        """Keep one layer more at a time, from the least peak to the plain step: what budgets in between buy."""
-        choice, self._left = self.least().choice, _EFFORT
+    def _store_more(self) -> None:
+        """Store the products of one layer more at a time, from the least peak on, and keep layers from there on."""
+        chosen = sorted(self.least().choice, key=lambda option: option.calls[0].first)
+        selective = [*map(self._selective, chosen)]
+        for i in range(1, len(chosen) + 1):
+            self.judge([*selective[:i], *chosen[i:]])
+        if selective != chosen:
+            self._thin_out(frozenset(selective))
+
+    def _thin_out(self, choice: Choice) -> None:
+        """Keep one layer more at a time, from a choice to the plain step: what budgets in between buy."""
+        self._left = _EFFORT
         while choice and self._left > 0:
             fewer = [self.judge(choice - {option}) for option in choice]
             best = min(fewer, key=lambda judged: (judged.outcome.peak_bytes, judged.outcome.work))
             choice = best.choice
 
-    def _changed(self, choice: Choice) -> Iterator[Iterable[Option]]:
+    def _changed(self, choice: Choice, selective: bool) -> Iterator[Iterable[Option]]:
+        """The choices that differ in one thing; for the least peak, no products are worth storing."""
         chosen = sorted(choice, key=lambda option: option.calls[0].first)
         for option in chosen:
             others = choice - {option}
             yield others
             for other in self._by_layer[id(option.layer)]:
-                if other is not option:
+                if other is not option and (selective or not other.selective):
                     yield others | {other}
             inside = [o for call in option.calls for o in self._nearest(call)]
             if inside:
@@ -152,10 +163,15 @@ class Search:
             around = next((o for call in option.calls[0].ancestors() for o in self._of(call)), None)
             if around is not None:
                 yield others | {around}
-        rest = [option for option in self._options if option not in choice]
+        taken = {id(option.layer) for option in choice}
+        rest = [o for o in self._options if id(o.layer) not in taken and not o.selective]
         rest.sort(key=self._inside_bytes, reverse=True)
         for option in rest[:_MOST_ADDED]:
             yield choice | {option}
+
+    def _selective(self, option: Option) -> Option:
+        """The same layer with its products stored, if it has some."""
+        return next((o for o in self._by_layer[id(option.layer)] if o.selective), option)
 
     def _of(self, call: Call) -> list[Option]:
         return self._by_layer.get(id(call.layer), [])
@@ -163,7 +179,7 @@ class Search:
     def _nearest(self, call: Call) -> Iterator[Option]:
         """The options directly inside of a call."""
         for child in call.children:
-            whole = [option for option in self._of(child) if option.plan is None]
+            whole = [option for option in self._of(child) if option.plan is None and not option.selective]
             yield from whole or self._nearest(child)
 
     def _inside_bytes(self, option: Option) -> int:

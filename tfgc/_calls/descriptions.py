@@ -6,6 +6,7 @@ import keras
 
 from tfgc._calls import sweep
 from tfgc._calls.options import Choice, pieces_of
+from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Outcome, Simulator
 from tfgc._calls.step import Step
 from tfgc._calls.tree import Call
@@ -41,8 +42,8 @@ class _Segments:
         self._simulator, self._step, self._names = simulator, simulator.step, names
         self._pieces = pieces = pieces_of(choice)
         self._parts = {call for option in choice if option.plan is not None for call in option.calls}
-        self._again = {piece[0] for piece in pieces if not self._parts.intersection(piece[0].ancestors())}
-        self._holders = {outer for call in self._again | self._parts for outer in call.ancestors()}
+        self._again = {p.calls[0]: p for p in pieces if not self._parts.intersection(p.calls[0].ancestors())}
+        self._holders = {outer for call in self._again.keys() | self._parts for outer in call.ancestors()}
         self._held: set[int] = set()
 
     def made(self) -> Iterator[Segment]:
@@ -68,16 +69,25 @@ class _Segments:
                 yield from self._largest(child)
 
     def _recomputed(self, call: Call) -> Segment:
-        replay = self._simulator.replay((call,))
+        piece = self._again[call]
+        replay, whole = self._simulator.replay(piece), self._simulator.replay(Piece((call,)))
         stored = sum(self._step.sizes[b] for b in replay.inputs - self._held)
         self._held |= replay.inputs
-        inside = sweep.kept_inside(self._step, call)
-        return Segment((self._names[call],), "recompute", 1, False, None, stored, inside, stored, replay.work)
+        return Segment(
+            (self._names[call],),
+            stored_bytes=stored,
+            inside_bytes=sweep.kept_inside(self._step, call),
+            input_bytes=stored,
+            work=replay.work,
+            result_bytes=sum(self._step.sizes[b] for b in replay.inputs - whole.inputs) if piece.selective else None,
+            spared_work=whole.work - replay.work if piece.selective else None,
+            selective=piece.selective,
+        )
 
     def _part(self, call: Call) -> Segment:
         """A functional part that runs by a plan of its own."""
         inner = set(call.within())
-        replays = [self._simulator.replay(piece) for piece in self._pieces if piece[0] in inner]
+        replays = [self._simulator.replay(piece) for piece in self._pieces if piece.calls[0] in inner]
         again = {i for replay in replays for i in replay.early}
         made = {b for i in self._step.spans[call] if i not in again for b in self._step.operations[i].makes}
         held = (made & self._step.kept).union(*(replay.inputs for replay in replays))
@@ -93,7 +103,7 @@ class _Segments:
         made = {b for call in calls for i in self._step.spans[call] for b in self._step.operations[i].makes}
         inside = sum(self._step.sizes[b] for b in made & self._step.kept - self._held)
         self._held |= made & self._step.kept
-        replays = [self._simulator.replay((call,)) for call in calls]
+        replays = [self._simulator.replay(Piece((call,))) for call in calls]
         inputs = sum(self._step.sizes[b] for b in set().union(*(r.inputs for r in replays)) - self._held)
         obstacle = next((self._step.obstacles[call] for call in calls if call in self._step.obstacles), None)
         work = sum(replay.work for replay in replays)

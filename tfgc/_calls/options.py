@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import keras
 
-from tfgc._calls.replays import Piece
+from tfgc._calls.replays import Piece, stored_products
 from tfgc._calls.step import Step
 from tfgc._calls.tree import Call
 from tfgc._core.plan import Plan
@@ -20,6 +20,7 @@ class Option:
         layer: The layer.
         name: Its name.
         plan: A plan of segments, where the layer is a functional model; None to recompute the layer as a whole.
+        selective: Whether its replay takes over products with weights.
         calls: The calls of the layer that this changes.
         pieces: What is recomputed then.
     """
@@ -29,13 +30,16 @@ class Option:
     plan: Plan | None
     calls: tuple[Call, ...]
     pieces: tuple[Piece, ...]
+    selective: bool = False
 
 
 Choice: TypeAlias = frozenset[Option]
 
 
 def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
-    """An option for each named layer that can be run twice and has gradients, in the order of calls.
+    """Options for each named layer that can be run twice and has gradients, in the order of calls.
+
+    A layer that holds products with weights has two: without them and, behind it, with them stored.
 
     `layer.call` serves all calls of a layer, so that one call that must not be run twice rules the layer out.
     """
@@ -46,7 +50,10 @@ def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
         obstacle = any(call in step.obstacles for call in calls)
         # The dropout masks of a cell belong to its RNN.
         if id(layer) in path and changed and not obstacle and not hasattr(layer, "reset_dropout_mask"):
-            found.append(Option(layer, path[id(layer)], None, changed, tuple((call,) for call in changed)))
+            ways = (False, True) if any(stored_products(step, Piece((call,), True)) for call in changed) else (False,)
+            for selective in ways:
+                pieces = tuple(Piece((call,), selective) for call in changed)
+                found.append(Option(layer, path[id(layer)], None, changed, pieces, selective))
     return found
 
 
@@ -77,10 +84,10 @@ def reduced(choice: Iterable[Option]) -> Choice:
 
 def _outermost(choice: Iterable[Option]) -> list[Option]:
     options = sorted(choice, key=lambda option: option.calls[0].first)
-    return [option for option in options if not all(_covered((call,), option, options) for call in option.calls)]
+    return [o for o in options if not all(_covered(Piece((call,)), o, options) for call in o.calls)]
 
 
 def _covered(piece: Piece, option: Option, options: Sequence[Option]) -> bool:
     """Whether a piece runs inside of what another option changes."""
     calls = {call for other in options if other is not option for call in other.calls}
-    return any(call in calls for call in piece[0].ancestors())
+    return any(call in calls for call in piece.calls[0].ancestors())

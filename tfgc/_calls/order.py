@@ -128,11 +128,11 @@ class _Numbered:
 
     def __init__(self, step: Step, piece: Piece, offset: int) -> None:
         self.replay = replay(step, piece)
-        inside = self.replay.early
+        made = {b for i in self.replay.runs for b in step.operations[i].makes}
         self.runs: list[Run] = []
         for i in self.replay.runs:
             operation = step.operations[i]
-            reads = [b + offset if step.makers[b] in inside else b for b in operation.reads]
+            reads = [b + offset if b in made else b for b in operation.reads]
             self.runs.append((i, reads, [b + offset for b in operation.makes], True))
         self.for_own = {b: b + offset for b in self.replay.leaves}
         self.for_all = {b: b + offset for b in self.replay.remade - self.replay.leaves}

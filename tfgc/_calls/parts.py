@@ -11,6 +11,7 @@ import keras
 
 from tfgc import strategies
 from tfgc._calls.options import Option, calls_by_layer, trained
+from tfgc._calls.replays import Piece
 from tfgc._calls.step import Step
 from tfgc._calls.tree import Call
 from tfgc._core.graph import Graph
@@ -68,12 +69,12 @@ def _plans(graph: Graph) -> list[Plan]:
 
 
 def _option(program: keras_graph.Program, name: str, layer: keras.Layer, calls: Sequence[Call], plan: Plan) -> Option:
-    segments = [segment.nodes for segment in plan.segments if segment.mode == "recompute"]
+    segments = [segment for segment in plan.segments if segment.mode == "recompute"]
     pieces = []
     for call in calls:
         behind = _calls_behind(program, call)
-        made = (tuple(behind[node] for node in nodes if node in behind) for nodes in segments)
-        pieces += [piece for piece in made if piece]
+        made = (Piece(tuple(behind[node] for node in s.nodes if node in behind), s.selective) for s in segments)
+        pieces += [piece for piece in made if piece.calls]
     return Option(layer, name, plan, tuple(calls), tuple(pieces))
 
 

@@ -16,7 +16,7 @@ from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
 from tfgc._costs import tensor_buffers
 from tfgc._costs.tensor_buffers import Buffers
-from tfgc._pure import flop_counts, obstacles
+from tfgc._pure import flop_counts, obstacles, selective_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
@@ -65,7 +65,13 @@ def read(trace: Trace) -> Step:
         spans=spans,
         obstacles=_obstacles(trace, operations),
         constants=constants.sizes(runs, constant, buffers),
+        products=numbering.of(_products(trace, operations, late)),
     )
+
+
+def _products(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Tensor]:
+    early = [op for op in operations if op not in late]
+    return selective_results.selective_results(early, trace.batch, ())
 
 
 def _is_large(op: tf.Operation, buffers: Buffers) -> bool:

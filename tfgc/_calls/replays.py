@@ -1,14 +1,21 @@
 """What a recomputed piece of a step runs again, reads and waits for.
 
-A piece is one call, or several calls of one functional model, a segment, that run again together.
+A piece is one call, or several calls of one functional model, a segment, that run again together. The replay of a
+selective one takes over products with weights of the first run.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 from tfgc._calls.step import Step
 from tfgc._calls.tree import Call
 
-Piece = tuple[Call, ...]
+
+class Piece(NamedTuple):
+    """Calls that run again together, and whether their replay takes over products with weights."""
+
+    calls: tuple[Call, ...]
+    selective: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Replay:
         runs: The early ones that run again.
         remade: Buffers that its backward pass reads from the second run.
         leaves: Those of them that other calls read, too, from the first run.
-        inputs: Buffers from outside that it reads, and so keeps.
+        inputs: Buffers of the first run that it reads, and so keeps: from outside, and products that it takes over.
         upstream: The late operations outside that it waits for before it starts.
         work: Of what runs again.
     """
@@ -38,12 +45,14 @@ class Replay:
 
 def replay(step: Step, piece: Piece) -> Replay:
     """The `Replay` of a piece."""
-    early = frozenset(i for call in piece for i in step.spans[call])
-    late = sorted({i for call in piece for i in step.late_of.get(call, ())})
+    early = frozenset(i for call in piece.calls for i in step.spans[call])
+    late = sorted({i for call in piece.calls for i in step.late_of.get(call, ())})
     mine = frozenset(late)
     remade, leaves = _remade(step, early, mine)
+    stored = stored_products(step, piece)
+    inputs = set(remade & stored)
+    remade -= stored
     runs: set[int] = set()
-    inputs: set[int] = set()
     stack, seen = list(remade), set(remade)
     while stack:
         maker = step.makers[stack.pop()]
@@ -51,7 +60,7 @@ def replay(step: Step, piece: Piece) -> Replay:
             continue
         runs.add(maker)
         for buffer in step.operations[maker].reads:
-            if step.makers[buffer] not in early:
+            if step.makers[buffer] not in early or buffer in stored:
                 inputs.add(buffer)
             elif buffer not in seen:
                 seen.add(buffer)
@@ -70,6 +79,18 @@ def replay(step: Step, piece: Piece) -> Replay:
         upstream=_upstream(step, mine),
         work=sum(step.operations[i].work for i in ordered),
     )
+
+
+def stored_products(step: Step, piece: Piece) -> set[int]:
+    """The products that a replay takes over: those that the forward pass reads in the call alone that makes them."""
+    found: set[int] = set()
+    for call in piece.calls if piece.selective else ():
+        inside = frozenset(step.spans[call])
+        for buffer in step.products:
+            early = (r for r in step.readers[buffer] if not step.operations[r].late)
+            if step.makers[buffer] in inside and inside.issuperset(early):
+                found.add(buffer)
+    return found
 
 
 def _remade(step: Step, early: frozenset[int], late: frozenset[int]) -> tuple[frozenset[int], frozenset[int]]:

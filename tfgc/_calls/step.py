@@ -49,6 +49,7 @@ class Step:
         spans: For each call its operations of the forward pass.
         obstacles: Why a call must not be run twice, for those that must not.
         constants: Bytes of each constant, which TensorFlow keeps from one step to the next.
+        products: Buffers of the results of products with weights, which selective replays take over.
     """
 
     root: Call
@@ -60,6 +61,7 @@ class Step:
     spans: dict[Call, list[int]]
     obstacles: dict[Call, str]
     constants: tuple[int, ...]
+    products: frozenset[int] = frozenset()
 
     @functools.cached_property
     def readers(self) -> list[list[int]]:

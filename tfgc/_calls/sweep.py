@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tfgc._calls.options import Option
-from tfgc._calls.replays import Replay
+from tfgc._calls.replays import Piece, Replay
 from tfgc._calls.simulation import Simulator
 from tfgc._calls.step import Step
 from tfgc._calls.tree import Call
@@ -32,7 +32,7 @@ class _Sweep:
         step, ways = self._simulator.step, []
         option = self._options.get(id(call.layer))
         if option is not None and call in option.calls:
-            replay = self._simulator.replay((call,))
+            replay = self._simulator.replay(Piece((call,)))
             added = sum(step.sizes[b] for b in replay.inputs - buffers)
             if held + added + peak_of(step, replay) <= self._limit:
                 leaving = sum(step.sizes[b] for b in replay.leaves & step.kept)

@@ -1,6 +1,7 @@
 """What a plan consists of: its segments, and what it promises. Plain data."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal, Optional, Self, TypeAlias
 
 from tfgc._errors import OptionError
@@ -173,5 +174,13 @@ class Segmentation:
     @property
     def recomputed_layers(self) -> list[str]:
         """In a plan of calls the layers that are recomputed as a whole, by name."""
-        names = (name for segment in self.segments if segment.mode == "recompute" for name in segment.nodes)
-        return list(dict.fromkeys(name.partition(":")[0] for name in names))
+        return _layers(segment for segment in self.segments if segment.mode == "recompute")
+
+    @property
+    def selective_layers(self) -> list[str]:
+        """Those of them whose products with weights are stored."""
+        return _layers(segment for segment in self.segments if segment.selective)
+
+
+def _layers(segments: Iterable[Segment]) -> list[str]:
+    return list(dict.fromkeys(name.partition(":")[0] for segment in segments for name in segment.nodes))

@@ -20,7 +20,7 @@ from tfgc._costs.call_operations import Call, Operations, classified, refs, repl
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
-from tfgc._pure import flop_counts, weight_products
+from tfgc._pure import flop_counts, selective_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 
@@ -95,7 +95,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
     given = [*call.inputs, *call.variables]
     again, results = replayed(call.graph.get_operations(), given, [*call.outputs, *read])
-    products = [] if xla else weight_products.weight_products(operations.forward, call.inputs, call.outputs)
+    products = [] if xla else selective_results.selective_results(operations.forward, call.inputs, call.outputs)
     rest, taken = replayed(call.graph.get_operations(), given, [*call.outputs, *read], products)
     products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in refs(taken)}
     selective = [op for op in operations.early if op in rest] if products else []

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import backward_order, custom_gradients, graph_building, graph_copies, private_api
-from tfgc._pure import obstacles, python_random, random_draws, side_effects, small_results, weight_products
+from tfgc._pure import obstacles, python_random, random_draws, selective_results, side_effects, small_results
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -51,7 +51,7 @@ class TracedCall:
             with self._graph.as_default(), self._tape, backward_order.noted_order() as self._chains:
                 arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
                 self._tape.watch([x for x in arguments if _is_differentiable(x)])
-                with random_draws.alike_in_both_runs(), weight_products.boundaries() as boundaries:
+                with random_draws.alike_in_both_runs(), selective_results.boundaries() as boundaries:
                     trace.run(*arguments)
             self.context_left = private_api.call_context()
         finally:
@@ -73,7 +73,7 @@ class TracedCall:
         self._results = small_results.small_results(operations, self._given)
         if selective:
             ends = [*boundaries, *self._tensors]
-            self._results += weight_products.weight_products(operations, self._arguments, ends)
+            self._results += selective_results.selective_results(operations, self._arguments, ends)
         self.n_results = len(self._results)
         self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
 

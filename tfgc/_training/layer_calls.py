@@ -57,6 +57,7 @@ class LayerCall:
         compile_segments: bool = True,
         check_replay: bool = False,
         backlog: weight_gradients.Backlog | None = None,
+        selective: bool = False,
     ) -> None:
         self._backlog = backlog
         self._original = original = layer.call
@@ -72,7 +73,14 @@ class LayerCall:
 
         self._name = f"layer {layer.path or layer.name!r}"
         self._block = block(
-            run, name=self._name, compiled=compile_segments, wrap=wrap, cache_key=settings, captures_vary=True
+            run,
+            name=self._name,
+            compiled=compile_segments,
+            wrap=wrap,
+            cache_key=settings,
+            captures_vary=True,
+            copied=selective and wrap is None and not check_replay,
+            selective=selective,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +116,9 @@ def _is_cell_with_masks(layer: keras.Layer) -> bool:
 
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None, **options: Any) -> None:
     """Let each of these layers of `model` recompute its inside from now on, by options of `LayerCall`."""
-    calls = [LayerCall(layer, **options) for layer in layers]
+    selective = [] if plan is None else plan.selective_layers
+    named = [False] * len(layers) if plan is None else [name in selective for name in plan.recomputed_layers]
+    calls = [LayerCall(layer, selective=chosen, **options) for layer, chosen in zip(layers, named)]
     for layer, call in zip(layers, calls):
         layer.call = call
     _replaced[model] = _Replaced([(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)], plan)

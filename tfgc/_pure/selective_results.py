@@ -1,8 +1,9 @@
-"""Which results a selective replay takes over: those of products with weights.
+"""Which results a selective replay takes over: those of products with weights, and random masks.
 
-They are most of a layer's work and little of its memory: beside them a transformer stores attention scores, results of
-activation functions, random masks, all of which are cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198,
-call it selective recomputation; `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule.
+They are most of a layer's work and little of its memory: beside them a transformer stores attention scores and results
+of activation functions, which are cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective
+recomputation; `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. A mask is a byte for each
+random number of four: to draw those of a GPT again took a fifth of its replays.
 
 What others of a plan's nodes read is left out: a segment may end there, which stores it without more ado.
 """
@@ -24,6 +25,8 @@ _WITH_WEIGHTS = frozenset(["Add", "AddV2", "BiasAdd", "Mul"])
 _MOVED = frozenset(["Identity", "Reshape", "Transpose"])
 # Their gradient reads what they made, and not what they were given.
 _BY_RESULT = frozenset(["Elu", "Relu", "Relu6", "Selu", "Sigmoid", "Softmax", "Tanh"])
+_COMPARISONS = frozenset(["Greater", "GreaterEqual", "Less", "LessEqual"])
+_SCALED = frozenset(["Add", "AddV2", "Cast", "Identity", "Mul", "Sub"])
 
 _BOUNDARIES: contextvars.ContextVar[list[tf.Tensor] | None] = contextvars.ContextVar("boundaries", default=None)
 
@@ -46,10 +49,10 @@ def note_boundary(name: str, made: Iterable[Any]) -> None:
         noted += [tensor for tensor in made if isinstance(tensor, tf.Tensor)]
 
 
-def weight_products(
+def selective_results(
     operations: Sequence[tf.Operation], arguments: Iterable[tf.Tensor], ends: Iterable[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The results of products with weights in a traced function, each with the bias and scale that follow.
+    """The results of products with weights in a traced function, each with the bias and scale that follow; and masks.
 
     Args:
         operations: Those of its forward pass, in the order in which they were made.
@@ -58,7 +61,20 @@ def weight_products(
     """
     products = _Products(operations, arguments, ends)
     found = [products.finished(op.outputs[0]) for op in operations if products.is_dear(op)]
-    return [tensor for tensor in found if tensor is not None]
+    return [*(tensor for tensor in found if tensor is not None), *_masks(operations)]
+
+
+def _masks(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
+    """The results of comparing random numbers."""
+    drawn: set[tf.Operation] = set()
+    masks = []
+    for op in operations:
+        if op.type.startswith("StatelessRandomUniform"):
+            drawn.add(op)
+        elif any(tensor.op in drawn for tensor in op.inputs):
+            drawn.update([op] if op.type in _SCALED else [])
+            masks += op.outputs if op.type in _COMPARISONS else []
+    return masks
 
 
 class _Products:
