@@ -486,6 +486,8 @@ def _switched(model, way, batch, mode, rng, x):
         nodes = program.graph.nodes
         likely = {i for i, node in enumerate(nodes, 1) if _makes_probabilities(program.call_of(node.name)[0])}
         pieces = _cut(rng, 0, len(nodes), likely)
+        store = random.Random(len(nodes))  # Draws of its own, so that seeds go on to make the same models.
+        pieces = [(a, b, "selective" if how == "recompute" and store.random() < 0.5 else how) for a, b, how in pieces]
         return tfgc.enable(model, Plan.from_pieces(program.graph, pieces, strategy="random"), **options)
     return tfgc.enable(model, _planned(model, way, batch, rng), **options)
 
