@@ -283,6 +283,24 @@ def test_a_model_in_place_of_its_builder_is_refused():
 
 
 @pytest.mark.gate
+def test_a_child_that_is_killed_leaves_no_temporary_files(tmp_path, monkeypatch):
+    """As AutoGraph's, which TensorFlow removes when a process ends by itself."""
+    network = tmp_path / "leaving.py"
+    network.write_text(
+        "import os, signal, tempfile\n\n\ndef build():\n"
+        "    tempfile.mkstemp(prefix='__autograph_generated_file')\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+    )
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    done = tfgc_command("compare", "leaving:build", "--batch-size", "2", "--strategy", "sqrt")
+    assert "SIGHUP" in done.stdout + done.stderr
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.gate
 def test_no_child_outlives_its_parent():
     code = "import tfgc; tfgc.compare('sample_cnn', 64)"
     parent = subprocess.Popen([sys.executable, "-c", code])

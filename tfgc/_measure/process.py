@@ -68,7 +68,10 @@ class Ended:
 
 
 def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
-    """Run a job in a child process and wait for its end."""
+    """Run a job in a child process and wait for its end.
+
+    Its temporary files are removed with it: AutoGraph's, for one, would stay if a signal ends it.
+    """
     path, folders = _user_modules.for_child()
     with _temporary.folder() as folder:
         answer = os.path.join(folder, "reply")
@@ -76,7 +79,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tfgc._measure.worker", answer, str(os.getpid()), *folders],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": path},
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": path, "TMPDIR": folder},
             )  # fmt: skip
             assert child.stdin is not None
             try:
