@@ -380,3 +380,14 @@ def test_plans_by_calls_within_a_budget_are_selective():
     assert Plan.from_json(plan.to_json()) == plan
     assert "selective" in plan.explain()
     assert tfgc.verify(model, plan, (X, Y[0]), modes=("graph",)).equal
+
+
+def test_the_status_of_a_model_names_the_plan_by_calls_that_it_was_given():
+    model = fresh(stack)
+    plan = blocks_of(model, True)
+    tfgc.enable(model, plan)
+    (found,) = tfgc.status(model).plans
+    assert found.plan is plan
+    assert f"by {plan.strategy!r}" in str(tfgc.status(model))
+    tfgc.disable(model)
+    assert not tfgc.status(model).plans

@@ -13,6 +13,7 @@ from tfgc._training import plan_report
 from tfgc._training.current_plan import stand_in
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
+from tfgc._training.layer_calls import plan_of
 from tfgc._training.peak_memory import measured_bytes
 from tfgc._training.segment_runner import Runner
 from tfgc._units import format_bytes
@@ -116,6 +117,9 @@ def status(model: keras.Model) -> Status:
     own = stand_in(model)
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
         return Status(model.name, True, () if own.planned is None else (_made(own.planned),), measured_bytes(model))
+    by_calls = plan_of(model)
+    if by_calls is not None:  # and so do the layers of a plan that was given
+        return Status(model.name, True, (PlanStatus(by_calls, batch_size=by_calls.batch_size),), measured_bytes(model))
     for part in enabled:
         path = "" if part is model else part.path or part.name
         found += _of(stand_in(part), path)
