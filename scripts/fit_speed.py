@@ -253,12 +253,16 @@ def ratios(cases, case):
 
 
 def wrong(cases, case):
-    """Name what differs in the first update by more than 0.1 %, and by more than plain eager code from plain `fit`."""
+    """Name what differs in the first update by over 0.1 %, and by twice what plain eager code does from plain `fit`.
+
+    ResNet50 amplifies roundings: its plain modes differ by 1.4 %, and so does what TensorFlow's arithmetic optimization
+    makes of two graphs. Without that option plain and tfgc differ by 1e-7, and in float64 by 3e-14.
+    """
     if case.startswith("plain"):
         return ""
     found = []
     for what, name in (("weights", "gradients"), ("states", "states")):
-        spread = cases["plain eager"].get(what, 0.0) if "eager" in case else 0.0
+        spread = cases["plain eager"].get(what, 0.0)
         found += [f"wrong {name}"] if cases[case][what] > max(1e-3, 2 * spread) else []
     return ", ".join(found)
 

@@ -93,6 +93,7 @@ def test_tables_are_what_the_scripts_print():
             "first_step.py",
             "kerashub.py",
             "overhead.py",
+            "selective.py",
             "slices.py",
             "slices_memory.py",
             "contrastive.py",
