@@ -312,9 +312,11 @@ class Block(L.Layer):
 
 
 class Stack(keras.Model):
+    kind = Block
+
     def __init__(self):
         super().__init__()
-        self.blocks = [Block() for _ in range(4)]
+        self.blocks = [self.kind() for _ in range(4)]
         self.head = L.Dense(1)
 
     def call(self, x, training=None):
@@ -345,6 +347,40 @@ def test_calls_of_layers_in_every_mode(mode):
     tfgc.enable(model, blocks_of(model, True), compile_segments=mode == "compiled")
     ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla", lr=0.003)
     assert_equal(plain, ours, exact=mode == "eager")
+
+
+class AsideBlock(Block):
+    """It puts a tensor aside, which the model reads."""
+
+    def call(self, x, training=None):
+        made = super().call(x, training=training)
+        self.aside = tf.reduce_mean(made, axis=-1, keepdims=True)
+        return made
+
+
+class AsideStack(Stack):
+    kind = AsideBlock
+
+    def call(self, x, training=None):
+        made = super().call(x, training=training)
+        return made + tf.stop_gradient(self.blocks[0].aside[:, 0])
+
+
+def aside_stack():
+    model = AsideStack()
+    model(X)
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_layers_that_put_tensors_aside_are_not_copied():
+    plain = plain_steps(aside_stack, X, Y, graph=True, lr=0.003)
+    model = fresh(aside_stack)
+    again = [Segment((f"aside_block_{i}" if i else "aside_block",), selective=True) for i in range(3)]
+    plan = tfgc.plan(model, example=(X, Y[0]))
+    segments = (*again, Segment(("aside_block_3",), "keep"))
+    tfgc.enable(model, dataclasses.replace(plan, segments=segments, parts={}, outlook=None))
+    assert_equal(plain, train(model, X, Y, graph=True, lr=0.003), exact=False)
 
 
 def call_figures(selective):
@@ -380,6 +416,27 @@ def test_plans_by_calls_within_a_budget_are_selective():
     assert Plan.from_json(plan.to_json()) == plan
     assert "selective" in plan.explain()
     assert tfgc.verify(model, plan, (X, Y[0]), modes=("graph",)).equal
+
+
+def test_a_plan_whose_parts_are_selective_says_so():
+    plan = Plan((Segment(("part",), "keep"),), "calls", (), calls=True)
+    part = Plan((Segment(("a",), selective=True), Segment(("b",), "keep")), "optimal", ())
+    assert '"version": 5' in dataclasses.replace(plan, parts={"part": part}).to_json()
+
+
+def test_an_inner_plan_has_no_selective_segments():
+    inner = Plan((Segment(("a",), selective=True),), "inner", ())
+    with pytest.raises(OptionError, match="inner: a replay takes over nothing; leave selective at False"):
+        Segment(("a",), inner=inner)
+
+
+def test_a_convolution_of_sequences_stores_its_own_result_alone():
+    graph = node_costs.annotate(Program(fresh(convolved), 4))
+    with tf.Graph().as_default() as traced:
+        x = tf.compat.v1.placeholder(tf.float32, (4, 32, 64))
+        made = L.Conv1D(64, 3, padding="same")(x)
+    assert selective_results.selective_results(traced.get_operations(), [x], [made]) == []
+    assert any(cost.selective_bytes for cost in graph.costs)
 
 
 def test_the_status_of_a_model_names_the_plan_by_calls_that_it_was_given():

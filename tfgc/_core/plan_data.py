@@ -22,7 +22,7 @@ _OF_HOST, _OF_LINK = ("host_bytes", "on_device"), ("link",)
 
 def version(plan: Segmentation) -> int:
     """The oldest version of the format that knows what is in a plan."""
-    if any(segment.selective for segment in plan.segments):
+    if _is_selective(plan):
         return 5
     if plan.link is not None or any(segment.offload for segment in plan.segments):
         return 4
@@ -34,6 +34,11 @@ def _takes_over_results(plan: Segmentation) -> bool:
     inside = [segment.inner for segment in plan.segments if segment.inner is not None]
     others = any(map(_takes_over_results, [*inside, *plan.parts.values()]))
     return others or any(segment.result_bytes is not None for segment in plan.segments)
+
+
+def _is_selective(plan: Segmentation) -> bool:
+    """Whether segments of the plan, or of its parts, store products with weights."""
+    return any(segment.selective for segment in plan.segments) or any(map(_is_selective, plan.parts.values()))
 
 
 def plain(plan: Segmentation) -> dict[str, Any]:

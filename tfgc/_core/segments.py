@@ -80,6 +80,8 @@ class Segment:
             raise OptionError(
                 "inner: a replay is not split into slices of the batch; leave chunks at 1 in an inner plan"
             )
+        if any(segment.selective for segment in self.inner.segments):
+            raise OptionError("inner: a replay takes over nothing; leave selective at False in an inner plan")
         if any(segment.offload for segment in self.inner.segments):
             raise OptionError("inner: a replay stores nothing on the host; leave offload at False in an inner plan")
         if self.inner.model:

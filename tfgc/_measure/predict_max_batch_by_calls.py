@@ -109,4 +109,8 @@ class _LeastMemory(_ByCalls):
 
 
 def _same(plan: Plan, other: Plan | None) -> bool:
-    return other is not None and (plan.recomputed_layers, plan.parts) == (other.recomputed_layers, other.parts)
+    return other is not None and _choice(plan) == _choice(other)
+
+
+def _choice(plan: Plan) -> tuple[object, ...]:
+    return plan.recomputed_layers, plan.selective_layers, plan.parts

@@ -22,7 +22,7 @@ from tfgc._pure.small_results import elements
 _DEAR = 64
 # What usually follows a product, and takes nothing else of the step's activations.
 _WITH_WEIGHTS = frozenset(["Add", "AddV2", "BiasAdd", "Mul"])
-_MOVED = frozenset(["Identity", "Reshape", "Transpose"])
+_MOVED = frozenset(["ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"])
 # Their gradient reads what they made, and not what they were given.
 _BY_RESULT = frozenset(["Elu", "Relu", "Relu6", "Selu", "Sigmoid", "Softmax", "Tanh"])
 _COMPARISONS = frozenset(["Greater", "GreaterEqual", "Less", "LessEqual"])

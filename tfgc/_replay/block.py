@@ -47,19 +47,22 @@ def block(
     copied: bool = False,
     slices: int = 1,
     selective: bool = False,
+    holds_tensors: Callable[[], bool] | None = None,
     on_host: tuple[int, ...] = (),
     share_traces_with: Counterpart | None = None,
 ) -> "KeptBlock | RecomputedBlock | CompiledBlock":
     """Make a function one differentiable piece: recomputed, or kept whole.
 
     Args:
-        fn, name, wrap, cache_key, captures_vary, copied, slices, selective, on_host: See `Function`.
+        fn, name, wrap, cache_key, captures_vary, copied, slices, selective, holds_tensors, on_host: See `Function`.
         replay_fn: See `Function`; by default `fn`.
         replay: Whether gradients come from a second run. If not, TensorFlow keeps what the backward pass needs.
         compiled: Whether eager calls go through `tf.function`s, one for each direction.
         share_traces_with: A block that does the same with other variables, whose traces serve this one, too.
     """
-    function = Function(fn, name, replay_fn or fn, wrap, cache_key, captures_vary, copied, slices, selective, on_host)
+    function = Function(
+        fn, name, replay_fn or fn, wrap, cache_key, captures_vary, copied, slices, selective, holds_tensors, on_host
+    )
     calls = KnownCalls(function, share_traces_with)
     if not replay:
         uncompiled = KeptBlock(calls)

@@ -48,6 +48,7 @@ class Function:
         copied: Whether a graph may copy one trace of it for both runs.
         slices: Of the batch, in which it runs.
         selective: Whether the replay takes over products with weights, where a trace is copied.
+        holds_tensors: Whether a layer holds tensors of a trace that it put aside; None if that is not asked.
         on_host: Positions of the arguments that wait for the replay in the host's memory.
     """
 
@@ -60,6 +61,7 @@ class Function:
     copied: bool = False
     slices: int = 1
     selective: bool = False
+    holds_tensors: Callable[[], bool] | None = None
     on_host: tuple[int, ...] = ()
 
 
@@ -255,6 +257,8 @@ class KnownCalls:
         """Copies of a new trace; None if they would not do the same."""
         try:
             traced = traced_calls.TracedCall(self.function.fn, call.packing, self.function.selective)
+            if self.function.holds_tensors is not None and self.function.holds_tensors():
+                return None  # Those of a copy would be others.
             if not traced.forward.is_closed:
                 # It starts from logits that nobody looks at; a copy has to start from the tensor that they are behind.
                 unread = traced.effects.unread
