@@ -288,7 +288,7 @@ def test_a_child_that_is_killed_leaves_no_temporary_files(tmp_path, monkeypatch)
     network = tmp_path / "leaving.py"
     network.write_text(
         "import os, signal, tempfile\n\n\ndef build():\n"
-        "    tempfile.mkstemp(prefix='__autograph_generated_file')\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    tempfile.mkstemp(prefix='__autograph_generated_file')\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -296,7 +296,7 @@ def test_a_child_that_is_killed_leaves_no_temporary_files(tmp_path, monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.chdir(tmp_path)
     done = tfgc_command("compare", "leaving:build", "--batch-size", "2", "--strategy", "sqrt")
-    assert "SIGHUP" in done.stdout + done.stderr
+    assert "SIGTERM" in done.stdout + done.stderr
     assert not list(temporary.iterdir())
 
 
