@@ -135,10 +135,11 @@ class Search:
         """Store the products of one layer more at a time, from the least peak on, and keep layers from there on."""
         chosen = sorted(self.least().choice, key=lambda option: option.calls[0].first)
         selective = [*map(self._selective, chosen)]
+        if selective == chosen:
+            return
         for i in range(1, len(chosen) + 1):
             self.judge([*selective[:i], *chosen[i:]])
-        if selective != chosen:
-            self._thin_out(frozenset(selective))
+        self._thin_out(frozenset(selective))
 
     def _thin_out(self, choice: Choice) -> None:
         """Keep one layer more at a time, from a choice to the plain step: what budgets in between buy."""

@@ -54,8 +54,9 @@ def explain(plan: Segmentation) -> str:
     products = sum(segment.result_bytes or 0 for segment in plan.segments if segment.selective)
     if products:
         lines.append(
-            f"Segments marked 'selective' also store results of products with weights, {format_bytes(products)} of "
-            f"results in all: that spares their replays {_spared(plan.segments, plan.outlook, selective=True)}."
+            "Segments marked 'selective' also store results of products with weights, and random masks, "
+            f"{format_bytes(products)} of results in all: that spares their replays "
+            f"{_spared(plan.segments, plan.outlook, selective=True)}."
         )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
     if on_host:

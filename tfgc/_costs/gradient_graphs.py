@@ -96,8 +96,11 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     given = [*call.inputs, *call.variables]
     again, results = replayed(call.graph.get_operations(), given, [*call.outputs, *read])
     products = [] if xla else selective_results.selective_results(operations.forward, call.inputs, call.outputs)
-    rest, taken = replayed(call.graph.get_operations(), given, [*call.outputs, *read], products)
-    products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in refs(taken)}
+    rest, taken = (
+        replayed(call.graph.get_operations(), given, [*call.outputs, *read], products) if products else ((), ())
+    )
+    needed = refs(taken)
+    products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}
     selective = [op for op in operations.early if op in rest] if products else []
     runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output)
     saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})

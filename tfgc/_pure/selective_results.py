@@ -3,7 +3,7 @@
 They are most of a layer's work and little of its memory: beside them a transformer stores attention scores and results
 of activation functions, which are cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective
 recomputation; `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. A mask is a byte for each
-random number of four: to draw those of a GPT again took a fifth of its replays.
+random number of four, and drawing takes long on CPUs.
 
 What others of a plan's nodes read is left out: a segment may end there, which stores it without more ado.
 """
