@@ -219,8 +219,8 @@ def timed():
     tfgc.plan(residual(1), 4, mode="xla", measure=True)
 
 
-def subclassed():
-    tfgc.plan(keras.Model(), 4, mode="xla", example=np.zeros((4, 2)))
+def by_calls():
+    tfgc.estimate(keras.Model(), 4, mode="compiled", example=np.zeros((4, 2)))
 
 
 def batch_by_batch():
@@ -233,7 +233,7 @@ def batch_by_batch():
         (unknown_mode, "mode='xl': must be one of compiled, graph, xla; did you mean 'xla'"),
         (op_by_op, "mode='eager': .* op by op cannot be predicted"),
         (timed, "measure=True times layers as TensorFlow runs them, not as XLA compiles them"),
-        (subclassed, "mode='xla' is for functional models"),
+        (by_calls, "mode='compiled': .* by the calls of its layers is predicted in 'graph' and 'xla'"),
         (batch_by_batch, "mode='compiled': .* one tf.function"),
     ],
 )

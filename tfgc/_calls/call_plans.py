@@ -29,12 +29,15 @@ class CallPlans:
         model: Any `keras.Model`.
         example: A batch, as for `tracing.trace`.
         among: The layers that may be recomputed, each as a whole; None: all, and functional parts by their own plans.
+        xla: Whether XLA compiles the step.
     """
 
-    def __init__(self, model: keras.Model, example: Any, among: Collection[keras.Layer] | None = None) -> None:
+    def __init__(
+        self, model: keras.Model, example: Any, among: Collection[keras.Layer] | None = None, *, xla: bool = False
+    ) -> None:
         self._model, self._among = model, among
         self._batch_size = tracing.batch_size(example)
-        self._step = reading.read(tracing.trace(model, example))
+        self._step = reading.read(tracing.trace(model, example, xla=xla), xla=xla)
         if not any(isinstance(call.layer, keras.Layer) for call in self._step.root.within()):
             raise UnsupportedModelError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self._simulator = Simulator(self._step)
@@ -44,7 +47,7 @@ class CallPlans:
         self._options = options.whole_layers(self._step, layers)
         self._lines = names.describe(model)
         weights = (v.value.dtype.size * (v.value.shape.num_elements() or 0) for v in model.variables)
-        self._there = [*weights, *self._step.constants]
+        self._there = [*weights, *self._step.resident]
         self._allocations: dict[tuple[Piece, ...], int] = {}
 
     @functools.cached_property
@@ -90,8 +93,8 @@ class CallPlans:
         return self._needed(self._search.plain) + self._constant(fixed)
 
     def _constant(self, fixed: int) -> int:
-        """Bytes that are there all the time: weights and slots, and what TensorFlow folds into constants."""
-        return fixed + sum(self._step.constants)
+        """Bytes that are there all the time: weights and slots, folded constants, weights that XLA transposes."""
+        return fixed + sum(self._step.resident)
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
@@ -111,7 +114,7 @@ class CallPlans:
             runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
             timeline=tuple((float(w), count, self._names[call]) for w, count, call in self._simulator.timeline(pieces)),
             fixed_bytes=fixed,
-            allocated_bytes=self._allocated(pieces) + fixed,
+            allocated_bytes=(outcome.peak_bytes if self._step.xla else self._allocated(pieces)) + fixed,
         )
 
     @functools.cached_property
@@ -143,7 +146,9 @@ class CallPlans:
         ]
 
     def _needed(self, judged: Judged) -> int:
-        """The larger of what buffers need and what the allocator hands out."""
+        """The larger of what buffers need and what the allocator hands out; XLA lays them out ahead, without it."""
+        if self._step.xla:
+            return judged.outcome.peak_bytes
         return max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
 
     def _allocated(self, pieces: list[Piece]) -> int:
@@ -159,6 +164,7 @@ class CallPlans:
             model=self._lines,
             batch_size=self._batch_size,
             outlook=descriptions.outlook(self._step, judged.outcome, self._simulator.outcome(()), self._names),
+            options={"mode": "xla"} if self._step.xla else {},
             calls=True,
             parts={option.name: option.plan for option in judged.choice if option.plan is not None},
         )

@@ -37,7 +37,7 @@ def planned_parts(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
             continue
         inside.update(inner for call in of_layer for inner in call.within())
         try:
-            graph = _graph(layer, of_layer[0])
+            graph = _graph(layer, of_layer[0], step.xla)
             program = keras_graph.Program(layer)
         except TfgcError:  # It cannot be cut, and is recomputed as a whole or not at all.
             continue
@@ -51,12 +51,12 @@ def planned_part(step: Step, name: str, layer: keras.Layer, plan: Plan) -> Optio
     return _option(keras_graph.Program(layer), name, layer, trained(step, calls_by_layer(step)[layer]), plan)
 
 
-def _graph(layer: keras.Layer, call: Call) -> Graph:
+def _graph(layer: keras.Layer, call: Call, xla: bool) -> Graph:
     inputs = keras_graph.functional_of(layer).inputs
     shapes = call.inputs if len(call.inputs) == len(inputs) else ()
     given = {t.name: shape[1:] for t, shape in zip(inputs, shapes) if None in t.shape[1:]}
     batch_size = next((shape[0] for shape in call.inputs if shape), None)
-    return node_costs.annotate(keras_graph.Program(layer, batch_size, given)).counting(whole_step=True)
+    return node_costs.annotate(keras_graph.Program(layer, batch_size, given), xla=xla).counting(whole_step=True)
 
 
 def _plans(graph: Graph) -> list[Plan]:

@@ -9,33 +9,37 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import constants, owners, xla_bytes
+from tfgc._calls import constants, fused_step, owners, turns, xla_bytes
 from tfgc._calls.constants import SMALL
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
 from tfgc._costs import tensor_buffers
 from tfgc._costs.tensor_buffers import Buffers
+from tfgc._costs.xla_fusion import Fusion
 from tfgc._pure import flop_counts, obstacles, selective_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
 
 
-def read(trace: Trace) -> Step:
-    """Read a traced step."""
+def read(trace: Trace, *, xla: bool = False) -> Step:
+    """Read a traced step, as TensorFlow runs it or as XLA compiles it."""
     operations = trace.graph.get_operations()
-    late = _late(operations, trace.gradients)
+    late = turns.late(operations, trace.gradients)
     buffers = Buffers(trace.graph, [], [])
-    turns = _turns(operations, late, trace.updates)
+    turn = turns.turns(operations, late, trace.updates)
     constant = constants.constant(operations, buffers)
     running = _running(trace, operations, constant)
     runs = [op for op in running if _is_large(op, buffers)] or running  # A small step has no large ones.
-    runs.sort(key=turns.__getitem__)
+    places = turns.places_under_xla(runs, {buffers.root(t).op for t in trace.wanted}) if xla else {}
+    runs.sort(key=lambda op: (turn[op], places.get(op, 0)))
     numbers = {op: i for i, op in enumerate(runs)}
-    numbering = _Numbering(buffers, numbers)
-    waits = _waits(operations, late, numbers)
+    waits = turns.waits(operations, late, numbers)
     owner = owners.owners(operations, late, trace.root, trace.custom_gradients)
+    free = constant | {op for op in operations if op.type in _FREE or (not op.inputs and op not in numbers)}
+    fusion = fused_step.fusion(trace, runs, late, free, owner, buffers) if xla else None
+    numbering = _Numbering(buffers, numbers, fusion)
     temporary = xla_bytes.temporary(trace, runs, late, owner)
     made = [
         Operation(
@@ -45,7 +49,7 @@ def read(trace: Trace) -> Step:
             waits=waits[op],
             in_place=op.type in tensor_buffers.IN_PLACE,
             work=flop_counts.flops(op),
-            workspace=0 if op in late else tensor_buffers.workspace(op),
+            workspace=_workspace(op, fusion) if op not in late else 0,
             temporary=temporary.get(op, 0),
             owner=owner[op],
         )
@@ -64,9 +68,14 @@ def read(trace: Trace) -> Step:
         weight_gradients=weight_gradients,
         spans=spans,
         obstacles=_obstacles(trace, operations),
-        constants=constants.sizes(runs, constant, buffers),
-        products=numbering.of(_products(trace, operations, late)),
+        resident=constants.sizes(runs, constant, buffers) if fusion is None else (fusion.copied_weights(),),
+        products=frozenset() if xla else numbering.of(_products(trace, operations, late)),
+        xla=xla,
     )
+
+
+def _workspace(op: tf.Operation, fusion: Fusion | None) -> int:
+    return tensor_buffers.workspace(op) if fusion is None else fusion.zeros_of(op)
 
 
 def _products(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Tensor]:
@@ -78,57 +87,6 @@ def _is_large(op: tf.Operation, buffers: Buffers) -> bool:
     """Whether an operation reads or makes more than shapes and single numbers: half of all do not."""
     large = any(buffers.bytes(buffers.root(t)) >= SMALL for t in (*op.inputs, *op.outputs))
     return large and op.type not in SHAPE_ONLY
-
-
-def _turns(
-    operations: list[tf.Operation], late: set[tf.Operation], updates: list[tuple[int, int, tf.Tensor]]
-) -> dict[tf.Operation, int]:
-    """When each operation runs: even turns are of forward passes, odd ones of backward passes.
-
-    The executor starts what waits for nothing: of two forward passes in one step, the second one begins with the first,
-    unless it reads weights that were updated in between.
-    """
-    turns: dict[tf.Operation, int] = {}
-    updated: dict[int, list[tf.Operation]] = {}
-    left = updates[::-1]
-    for i, op in enumerate(operations):
-        while left and left[-1][0] <= i:
-            _, variable, gradient = left.pop()
-            updated.setdefault(variable, []).append(gradient.op)
-        before = [*_before(op), *(other for t in op.inputs for other in updated.get(id(t), ()))]
-        own = int(op in late)
-        turns[op] = max((turn + (turn % 2 != own) for turn in (turns.get(other, 0) for other in before)), default=own)
-    return turns
-
-
-def _waits(
-    operations: list[tf.Operation], late: set[tf.Operation], numbers: dict[tf.Operation, int]
-) -> dict[tf.Operation, tuple[int, ...]]:
-    """The late operations that each waits for, those past ones that are left out."""
-    found: dict[tf.Operation, tuple[int, ...]] = {}
-    for op in operations:
-        before = (other for other in _before(op) if other in late)
-        reached = ((numbers[other],) if other in numbers else found.get(other, ()) for other in before)
-        found[op] = tuple(dict.fromkeys(i for numbers in reached for i in numbers))
-    return found
-
-
-def _before(op: tf.Operation) -> Iterable[tf.Operation]:
-    yield from (t.op for t in op.inputs)
-    yield from op.control_inputs
-
-
-def _late(operations: list[tf.Operation], gradients: list[tuple[int, int]]) -> set[tf.Operation]:
-    """Operations that a tape made, or that depend on one made before.
-
-    The gradient of a loop gives the loop of the forward pass more inputs; that does not make it late.
-    """
-    made = {i for first, behind in gradients for i in range(first, behind)}
-    late: set[tf.Operation] = set()
-    for i, op in enumerate(operations):
-        if i in made or any(other in late for other in _before(op)):
-            late.add(op)
-    return late
 
 
 def _running(trace: Trace, operations: list[tf.Operation], constant: set[tf.Operation]) -> list[tf.Operation]:
@@ -149,8 +107,8 @@ def _running(trace: Trace, operations: list[tf.Operation], constant: set[tf.Oper
 class _Numbering:
     """Numbers of buffers."""
 
-    def __init__(self, buffers: Buffers, numbers: dict[tf.Operation, int]) -> None:
-        self._buffers, self._numbers = buffers, numbers
+    def __init__(self, buffers: Buffers, numbers: dict[tf.Operation, int], fusion: Fusion | None) -> None:
+        self._buffers, self._numbers, self._fusion = buffers, numbers, fusion
         self._known: dict[Any, int] = {}
         self.sizes: list[int] = []
         self.makers: list[int] = []
@@ -165,7 +123,9 @@ class _Numbering:
 
     def reads(self, op: tf.Operation) -> tuple[int, ...]:
         """What an operation reads; of what it takes only the shape of, nothing."""
-        return tuple(self.of(op.inputs if op.type not in SHAPE_ONLY else ()))
+        if op.type in SHAPE_ONLY:
+            return ()
+        return tuple(self.of(op.inputs if self._fusion is None else self._fusion.read_by(op)))
 
     def makes(self, op: tf.Operation) -> tuple[int, ...]:
         """The buffers that an operation makes."""

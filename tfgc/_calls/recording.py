@@ -43,11 +43,11 @@ class Trace:
     updates: list[tuple[int, int, tf.Tensor]]
 
 
-def record(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> Trace:
+def record(model: keras.Model, step: Callable[[], tuple[Any, list]], *, xla: bool) -> Trace:
     graph = graph_building.scratch_graph("step")
     recorder = _Recorder(graph)
     seen = isolated_traces.watched(graph, recorder.call, recorder.custom_gradient, recorder.gradient, recorder.update)
-    apart = xla_functions.measured(recorder.function)
+    apart = None if xla else xla_functions.measured(recorder.function)
     with graph.as_default(), inner_functions.inlined(apart), seen:
         made, batch = step()
     recorder.root.last = len(graph.get_operations())

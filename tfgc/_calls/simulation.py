@@ -79,8 +79,10 @@ class Simulator:
     def _course(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> Iterator[tuple[Run, int]]:
         """Each run with the bytes that are there while it runs."""
         total, count = 0, len(sizes)
+        without = {i for piece in pieces for i in self.replay(piece).early} if self.step.xla else ()
         for run, overwritten, freed in self._lives(pieces):
-            total += self.step.operations[run[0]].workspace + sum([sizes[b % count] for b in run[2]])
+            total += sum([sizes[b % count] for b in run[2]])
+            total += 0 if run[0] in without else self.step.operations[run[0]].workspace
             if overwritten is not None:
                 total -= sizes[overwritten % count]
             yield run, total + self.step.operations[run[0]].temporary

@@ -19,7 +19,7 @@ class Operation:
         waits: The late operations that it reads or waits for.
         in_place: Whether it writes over an input that nothing else reads.
         work: In flops.
-        workspace: Bytes that it takes until the end of the step.
+        workspace: Bytes that it takes until the end of the step; under XLA only if it is not recomputed.
         temporary: Bytes that it takes while it runs, besides those that it reads and makes.
         owner: The call that it belongs to.
     """
@@ -48,8 +48,10 @@ class Step:
         weight_gradients: Buffers of the gradients of weights, which stay until the step ends.
         spans: For each call its operations of the forward pass.
         obstacles: Why a call must not be run twice, for those that must not.
-        constants: Bytes of each constant, which TensorFlow keeps from one step to the next.
+        resident: Bytes of what is there all the time beside variables: constants that TensorFlow folds, or under XLA
+            transposed weights.
         products: Buffers of the results of products with weights, which selective replays take over.
+        xla: Whether XLA compiles the step.
     """
 
     root: Call
@@ -60,8 +62,9 @@ class Step:
     weight_gradients: frozenset[int]
     spans: dict[Call, list[int]]
     obstacles: dict[Call, str]
-    constants: tuple[int, ...]
+    resident: tuple[int, ...]
     products: frozenset[int] = frozenset()
+    xla: bool = False
 
     @functools.cached_property
     def readers(self) -> list[list[int]]:

@@ -31,13 +31,14 @@ class Arguments:
     kwargs: dict[str, Any]
 
 
-def trace(model: keras.Model, example: Any) -> recording.Trace:
+def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.Trace:
     """Trace a training step on a batch of these shapes.
 
     Args:
         model: Any `keras.Model`.
         example: `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s;
             or `Arguments`, for one call.
+        xla: Whether XLA compiles the step: what is compiled apart otherwise is part of it then.
 
     Warns:
         UserWarning: If the step cannot be traced, and one call is traced instead.
@@ -60,7 +61,7 @@ def trace(model: keras.Model, example: Any) -> recording.Trace:
     errors: list[Exception] = []
     for way in ways:
         try:
-            traced = isolated_traces.in_own_thread(functools.partial(_traced, model, way))
+            traced = isolated_traces.in_own_thread(functools.partial(_traced, model, way, xla))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # the model is the user's code
@@ -133,15 +134,17 @@ def _call(model: keras.Model, args: Any, kwargs: Any) -> tuple[Any, list]:
     return made, [value for value in tf.nest.flatten((args, kwargs)) if _is_data(value)]
 
 
-def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]]) -> recording.Trace:
+def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:
     with _original_calls(model):
         if not all(layer.built for layer in keras_models.layers_inside(model)):
             with isolated_traces.losses_put_back(model):
-                recording.record(model, step)  # Builds; rewound draws would give later layers the same weights.
+                recording.record(
+                    model, step, xla=xla
+                )  # Builds; rewound draws would give later layers the same weights.
         start = python_random.state()
         try:
             with isolated_traces.losses_put_back(model):
-                return recording.record(model, step)
+                return recording.record(model, step, xla=xla)
         finally:
             python_random.rewind(start)
 

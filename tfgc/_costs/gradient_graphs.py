@@ -145,7 +145,7 @@ def _kept(operations: Operations, buffers: Buffers, fusion: Fusion | None) -> di
     """Bytes of each buffer that the backward pass reads."""
     kept = {}
     for op in operations.late:
-        read = map(buffers.root, op.inputs) if fusion is None else fusion.saved_for(op)
+        read = map(buffers.root, op.inputs) if fusion is None else fusion.read_by(op)
         for root in read if op.type not in SHAPE_ONLY else ():
             made = root.op not in operations.after_upstream and root.op not in operations.free
             # A shape is known to whoever knows the tensor: nothing runs again for it.

@@ -86,11 +86,9 @@ class Fusion:
             for kind in self._readers.get(tensor.ref(), ())
         )
 
-    def saved_for(self, op: tf.Operation) -> Iterable[tf.Tensor]:
-        """The buffers that a late operation reads, or that what it reads is computed from again."""
-        for t in op.inputs:
-            root = self._buffers.root(t)
-            yield from self._behind(root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else [t])
+    def read_by(self, op: tf.Operation) -> Iterable[tf.Tensor]:
+        """The buffers that an operation reads, or that what it reads is computed from again."""
+        return self._behind(self._operands(op))
 
     def differences(self) -> tuple[int, ...]:
         """Bytes of each deviation from a mean that is written: the backward pass reads it, and one kernel sums it up.
@@ -118,15 +116,19 @@ class Fusion:
         }
         return sum(weights.values()) // 2
 
-    def zeros(self) -> int:
-        """What the gradient of pooling takes from the forward pass on, where its windows overlap.
+    def zeros_of(self, op: tf.Operation) -> int:
+        """What the gradient of a pooling takes from the forward pass on, where its windows overlap.
 
         It scatters into zeros of the input's size. XLA makes them, and a copy, in a kernel of the forward pass that
         writes as many numbers, though it needs them in the backward pass alone.
         """
-        pools = (op for op in self._operations.forward if op.type == "MaxPool" and self._operations.late)
-        overlapping = (op for op in pools if op.get_attr("ksize") != op.get_attr("strides"))
-        return 2 * sum(self._buffers.bytes(self._buffers.root(op.inputs[0])) for op in overlapping)
+        if op.type != "MaxPool" or not self._operations.late or op.get_attr("ksize") == op.get_attr("strides"):
+            return 0
+        return 2 * self._buffers.bytes(self._buffers.root(op.inputs[0]))
+
+    def zeros(self) -> int:
+        """What those of all its poolings take."""
+        return sum(map(self.zeros_of, self._operations.forward))
 
     def output(self, root: tf.Tensor, inputs: Sequence[tf.Tensor], saved: Sequence[Any]) -> FusedOutput | None:
         """What an output is computed from again, or None if it takes memory here already."""
@@ -159,8 +161,14 @@ class Fusion:
             if root.ref() in self._ends or not self._is_fused(root):
                 found[root.ref()] = root
             else:
-                stack += root.op.inputs
+                stack += self._operands(root.op)
         return list(found.values())
+
+    def _operands(self, op: tf.Operation) -> Iterable[tf.Tensor]:
+        """What an operation reads: in place of an activation of which the sign is enough, what that is made of."""
+        for t in op.inputs:
+            root = self._buffers.root(t)
+            yield from root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else (t,)
 
 
 def _sums_few_rows(op: tf.Operation) -> bool:

@@ -151,7 +151,8 @@ class _Asked:
         if example is not None:
             shapes = annotated.shapes(self.model, example)[1]
         inputs, _ = synthetic.specs(self.model, plan.batch_size or 1, shapes)
-        return estimates.estimate(self.model, None, plan, example=inputs, optimizer=self.common["optimizer"])
+        optimizer, mode = self.common["optimizer"], self.common["mode"]
+        return estimates.estimate(self.model, None, plan, example=inputs, optimizer=optimizer, mode=mode)
 
     def measure(self, plan: Plan, step: Prediction) -> int:
         """What the step by a plan needs at most when it is run; `step` is what is predicted."""

@@ -31,12 +31,15 @@ def predict_call_cases(model: keras.Model, job: PredictionJob) -> CasePrediction
     any_model.check(model)
     first = job.cases[0]
     example = any_model.completed(model, first.example, first.batch_size)
-    network = _Network(model, CallPlans(model, examples.batch(example, first.batch_size)))
+    data = examples.batch(example, first.batch_size)
+    modes = sorted({False, *(case.mode == "xla" for case in job.cases)})
+    networks = {xla: _Network(model, CallPlans(model, data, xla=xla)) for xla in modes}
     for case in job.cases:
-        network.check(case)
-    cases = {case.name: network.predict(case) for case in job.cases}
+        networks[case.mode == "xla"].check(case)
+    cases = {case.name: networks[case.mode == "xla"].predict(case) for case in job.cases}
     if not job.front:
         return CasePredictions(cases)
+    network = networks[False]
     others = [(name, plan) for name, plan in network.plans.items() if isinstance(plan, Plan)]
     return CasePredictions(
         cases, sweep.front_by_calls(network.call_plans, network.fixed, job.network, budgets=job.marks, plans=others)
@@ -88,7 +91,7 @@ class _Network:
 
     def _predicted(self, plan: Plan | None, mode: str) -> Predicted | None:
         """The `Predicted` of a plan; None in modes that cannot be predicted."""
-        if mode != "graph":
+        if mode not in by_calls.MODES:
             return None
         step = self.call_plans.estimate(plan, self.fixed)
         floor_bytes, floor_node = self.call_plans.floor

@@ -22,12 +22,12 @@ from tfgc._records.reply import MaxBatchPrediction
 def predict_max_batch_by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`."""
     any_model.check(model)
-    by_calls.refuse(None, None, False, None, {}, job.mode)
+    by_calls.refuse(None, None, False, None, {})
     optimizer = None if model.compiled else keras_names.optimizer(job.optimizer or "adam")
     given = job.optimizer if model.compiled else optimizer
     example = any_model.completed(model, job.example, batch_search.FIRST, given)
     fixed, budget = budgets.fixed_bytes(model), budgets.budget_bytes(job.budget, None)
-    steps = _Steps(model, example, fixed)
+    steps = _Steps(model, example, fixed, job.mode == "xla")
     return MaxBatchPrediction(
         budget_bytes=budget,
         fixed_bytes=fixed,
@@ -44,18 +44,19 @@ class _Steps(dict[int, CallPlans]):
         model: The model.
         example: A batch, as `examples.batch` takes it.
         fixed: Bytes of weights and optimizer slots.
+        xla: Whether XLA compiles the step.
     """
 
-    def __init__(self, model: keras.Model, example: Any, fixed: int) -> None:
+    def __init__(self, model: keras.Model, example: Any, fixed: int, xla: bool) -> None:
         super().__init__()
-        self._model, self._example, self._fixed = model, example, fixed
+        self._model, self._example, self._fixed, self._xla = model, example, fixed, xla
         self._held: dict[int, int] = {}
 
     def __missing__(self, batch: int) -> CallPlans:
         data = examples.batch(self._example, batch)
         tensors = [tensor for tensor in tf.nest.flatten(data) if tensor is not None]
         self._held[batch] = self._fixed + sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
-        self[batch] = CallPlans(self._model, data)
+        self[batch] = CallPlans(self._model, data, xla=self._xla)
         return self[batch]
 
     def estimated(self, batch: int, plan: Plan | None) -> Step:

@@ -25,6 +25,8 @@ _FAT = 0.3
 _BLOCKS = 2
 # What calls must need, as a share of what segments do, to be chosen in their place.
 _CLEARLY = 0.9
+# Where plans by calls can be predicted.
+MODES = ("graph", "xla")
 # What a misspelled option may have been meant to be.
 _KNOWN = ("batch_size", "budget", "example", "layers", "optimizer")
 
@@ -34,15 +36,8 @@ def applies_to(model: Any) -> bool:
     return isinstance(model, keras.Model) and not keras_models.runs_graph(model)
 
 
-def refuse(
-    strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: Mapping[str, Any], mode: str = "graph"
-) -> None:
+def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: Mapping[str, Any]) -> None:
     """Raise `OptionError` for what applies to graphs of nodes alone, and for what does not exist."""
-    if mode == "xla":
-        raise OptionError(
-            f"mode={mode!r} is for functional models: what XLA fuses is not known of one that is planned by the calls "
-            "of its layers"
-        )
     if strategy is not None:
         strategies.get(strategy)
     for name in options:
@@ -59,9 +54,11 @@ def refuse(
             )
 
 
-def plan(model: keras.Model, batch_size: int | None, example: Any, budget: Budget | None, optimizer: Any) -> Plan:
+def plan(
+    model: keras.Model, batch_size: int | None, example: Any, budget: Budget | None, optimizer: Any, mode: str
+) -> Plan:
     """The plan of least peak, or the one that a budget buys."""
-    plans = plans_for(model, batch_size, example)
+    plans = plans_for(model, batch_size, example, mode)
     if budget is None:
         return plans.least()
     return fitting(plans, model, budget, budgets.fixed_bytes(model, optimizer))
@@ -95,7 +92,7 @@ def better(
         The plan; and for one by calls what a step needs.
     """
     try:
-        plans = CallPlans(model, _example(model, graph))
+        plans = CallPlans(model, _example(model, graph), xla=graph.xla)
     except UnsupportedModelError:
         return by_nodes(), None
     ours = None
@@ -117,18 +114,20 @@ def better(
     return theirs, step
 
 
-def pareto(model: keras.Model, batch_size: int | None, example: Any) -> list[Plan]:
+def pareto(model: keras.Model, batch_size: int | None, example: Any, mode: str) -> list[Plan]:
     """The Pareto front."""
-    return plans_for(model, batch_size, example).front()
+    return plans_for(model, batch_size, example, mode).front()
 
 
 def estimate(
     model: keras.Model, batch_size: int | None, example: Any, plan: Plan | None, mode: str, optimizer: Any
 ) -> Prediction:
     """What a step needs."""
-    if mode != "graph":
-        raise OptionError(f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph'")
-    return plans_for(model, batch_size, example).estimate(plan, budgets.fixed_bytes(model, optimizer))
+    if mode not in MODES:
+        raise OptionError(
+            f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph' and 'xla'"
+        )
+    return plans_for(model, batch_size, example, mode).estimate(plan, budgets.fixed_bytes(model, optimizer))
 
 
 def check_has_graph(model: keras.Model) -> None:
@@ -140,8 +139,8 @@ def check_has_graph(model: keras.Model) -> None:
         raise UnsupportedModelError(f"{error}. {advice}") from None
 
 
-def plans_for(model: keras.Model, batch_size: int | None, example: Any) -> CallPlans:
-    """The plans by calls for a batch."""
+def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: str = "graph") -> CallPlans:
+    """The plans by calls for a batch, in one of `MODES`."""
     if example is None:
         check_has_graph(model)
         example = _example(model, keras_graph.read(model, batch_size))
@@ -150,7 +149,7 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any) -> CallP
         if given is None:
             raise OptionError(f"example={example!r} holds no batch: give x or (x, y) as fit takes them")
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
-    return CallPlans(model, example)
+    return CallPlans(model, example, xla=mode == "xla")
 
 
 def _example(model: keras.Model, graph: Graph) -> tracing.Arguments:

@@ -114,7 +114,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         return planner.choose(graph, strategy or "optimal", limit, request.options)
 
     step = None
-    may_use_calls = request.strategy is None and not request.options and not xla
+    may_use_calls = request.strategy is None and not request.options
     if may_use_calls and by_calls.has_fat_layer(model, graph):
         plan, step = by_calls.better(model, graph, by_nodes, limit)
     else:
@@ -143,7 +143,8 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         UnsupportedModelError: If the model cannot be traced symbolically.
     """
     start = time.perf_counter()
-    plans, fixed = CallPlans(model, example, request.layers), budgets.fixed_bytes(model)
+    plans = CallPlans(model, example, request.layers, xla=mode == "xla")
+    fixed = budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
     budget = request.budget
     plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)

@@ -42,10 +42,10 @@ def plan(
     if loss is not None:
         keras_names.loss(loss)
     if by_calls.applies_to(model):
-        by_calls.refuse(strategy, input_shapes, measure, loss, options, mode)
-        return by_calls.plan(model, batch_size, example, budget, optimizer)
+        by_calls.refuse(strategy, input_shapes, measure, loss, options)
+        return by_calls.plan(model, batch_size, example, budget, optimizer, mode)
     batch_is_known = batch_size is not None or example is not None
-    may_use_calls = strategy is None and not options and batch_is_known and mode != "xla"
+    may_use_calls = strategy is None and not options and batch_is_known
     if strategy is None and budget is not None:
         strategy = "budget"
     if strategy is not None:
@@ -124,8 +124,8 @@ def pareto(
     """
     check_predictable(mode)
     if by_calls.applies_to(model):
-        by_calls.refuse(None, input_shapes, measure, loss, options, mode)
-        return by_calls.pareto(model, batch_size, example)
+        by_calls.refuse(None, input_shapes, measure, loss, options)
+        return by_calls.pareto(model, batch_size, example, mode)
     strategies.check_names("budget", options)
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"

@@ -46,8 +46,8 @@ def sweep(
     """
     points = check_int("points", points, least=2)
     if by_calls.applies_to(model):
-        by_calls.refuse(None, input_shapes, measure, None, {}, mode)
-        call_plans = by_calls.plans_for(model, batch_size, example)
+        by_calls.refuse(None, input_shapes, measure, None, {})
+        call_plans = by_calls.plans_for(model, batch_size, example, mode)
         _check(plans, call_plans.check)
         return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans)
     declared = keras_graph.read(model)

@@ -47,7 +47,8 @@ class FirstStep:
 
     def plans(self) -> CallPlans:
         """The plans for the batch that the one in use was made for."""
-        return CallPlans(self._model, self._specs, self._request.layers)
+        xla = self.planned is not None and self.planned.mode == "xla"
+        return CallPlans(self._model, self._specs, self._request.layers, xla=xla)
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""

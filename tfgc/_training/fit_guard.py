@@ -136,12 +136,12 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:
         """What makes plans by calls for the batch; None if its sizes are not known."""
         model, plan = self._model, layer_calls.plan_of(self._model)
-        own = stand_in(model)
+        own, mode = stand_in(model), "xla" if self.mode == "xla" else "graph"
         if isinstance(own, FirstStep):
             return own.plans
         if not by_calls.applies_to(model):
-            return None if plan is None else lambda: by_calls.plans_for(model, plan.batch_size, None)
-        return None if self.atomic is None else lambda: by_calls.plans_for(model, None, data)
+            return None if plan is None else lambda: by_calls.plans_for(model, plan.batch_size, None, mode)
+        return None if self.atomic is None else lambda: by_calls.plans_for(model, None, data, mode)
 
     def can_be_taken_back(self) -> bool:
         return self._by_tfgc and self._obstacle() is None

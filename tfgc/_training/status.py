@@ -118,7 +118,9 @@ def status(model: keras.Model) -> Status:
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
         return Status(model.name, True, () if own.planned is None else (_made(own.planned),), measured_bytes(model))
     by_calls = plan_of(model)
-    if by_calls is not None:  # and so do the layers of a plan that was given
+    if by_calls is not None and isinstance(own, FirstCall):  # and the layers of a plan that it chose
+        return Status(model.name, True, tuple(_of(own, "")), measured_bytes(model))
+    if by_calls is not None:  # and those of a plan that was given
         return Status(model.name, True, (PlanStatus(by_calls, batch_size=by_calls.batch_size),), measured_bytes(model))
     for part in enabled:
         path = "" if part is model else part.path or part.name

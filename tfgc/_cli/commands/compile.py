@@ -42,10 +42,8 @@ def command(
     with choices.warnings_in_a_line():
         model, given = network.open()
         from tfgc._compiled import memory
-        from tfgc._planning import by_calls
 
-        mode = "graph" if by_calls.applies_to(model) else "xla"
-        plan = plan or planning.make(model, network.batch_size, optimizer=optimizer, mode=mode, **given)
+        plan = plan or planning.make(model, network.batch_size, optimizer=optimizer, mode="xla", **given)
         found = {}
         with progress.bar(network.name, 2, "steps") as steps:
             for name, chosen in ((_PLAIN, None), (plan.strategy, plan)):

@@ -63,8 +63,8 @@ def _with_figures(
     from tfgc._tracing import keras_graph
 
     if plan.calls:
-        by_calls.refuse(None, input_shapes, measure, None, {}, mode)
-        return by_calls.plans_for(model, batch_size, example).with_figures(plan)
+        by_calls.refuse(None, input_shapes, measure, None, {})
+        return by_calls.plans_for(model, batch_size, example, mode).with_figures(plan)
     plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step
     graph = annotated.graph_of(

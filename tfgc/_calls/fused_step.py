@@ -1,0 +1,57 @@
+"""What XLA fuses in a whole training step, of which the calls of layers are parts.
+
+What one call makes and several others read is written once, but for concatenations: each reader computes these again.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import tensorflow as tf
+
+from tfgc._calls.recording import Trace
+from tfgc._calls.tree import Call
+from tfgc._costs.call_operations import Operations
+from tfgc._costs.tensor_buffers import Buffers
+from tfgc._costs.xla_fusion import Fusion
+from tfgc._pure.flop_counts import SHAPE_ONLY
+
+
+def fusion(
+    trace: Trace,
+    runs: list[tf.Operation],
+    late: Set[tf.Operation],
+    free: Set[tf.Operation],
+    owner: Mapping[tf.Operation, Call],
+    buffers: Buffers,
+) -> Fusion:
+    """Find what is fused, and count its buffers as nothing from now on.
+
+    Args:
+        trace: The traced step.
+        runs: The operations that it runs, in order.
+        late: Those of the backward pass.
+        free: Constants and variables.
+        owner: The call that each operation belongs to.
+        buffers: The buffers of the step.
+    """
+    early = [op for op in runs if op not in late]
+    operations = Operations(
+        early=early,
+        late=[op for op in runs if op in late],
+        forward=early,
+        free=set(free),
+        after_upstream=set(),
+        gradients=trace.wanted,
+    )
+    return Fusion(operations, buffers, [buffers.root(t) for t in trace.batch], _shared(early, owner, buffers))
+
+
+def _shared(early: Iterable[tf.Operation], owner: Mapping[tf.Operation, Call], buffers: Buffers) -> list[tf.Tensor]:
+    """What the forward passes of several calls read."""
+    readers: dict[Any, set[Call]] = {}
+    roots: dict[Any, tf.Tensor] = {}
+    for op in early:
+        for root in map(buffers.root, op.inputs if op.type not in SHAPE_ONLY else ()):
+            roots[root.ref()] = root
+            readers.setdefault(root.ref(), set()).add(owner[op])
+    return [roots[ref] for ref, calls in readers.items() if len(calls) > 1 and roots[ref].op.type != "ConcatV2"]
