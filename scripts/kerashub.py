@@ -45,7 +45,7 @@ def main():
         server = fork_server()
         for name in arguments.models or MODELS:
             for side in arguments.sides:
-                saved.setdefault(name, {})[side] = figures = run(server, name, side)
+                saved.setdefault(name, {})[side] = figures = in_process(server, measure, name, side)
                 print(name, side, figures, flush=True)
                 RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
     print(*table(saved), sep="\n")
@@ -63,11 +63,11 @@ def fork_server():
     return server
 
 
-def run(server, name, side):
+def in_process(server, function, *arguments):
     """Run one case in its own process; return its figures, or how it failed."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=server) as process:
         try:
-            return process.submit(measure, name, side).result()
+            return process.submit(function, *arguments).result()
         except Exception as error:  # whatever fails is a row of the table
             return {"failed": f"{type(error).__name__}: {error}"[:600]}
 

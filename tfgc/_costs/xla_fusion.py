@@ -22,7 +22,8 @@ from tfgc._pure.flop_counts import SHAPE_ONLY
 _ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
     "GreaterEqual", "IsFinite", "IsNan", "LeakyRelu", "Less", "LessEqual", "LogicalOr", "MirrorPad", "NotEqual", "Pack",
-    "Pad", "PadV2", "Range", "Sin", "Slice", "Split", "SplitV", "StridedSlice", "Tile", "Transpose", "Unpack",
+    "Pad", "PadV2", "Range", "Sin", "Slice", "Split", "SplitV", "StridedSlice", "StridedSliceGrad", "Tile",
+    "Transpose", "Unpack",
 }  # fmt: skip
 # What these make is written. Error functions are elementwise, but too dear to be computed twice.
 _READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", "Max", "Mean", "Min", "Prod", "Sum"])
