@@ -173,6 +173,24 @@ def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
     assert_equal(plain, ours, exact=mode == "eager" and case not in ("called twice", "masks as keywords"))
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("case", CASES)
+def test_plans_for_xla_train_as_plainly_as_xla_does(case):
+    build, x = CASES[case]
+    y = [noise(batch_of(x), 4, seed=2)]
+    settings = {"graph": True, "jit_compile": True, "lr": 0.01}
+    plain, model = plain_steps(build, x, y, **settings), fresh(build)
+    plan = tfgc.plan(model, example=x, mode="xla")
+    assert plan.recomputed_layers
+    tfgc.enable(model, plan)
+    assert_equal(plain, train(model, x, y, **settings), exact=False)
+
+
+def test_a_training_step_of_parts_is_planned_for_xla():
+    plans = {mode: tfgc.plan(fresh(Pair), example=X, mode=mode) for mode in ("graph", "xla")}
+    assert 0 < plans["xla"].outlook.peak_bytes < plans["xla"].outlook.plain_bytes < plans["graph"].outlook.plain_bytes
+
+
 def test_verify_proves_a_plan_of_calls():
     model = fresh(built(Subclassed, X))
     model.compile("sgd", "mse")

@@ -75,7 +75,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
 
 
 def _workspace(op: tf.Operation, fusion: Fusion | None) -> int:
-    return tensor_buffers.workspace(op) if fusion is None else fusion.zeros_of(op)
+    return tensor_buffers.workspace(op) if fusion is None else fusion.written_for_gradient(op)
 
 
 def _products(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Tensor]:

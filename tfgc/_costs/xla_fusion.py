@@ -31,6 +31,7 @@ _READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", 
 _BY_SIGN = {"ReluGrad": "Relu"}
 _CONVOLUTIONS = frozenset(["Conv2D", "Conv3D", "DepthwiseConv2dNative"])
 _PRODUCTS = frozenset(["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"])
+PADS = frozenset(["MirrorPad", "Pad", "PadV2"])
 # What one kernel sums up over all dimensions but the last.
 _ROWS = 4096
 
@@ -96,13 +97,12 @@ class Fusion:
 
         Over more rows XLA sums up in two kernels, and computes deviations again (`tree_reduction_rewriter`).
         """
-        return tuple(
-            self._buffers.bytes(op.inputs[0])
-            for op in self._operations.early
-            if op.type == "SquaredDifference"
-            and self._operations.late
-            and any(_sums_few_rows(reader) for reader in op.outputs[0].consumers())
-        )
+        return tuple(filter(None, map(self.difference_of, self._operations.early)))
+
+    def difference_of(self, op: tf.Operation) -> int:
+        """Bytes of the deviation from a mean that is written where an operation is one of `differences`, else 0."""
+        written = op.type == "SquaredDifference" and any(map(_sums_few_rows, op.outputs[0].consumers()))
+        return self._buffers.bytes(op.inputs[0]) if written and self._operations.late else 0
 
     def copied_weights(self) -> int:
         """What copies of the weights of convolutions and products take, from the start of the step to its end.
@@ -130,6 +130,13 @@ class Fusion:
     def zeros(self) -> int:
         """What those of all its poolings take."""
         return sum(map(self.zeros_of, self._operations.forward))
+
+    def written_for_gradient(self, op: tf.Operation) -> int:
+        """What the kernels of an operation write for the backward pass besides its results: `differences`, zeros."""
+        zeros = self.zeros_of(op)
+        # A padded tensor has another shape than what is written beside it.
+        apart = bool(zeros) and self._buffers.root(op.inputs[0]).op.type not in _ELEMENTWISE - PADS
+        return self.difference_of(op) + (0 if apart else zeros)
 
     def output(self, root: tf.Tensor, inputs: Sequence[tf.Tensor], saved: Sequence[Any]) -> FusedOutput | None:
         """What an output is computed from again, or None if it takes memory here already."""

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from tfgc._core.graph import Graph, Node
 from tfgc._core.tensors import Ref
 from tfgc._costs.gradient_graphs import Footprint
+from tfgc._costs.xla_fusion import PADS
 
-# A padded tensor has another shape than what is written beside it.
-_APART = ("", "MirrorPad", "Pad", "PadV2")
+# What makes no zeros along with its result: no elementwise operation, or one whose result has another shape than they.
+_APART = {"", *PADS}
 
 
 def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
