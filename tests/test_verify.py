@@ -120,6 +120,8 @@ def test_a_wrong_step_is_found(name, modes, monkeypatch):
     assert verdict.worst.relative >= 5e-4
     assert kinds <= {difference.kind for difference in verdict.differences}
     assert str(verdict).startswith("NOT EQUAL")
+    if name in ("gradients only", "no gradient"):
+        assert ("Float64 tells it from an error" in str(verdict)) == (name == "gradients only")
     named = [d for d in verdict.differences if d.kind == "gradient" and d.name == "dense/kernel"]
     assert not named or named[0].layer == "dense"
 

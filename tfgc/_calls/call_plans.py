@@ -18,7 +18,7 @@ from tfgc._simulate.simulator import Prediction
 
 STRATEGY = "calls"
 # The share of a step that budgets keep free: TensorFlow runs weight gradients beside what follows, while one operation
-# after the other is simulated. Steps of six models needed up to 5 % more, single ones up to 20 %.
+# after the other is simulated. Steps of six models needed up to 5 % more, single ones up to 20 %. XLA's heap has gaps.
 _BESIDE = 0.05
 
 
@@ -53,10 +53,12 @@ class CallPlans:
     @functools.cached_property
     def _search(self) -> Search:
         self._warn_of_obstacles()
+        # Under XLA nothing selective is chosen, but a plan that is given may be.
+        found = [option for option in self._options if not (option.selective and self._step.xla)]
         if self._among is not None:
             wanted = set(map(id, self._among))
-            return Search(self._simulator, [option for option in self._options if id(option.layer) in wanted])
-        return Search(self._simulator, [*self._options, *parts.planned_parts(self._step, self._layers)])
+            return Search(self._simulator, [option for option in found if id(option.layer) in wanted])
+        return Search(self._simulator, [*found, *parts.planned_parts(self._step, self._layers)])
 
     @functools.cached_property
     def _front(self) -> list[Judged]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfgc._calls.recording import Trace
 from tfgc._calls.tree import Call
 from tfgc._costs.call_operations import Operations
-from tfgc._costs.tensor_buffers import Buffers
+from tfgc._costs.tensor_buffers import Buffers, renamed
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
@@ -51,7 +51,9 @@ def _shared(early: Iterable[tf.Operation], owner: Mapping[tf.Operation, Call], b
     readers: dict[Any, set[Call]] = {}
     roots: dict[Any, tf.Tensor] = {}
     for op in early:
-        for root in map(buffers.root, op.inputs if op.type not in SHAPE_ONLY else ()):
+        if op.type in SHAPE_ONLY or any(renamed(t) is not None for t in op.outputs):
+            continue
+        for root in map(buffers.root, op.inputs):
             roots[root.ref()] = root
             readers.setdefault(root.ref(), set()).add(owner[op])
     return [roots[ref] for ref, calls in readers.items() if len(calls) > 1 and roots[ref].op.type != "ConcatV2"]

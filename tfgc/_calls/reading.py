@@ -55,6 +55,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         )
         for op in runs
     ]
+    products = _products(trace, operations, late)
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}
     forward = [(at[op], i) for op, i in numbers.items() if op not in late]
@@ -69,7 +70,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         spans=spans,
         obstacles=_obstacles(trace, operations),
         resident=constants.sizes(runs, constant, buffers) if fusion is None else (fusion.copied_weights(),),
-        products=frozenset() if xla else numbering.of(_products(trace, operations, late)),
+        products=numbering.of(products if fusion is None else fusion.behind(products)),
         xla=xla,
     )
 

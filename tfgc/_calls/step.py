@@ -19,7 +19,8 @@ class Operation:
         waits: The late operations that it reads or waits for.
         in_place: Whether it writes over an input that nothing else reads.
         work: In flops.
-        workspace: Bytes that it takes until the end of the step; under XLA only if it is not recomputed.
+        workspace: Bytes that it takes until the end of the step; under XLA only if it is not recomputed, and in truth
+            to the end of its own backward pass where they are deviations from a mean.
         temporary: Bytes that it takes while it runs, besides those that it reads and makes.
         owner: The call that it belongs to.
     """

@@ -90,7 +90,7 @@ class Fusion:
 
     def read_by(self, op: tf.Operation) -> Iterable[tf.Tensor]:
         """The buffers that an operation reads, or that what it reads is computed from again."""
-        return self._behind(self._operands(op))
+        return self.behind(self._operands(op))
 
     def differences(self) -> tuple[int, ...]:
         """Bytes of each deviation from a mean that is written: the backward pass reads it, and one kernel sums it up.
@@ -102,7 +102,7 @@ class Fusion:
     def difference_of(self, op: tf.Operation) -> int:
         """Bytes of the deviation from a mean that is written where an operation is one of `differences`, else 0."""
         written = op.type == "SquaredDifference" and any(map(_sums_few_rows, op.outputs[0].consumers()))
-        return self._buffers.bytes(op.inputs[0]) if written and self._operations.late else 0
+        return tensor_lists.tensor_bytes(op.inputs[0]) if written and self._operations.late else 0
 
     def copied_weights(self) -> int:
         """What copies of the weights of convolutions and products take, from the start of the step to its end.
@@ -110,11 +110,14 @@ class Fusion:
         XLA transposes them once, and puts other buffers in the place of the weights meanwhile, where they fit. In
         networks that were compiled about half of it was used.
         """
-        weights = {
-            self._buffers.root(op.inputs[1]).ref(): tensor_lists.tensor_bytes(op.inputs[1])
-            for op in self._operations.forward
-            if op.type in _CONVOLUTIONS | _PRODUCTS and self._buffers.root(op.inputs[1]).op in self._operations.free
-        }
+        weights: dict[Any, int] = {}
+        for op in self._operations.forward:
+            if op.type in _CONVOLUTIONS | _PRODUCTS:
+                read = self._buffers.root(op.inputs[1])
+                if read.op in self._operations.free:
+                    # Calls of one layer each read its weight.
+                    place = read.op.inputs[0] if read.op.type == "ReadVariableOp" else read
+                    weights[place.ref()] = tensor_lists.tensor_bytes(op.inputs[1])
         return sum(weights.values()) // 2
 
     def zeros_of(self, op: tf.Operation) -> int:
@@ -142,7 +145,7 @@ class Fusion:
         """What an output is computed from again, or None if it takes memory here already."""
         if not self._is_fused(root):
             return None
-        behind = {t.ref(): self._buffers.bytes(t) for t in self._behind(root.op.inputs)}
+        behind = {t.ref(): self._buffers.bytes(t) for t in self.behind(root.op.inputs)}
         given = {t.ref() for t in inputs}
         # Next to what is as large as the output, means and variances count as nothing.
         large = {ref for ref, size in behind.items() if ref not in given and 2 * size >= self._buffers.bytes(root)}
@@ -156,7 +159,7 @@ class Fusion:
     def _is_fused(self, root: tf.Tensor) -> bool:
         return root.op.type in _ELEMENTWISE and not self.reads_memory(root)
 
-    def _behind(self, tensors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    def behind(self, tensors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
         """What takes memory of that which tensors are computed from again; what takes memory itself as it is."""
         found: dict[Any, tf.Tensor] = {}
         seen: set[Any] = set()

@@ -63,8 +63,9 @@ def compare(
         example: A batch for a subclassed model, as for `tfgc.plan`. Samples of arrays are repeated or left out to make
             `batch_size` of them; specs stand for noise.
         steps: Counted steps, at least 1; five or more where peaks vary.
-        modes: Which of `eager` (op by op), `compiled` (a loop in Python that calls compiled segments) and `graph`
-            (the whole step in `tf.function`) to run each strategy in. Memory is not predicted for `eager`.
+        modes: Which of `eager` (op by op), `compiled` (a loop in Python that calls compiled segments), `graph`
+            (the whole step in `tf.function`) and `xla` (compiled as a whole, as `fit` does on GPUs; with its own plain
+            step) to run each strategy in. Memory is not predicted for `eager`.
         memory_limit: Bytes of data that a child process may allocate; a case that needs
             more is reported as `oom`. Default: what the machine has.
         on_start: Called with the name of each case before it runs.

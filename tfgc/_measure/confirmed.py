@@ -151,7 +151,7 @@ class _Asked:
         if example is not None:
             shapes = annotated.shapes(self.model, example)[1]
         inputs, _ = synthetic.specs(self.model, plan.batch_size or 1, shapes)
-        optimizer, mode = self.common["optimizer"], self.common["mode"]
+        optimizer, mode = self.common["optimizer"], "xla" if self.common["mode"] == "xla" else "graph"
         return estimates.estimate(self.model, None, plan, example=inputs, optimizer=optimizer, mode=mode)
 
     def measure(self, plan: Plan, step: Prediction) -> int:

@@ -105,9 +105,11 @@ def better(
         if ours is not None:
             return ours, None
         theirs = plans.fitting(budget.total, budget.fixed)
-    step = plans.estimate(theirs, budgets.fixed_bytes(model) if budget is None else budget.fixed)
+    fixed = budgets.fixed_bytes(model) if budget is None else budget.fixed
+    step = plans.estimate(theirs, fixed)
     if ours is not None:
-        other = simulator.estimate(graph, ours, step.fixed_bytes)
+        # What XLA transposes is part of both; what TensorFlow folds is known of the step by calls alone.
+        other = simulator.estimate(graph, ours, fixed if graph.xla else step.fixed_bytes)
         pairs = (step.needed_bytes, other.needed_bytes) if budget is None else (step.overhead, other.overhead)
         if pairs[0] >= _CLEARLY * pairs[1]:
             return ours, None

@@ -23,7 +23,7 @@ from tfgc._framework import fit_loop, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
-from tfgc._training import plan_report
+from tfgc._training import layer_calls, plan_report
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 
@@ -74,6 +74,7 @@ class FirstCall:
         self._compiled: bool = run_options["compile_segments"]
         self._made: RecentlyUsed[Signature, _Made] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
+        self._in_layers: Plan | None = None
         self._lock = threading.Lock()
 
     @property
@@ -119,8 +120,21 @@ class FirstCall:
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
         signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
         batch_size = shapes[0][0] if shapes[0] else None
-        self._latest, (_, call) = self._made_for(signature, batch_size, inputs)
+        self._latest, (planned, call) = self._made_for(signature, batch_size, inputs)
+        with self._lock:
+            self._put_into_layers(planned)
         return call
+
+    def _put_into_layers(self, planned: PlannedStep) -> None:
+        """Let the layers inside run by a plan by calls; as they were, if the plan of this call is none."""
+        plan = planned.plan if planned.unchanged is None and planned.plan.calls else None
+        if plan is self._in_layers:
+            return
+        if plan is None:
+            layer_calls.restore_parts(self._model)
+        else:
+            run_by_calls(self._model, plan, **self._run_options)
+        self._in_layers = plan
 
     def _made_for(self, signature: Signature, batch_size: int | None, inputs: Any) -> "tuple[Signature, _Made]":
         """The signature whose plan a call runs by, its own or one that covers it, and that plan."""
@@ -158,8 +172,6 @@ class FirstCall:
             return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
 
         made, call = plan_report.planned(self._model.name, planned, verbose=self._verbose)
-        if made.unchanged is None and made.plan.calls:
-            run_by_calls(self._model, made.plan, **self._run_options)
         self._made[signature] = made, call
         plan_report.report(self._model.name, made, verbose=self._verbose)
         return made, call

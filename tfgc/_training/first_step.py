@@ -81,6 +81,8 @@ class FirstStep:
     def _holds_for(self, batch: int | None) -> bool:
         if self._is_blind or self.planned is None:
             return self._is_blind
+        if (self.planned.mode == "xla") != private_api.in_xla():
+            return False
         planned_for = self.planned.batch_size
         return self._request.budget is None or batch is None or planned_for is None or batch <= planned_for
 

@@ -117,7 +117,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
             return self._function(data)
         if not self._is_prepared:
             # Makes the variables of optimizer and metrics, which cannot be made in an update that waits.
-            tf.function(self._step, autograph=False).get_concrete_function(data)
+            # As the step itself is compiled: what plans at its first call plans here.
+            step: Any = tf.function(self._step, autograph=False, jit_compile=self.mode == "xla")
+            step.get_concrete_function(data)
             self.atomic.begin()
             self._is_prepared = True
         return self._function(iter([data]))
