@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfgc._calls.recording import Trace
 from tfgc._calls.tree import Call
 from tfgc._costs.call_operations import Operations
-from tfgc._costs.tensor_buffers import Buffers, renamed
+from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
@@ -47,13 +47,15 @@ def fusion(
 
 
 def _shared(early: Iterable[tf.Operation], owner: Mapping[tf.Operation, Call], buffers: Buffers) -> list[tf.Tensor]:
-    """What the forward passes of several calls read."""
+    """What the forward passes of several calls read.
+
+    Operations that only rename count, too. Without them the results of GroupNormalization and `silu`, which end in one,
+    would be fused: a VAE of KerasHub was compiled to 107 MB then where 77 were predicted, and to 64 for 64 with them.
+    """
     readers: dict[Any, set[Call]] = {}
     roots: dict[Any, tf.Tensor] = {}
     for op in early:
-        if op.type in SHAPE_ONLY or any(renamed(t) is not None for t in op.outputs):
-            continue
-        for root in map(buffers.root, op.inputs):
+        for root in map(buffers.root, op.inputs if op.type not in SHAPE_ONLY else ()):
             roots[root.ref()] = root
             readers.setdefault(root.ref(), set()).add(owner[op])
     return [roots[ref] for ref, calls in readers.items() if len(calls) > 1 and roots[ref].op.type != "ConcatV2"]
