@@ -97,10 +97,10 @@ def table(saved):
                 yield f"| {name} | {side} | {row['failed']} | - | - | - | - | - | - |"
                 continue
             made, predicted = row["compiled"], row["predicted"]
-            budget = {True: "holds", False: "missed", None: "-"}[row.get("holds")]
+            budget, off = {True: "holds", False: "missed", None: "-"}[row.get("holds")], predicted / made - 1
             yield (
                 f"| {name} | {side} | {row['by'] or '-'} | {made / 1e6:.0f} MB | {made / plain:.0%} "
-                f"| {predicted / 1e6:.0f} MB | {round(100 * (predicted / made - 1)):+}% | {row['overhead']:.0%} | {budget} |"
+                f"| {predicted / 1e6:.0f} MB | {round(100 * off):+}% | {row['overhead']:.0%} | {budget} |"
             )
 
 
