@@ -272,6 +272,7 @@ def test_the_largest_batch_is_predicted_for_xla():
     assert found["xla"].best.batch_size > 2 * found["xla"].plain.batch_size
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_budgets_hold_by_the_compiler():
     model = fresh(lambda: Transformer(blocks=6, width=128))
