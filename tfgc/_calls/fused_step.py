@@ -20,7 +20,7 @@ def fusion(
     trace: Trace,
     runs: list[tf.Operation],
     late: Set[tf.Operation],
-    free: Set[tf.Operation],
+    free: set[tf.Operation],
     owner: Mapping[tf.Operation, Call],
     buffers: Buffers,
 ) -> Fusion:
@@ -39,7 +39,7 @@ def fusion(
         early=early,
         late=[op for op in runs if op in late],
         forward=early,
-        free=set(free),
+        free=free,
         after_upstream=set(),
         gradients=trace.wanted,
     )

@@ -137,10 +137,9 @@ def _call(model: keras.Model, args: Any, kwargs: Any) -> tuple[Any, list]:
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:
     with _original_calls(model):
         if not all(layer.built for layer in keras_models.layers_inside(model)):
+            # Builds; rewound draws would give later layers the same weights.
             with isolated_traces.losses_put_back(model):
-                recording.record(
-                    model, step, xla=xla
-                )  # Builds; rewound draws would give later layers the same weights.
+                recording.record(model, step, xla=xla)
         start = python_random.state()
         try:
             with isolated_traces.losses_put_back(model):
