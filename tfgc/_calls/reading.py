@@ -9,12 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import constants, fused_step, owners, turns, xla_bytes
-from tfgc._calls.constants import SMALL
+from tfgc._calls import fused_step, owners, turns, xla_bytes
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
-from tfgc._costs import tensor_buffers
+from tfgc._costs import folded_constants, tensor_buffers
+from tfgc._costs.folded_constants import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._pure import flop_counts, obstacles, selective_results
@@ -29,7 +29,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     late = turns.late(operations, trace.gradients)
     buffers = Buffers(trace.graph, [], [])
     turn = turns.turns(operations, late, trace.updates)
-    constant = constants.constant(operations, buffers)
+    constant = folded_constants.folded(operations, buffers)
     running = _running(trace, operations, constant)
     runs = [op for op in running if _is_large(op, buffers)] or running  # A small step has no large ones.
     places = turns.places_under_xla(runs, {buffers.root(t).op for t in trace.wanted}) if xla else {}
@@ -69,7 +69,9 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         weight_gradients=weight_gradients,
         spans=spans,
         obstacles=_obstacles(trace, operations),
-        resident=constants.sizes(runs, constant, buffers) if fusion is None else (fusion.copied_weights(),),
+        resident=tuple(folded_constants.sizes(runs, constant, buffers).values())
+        if fusion is None
+        else (fusion.copied_weights(),),
         products=numbering.of(products if fusion is None else fusion.behind(products)),
         xla=xla,
     )

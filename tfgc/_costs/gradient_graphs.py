@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import tensor_buffers
+from tfgc._costs import folded_constants, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
@@ -46,6 +46,7 @@ class Footprint:
         selective_flops: Floating-point operations of its forward pass.
         memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
         fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
+        constants: Bytes of each constant that TensorFlow folds and keeps, by what it is made of. Under XLA none.
         resident_bytes: Bytes that XLA holds during the whole step, beside weights and slots.
         zero_bytes: Bytes of zeros that it holds, too, if an elementwise operation makes the input.
     """
@@ -67,6 +68,7 @@ class Footprint:
     selective_saved_bytes: int
     selective_trace: tuple[int, ...]
     selective_flops: int
+    constants: dict[Any, int]
     memory_inputs: tuple[int, ...] = ()
     fused_outputs: tuple[FusedOutput | None, ...] = ()
     resident_bytes: int = 0
@@ -125,11 +127,17 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         selective_saved_bytes=sum(internal[ref] for ref in products if ref in internal),
         selective_trace=(*workspaces, *added(light, temporary.forward)) if products else (),
         selective_flops=sum(map(flop_counts.flops, selective)),
+        constants={} if xla else _constants(call, operations, buffers),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
         resident_bytes=fusion.copied_weights() if fusion else 0,
         zero_bytes=fusion.zeros() if fusion else 0,
     )
+
+
+def _constants(call: Call, operations: Operations, buffers: Buffers) -> dict[Any, int]:
+    folded = folded_constants.folded(call.graph.get_operations(), buffers)
+    return folded_constants.sizes([*operations.early, *operations.late], folded, buffers)
 
 
 def shared_bytes(call: Call) -> int:

@@ -50,6 +50,7 @@ def annotate(program: Program, *, xla: bool = False) -> Graph:
     nodes: list[Node] = []
     first_like: dict[Hashable, str] = {}
     footprints: dict[str, gradient_graphs.Footprint] = {}
+    constants: dict[Any, int] = {}
     for node in graph.nodes:
         cost, footprint = _cost(program, node, tuple(ref in flows for ref in node.inputs), xla)
         first = first_like.setdefault(_same(program, node) or node.name, node.name)
@@ -57,6 +58,9 @@ def annotate(program: Program, *, xla: bool = False) -> Graph:
             cost, footprint = dataclasses.replace(_NOTHING, aliases=(Ref(first),)), None
         if footprint is not None:
             footprints[node.name] = footprint
+            added = {made_of: size for made_of, size in footprint.constants.items() if made_of not in constants}
+            constants.update(added)
+            cost = dataclasses.replace(cost, resident_bytes=cost.resident_bytes + sum(added.values()))
         if cost.differentiable:
             flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
         nodes.append(dataclasses.replace(node, cost=cost))
