@@ -44,7 +44,7 @@ def checked(x, name, where):
         arm()
         raise tf.errors.ResourceExhaustedError(None, None, f"OOM in {name}, traced {where}")
     if private_api.in_xla():
-        return x + _huge() if here and armed["where"] == f"greedy {where}" else tf.identity(x)
+        return x + _huge(x) if here and armed["where"] == f"greedy {where}" else tf.identity(x)
     try:
         made = tf.numpy_function(spring(name, where), [x], x.dtype, stateful=False)
     except MemoryError as error:  # of an operation that runs eagerly
@@ -58,8 +58,9 @@ def _is_nth():
     return armed["calls"] == armed["nth"]
 
 
-def _huge():
-    numbers = tf.sort(tf.random.stateless_uniform(_TERABYTES, [1, 2]), axis=0)
+def _huge(x):
+    seed = tf.stack([1, tf.cast(tf.reduce_max(x), tf.int32)])  # Of a constant one XLA would try to compute a constant.
+    numbers = tf.sort(tf.random.stateless_uniform(_TERABYTES, seed), axis=0)
     return tf.reduce_sum(numbers[:1])
 
 
