@@ -12,7 +12,7 @@ from equality import MODES, fresh
 import tfgc
 from tfgc import strategies
 from tfgc._core.graph import Graph, Node, Ref, Spec
-from tfgc._tracing import synthetic
+from tfgc._tracing import keras_graph, synthetic
 
 pytestmark = pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
 L = keras.layers
@@ -224,6 +224,27 @@ def test_a_layer_that_cannot_be_traced_keeps_what_it_declares():
     model = keras.Model(x, L.Dense(4)(Python(name="python")(L.Dense(8)(x))))
     with pytest.warns(tfgc.NotReplayableWarning, match="'python' cannot be run twice"):
         assert tfgc.plan(model, 4).outlook.plain_bytes > 0
+
+
+def test_a_shape_that_a_layer_declares_wrongly_is_traced():
+    """KerasHub's Gemma 3 declares for its text with images the shape of the images."""
+
+    class Inserted(L.Layer):
+        def call(self, images, text):
+            return tf.concat([tf.reshape(images, (tf.shape(text)[0], -1, text.shape[-1])), text], axis=1)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    images, text = keras.Input((3, 4, 8), name="images"), keras.Input((10, 8), name="text")
+    each = keras.ops.reshape(images, (-1, 4, 8))
+    x = Inserted(name="inserted")(images=L.Dense(8)(each), text=L.Dense(8)(text))
+    model = keras.Model([images, text], L.Dense(4)(L.MultiHeadAttention(2, 4, name="attention")(x, x)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = tfgc.plan(model, 2, strategy="uniform", segments=2)
+    assert plan.outlook.plain_bytes > 0
+    assert keras_graph.Program(model, 2).graph.specs[Ref("inserted")].shape == (2, 22, 8)
 
 
 def test_a_custom_layer_behind_one_of_another_dtype():

@@ -1,11 +1,12 @@
 """Shapes of inputs as they were given, and of what calls make of them.
 
-Keras asks a layer's `compute_output_shape` if it has one, and that may leave out what the input sizes
-settle. The call is then traced on symbolic tensors of the full sizes: nothing is allocated or run.
+Keras asks a layer's `compute_output_shape` if it has one. That may leave out what the input sizes settle, and where a
+layer is not Keras's own and reads batches of different sizes it may name the wrong one: training does not ask for it.
+The call is then traced on symbolic tensors of the full sizes: nothing is allocated or run.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -36,7 +37,7 @@ def outputs(
     asked = not (known and isinstance(operation, keras.Model))
     made = call(operation.compute_output_spec, given) if asked else built
     made = keras_models.as_made(operation, made, given.values())
-    if not known or all(None not in t.shape for t in made):
+    if not known or (all(None not in t.shape for t in made) and not _is_doubtful(operation, given.values())):
         return made
     function = keras_models.call_with_training(operation, training=True)
     return traced(functools.partial(call, function), given, made)
@@ -100,13 +101,22 @@ def resized(
     return like(tensor, full)
 
 
+def _is_doubtful(operation: keras.Operation, inputs: Iterable[keras.KerasTensor]) -> bool:
+    """Whether shapes are declared by code that is not Keras's, for inputs with batches of different sizes."""
+    methods = (getattr(type(operation), name, None) for name in ("compute_output_shape", "compute_output_spec"))
+    own = any(not getattr(method, "__module__", "keras.").startswith("keras.") for method in methods)
+    return own and len({tensor.shape[0] for tensor in inputs if tensor.shape}) > 1
+
+
 def _placeholder(tensor: keras.KerasTensor) -> Any:
     kind = tf.compat.v1.sparse_placeholder if tensor.sparse else tf.compat.v1.placeholder
     return kind(tensor.dtype, tensor.shape)
 
 
 def _known(declared: Sequence[int | None], found: tf.TensorShape) -> Sequence[int | None]:
-    """Each size that one of the two shapes knows."""
-    if found.rank != len(declared):
+    """Each size that was found, else as declared."""
+    if found.rank is None:
         return declared
+    if found.rank != len(declared):
+        return tuple(found)
     return tuple(a if b is None else b for a, b in zip(declared, found))
