@@ -164,6 +164,24 @@ def test_nested_models_are_flattened_and_named():
     assert len(names) == 2 * 4 + 3
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_nested_model_called_by_keyword_is_flattened(several):
+    """KerasHub's Gemma 3 calls its backbone so; it was an IndexError."""
+
+    def build():
+        names = ["left", "right"][: 1 + several]
+        inside = {name: keras.Input((6,), name=name) for name in names}
+        inner = keras.Model(inside, L.Dense(6, "gelu")(sum(inside.values())), name="inner")
+        given = {name: keras.Input((6,), name=name) for name in names}
+        return keras.Model(given, L.Dense(4)(inner(inputs=given)))
+
+    model = fresh(build)
+    assert "inner/dense" in [node.name for node in keras_graph.read(model).nodes]
+    tfgc.enable(model, strategy="uniform", segments=2, verbose=0)
+    x = {name: noise(8, 6) for name in model.input}
+    np.testing.assert_allclose(model(x, training=True), fresh(build)(x, training=True), rtol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")  # Keras, of its own models
 def test_nested_model_on_masked_inputs_stays_one_node():
     def build():

@@ -271,9 +271,10 @@ def _flattenable(node: Any) -> FunctionalGraph | None:
     except UnsupportedModelError:
         return None
     options = {k: v for k, v in node.arguments.kwargs.items() if k != "training"}
+    given = node.arguments.args[0] if node.arguments.args else options.pop("inputs", None)
     if len(inner.inputs) > 1:
         try:
-            keras.tree.assert_same_structure(inner.input, node.arguments.args[0])
+            keras.tree.assert_same_structure(inner.input, given)
         except (ValueError, TypeError):
             return None
     same = len(inner.inputs) == len(node.input_tensors) and all(
