@@ -333,6 +333,7 @@ def test_against_brute_force(claim, most, count):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)
 @BY_CLAIM
 def test_against_brute_force_at_length(claim, most, count):
     examples(25 * count)(given(graphs(most=most, obstacles=True))(claim))()
