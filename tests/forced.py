@@ -29,7 +29,7 @@ from replays import note_replays
 import tfgc
 from tfgc._errors import TfgcError, one_line
 from tfgc._framework import private_api
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs, keras_graph
 from tfgc._training import segment_runner
 
 
@@ -111,7 +111,7 @@ class Models(Plain):
             self.note("kept", reason(warning_message.message))
 
     def _enable(self, model):
-        parts = [layer for layer in model._flatten_layers() if keras_graph.is_patched_call(layer)]
+        parts = [layer for layer in model._flatten_layers() if functional_graphs.is_patched_call(layer)]
         if model.built and (not parts or _has_changed(model)):
             try:
                 force(model)

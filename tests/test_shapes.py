@@ -12,6 +12,7 @@ from equality import MODES, fresh
 import tfgc
 from tfgc import strategies
 from tfgc._core.graph import Graph, Node, Ref, Spec
+from tfgc._costs import node_costs
 from tfgc._tracing import keras_graph, synthetic
 
 pytestmark = pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
@@ -243,8 +244,55 @@ def test_a_shape_that_a_layer_declares_wrongly_is_traced():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = tfgc.plan(model, 2, strategy="uniform", segments=2)
-    assert plan.outlook.plain_bytes > 0
-    assert keras_graph.Program(model, 2).graph.specs[Ref("inserted")].shape == (2, 22, 8)
+    assert [segment.mode for segment in plan.segments] == ["recompute", "keep"]
+    graph = node_costs.annotate(keras_graph.Program(model, 2))
+    assert graph.specs[Ref("inserted")].shape == (2, 22, 8)
+    assert not any(node.cost.obstacle for node in graph.nodes)
+
+
+def test_a_rank_that_a_layer_declares_wrongly_is_traced():
+    """KerasHub's Moonshine declares the size of its frequencies for what it makes of positions."""
+
+    class Angles(L.Layer):
+        def call(self, x):
+            return tf.range(tf.cast(tf.shape(x)[1], x.dtype))[None, :, None] * tf.ones((1, 1, 8), x.dtype)
+
+        def compute_output_shape(self, shape):
+            return (8,)
+
+    class Turned(L.Layer):
+        def call(self, x, angles):
+            return x * tf.cos(angles[:, : x.shape[1], :])
+
+        def compute_output_shape(self, x_shape, angles_shape):
+            return x_shape
+
+    x = inputs = keras.Input((10, 8))
+    x = Turned(name="turned")(L.Dense(8)(x), Angles(name="angles")(x))
+    graph = node_costs.annotate(keras_graph.Program(keras.Model(inputs, L.Dense(4)(x)), 2))
+    assert graph.specs[Ref("angles")].shape == (1, 10, 8)
+    assert not any(node.cost.obstacle for node in graph.nodes)
+
+
+def test_a_layer_that_declares_a_tensor_and_returns_none_is_kept():
+    """As the encoder of KerasHub's XLNet does."""
+
+    class Encoder(L.Layer):
+        def call(self, x):
+            return x * 2.0, None
+
+        def compute_output_shape(self, shape):
+            return [shape, shape]
+
+    def build():
+        x = keras.Input((8,))
+        return keras.Model(x, L.Dense(4)(Encoder(name="encoder")(L.Dense(8)(x))[0]))
+
+    model = fresh(build)
+    with pytest.warns(tfgc.NotReplayableWarning, match="'encoder' cannot be run twice"):
+        tfgc.enable(model, tfgc.plan(model, 4, strategy="uniform", segments=2))
+    x = np.ones((4, 8), "float32")
+    np.testing.assert_allclose(model(x, training=True), fresh(build)(x, training=True), rtol=1e-5)
 
 
 def test_a_custom_layer_behind_one_of_another_dtype():

@@ -19,7 +19,7 @@ from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import TfgcError
 from tfgc._framework import keras_models
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs, keras_graph
 
 # Plans of one part to choose from.
 _MOST = 8
@@ -52,7 +52,7 @@ def planned_part(step: Step, name: str, layer: keras.Layer, plan: Plan) -> Optio
 
 
 def _graph(layer: keras.Layer, call: Call, xla: bool) -> Graph:
-    inputs = keras_graph.functional_of(layer).inputs
+    inputs = functional_graphs.functional_of(layer).inputs
     shapes = call.inputs if len(call.inputs) == len(inputs) else ()
     given = {t.name: shape[1:] for t, shape in zip(inputs, shapes) if None in t.shape[1:]}
     batch_size = next((shape[0] for shape in call.inputs if shape), None)

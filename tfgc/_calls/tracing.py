@@ -20,7 +20,7 @@ from tfgc._errors import OptionError, UnsupportedModelError, one_line, warn
 from tfgc._framework import isolated_traces, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import python_random
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool)
 @contextlib.contextmanager
 def _original_calls(model: keras.Model) -> Iterator[None]:
     """Let layers that tfgc enabled run their original code."""
-    replaced = [(layer, keras_graph.replaced_methods(layer)) for layer in keras_models.layers_inside(model)]
+    replaced = [(layer, functional_graphs.replaced_methods(layer)) for layer in keras_models.layers_inside(model)]
     for layer, methods in replaced:
         for name in methods:
             delattr(layer, name)

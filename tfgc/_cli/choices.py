@@ -38,7 +38,7 @@ class NetworkChoice:
         from tfgc import _user_modules, zoo
         from tfgc._measure import any_model, examples
         from tfgc._planning import by_calls
-        from tfgc._tracing import keras_graph
+        from tfgc._tracing import functional_graphs
 
         _user_modules.install([os.getcwd()])
         model = zoo.build(self.name, self.image_size)
@@ -51,7 +51,7 @@ class NetworkChoice:
                 f"{self.name!r} is a subclassed model ({type(model).__name__}): name a function that returns a batch "
                 "for it, x or (x, y), as in --example my_module:batch"
             )
-        for tensor in keras_graph.functional_of(model).inputs:
+        for tensor in functional_graphs.functional_of(model).inputs:
             if None in tensor.shape[1:] and tensor.name not in sizes:
                 example = ",".join(str(128 if size is None else size) for size in tensor.shape[1:])
                 raise OptionError(

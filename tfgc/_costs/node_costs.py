@@ -44,6 +44,18 @@ def annotate(program: Program, *, xla: bool = False) -> Graph:
     Raises:
         OptionError: If a size is not known.
     """
+    try:
+        return _annotated(program, xla)
+    except _DoubtfulShapeError:
+        program.distrust_layers()
+        return _annotated(program, xla)
+
+
+class _DoubtfulShapeError(Exception):
+    """A call cannot be traced on what others are declared to make, or makes something else than it declares."""
+
+
+def _annotated(program: Program, xla: bool) -> Graph:
     graph = program.graph
     graph.cut_bytes  # noqa: B018 - raises where a size is unknown
     flows: set[Ref] = set()
@@ -110,6 +122,8 @@ def _cost(
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
+            if program.trusts_layers:
+                raise _DoubtfulShapeError from error
             return dataclasses.replace(program.graph.cost(node), obstacle=obstacles.untraceable(error)), None
         readings[call] = reading
     return _bound(node, *reading), reading[0]
@@ -175,6 +189,8 @@ def _read(
             and drawn_rows.obstacle(graph.get_operations(), samples, xla) is None
             and not batch_coupling.couples(graph.get_operations(), inputs, outputs)
         )
+        if program.trusts_layers and not all(map(_is_declared, outputs, node.outputs)):
+            raise _DoubtfulShapeError
         targets = [t for t in [*outputs, *scope.losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
@@ -196,6 +212,11 @@ def _read(
         "sliceable": sliceable,
     }
     return footprint, rest
+
+
+def _is_declared(made: tf.Tensor, declared: Spec) -> bool:
+    """Whether an output may have the shape that was declared for it; of a sparse one nobody knows how many values."""
+    return made.shape.is_compatible_with(declared.shape) or not made.shape.is_fully_defined()
 
 
 def _values(made: Any) -> tf.Tensor:

@@ -23,7 +23,7 @@ from tfgc._planning import annotated, budgets, links, planner
 from tfgc._records.job import MaxBatchJob
 from tfgc._records.reply import MaxBatchPrediction
 from tfgc._simulate import outlooks, simulator
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs
 
 # Plans of each front that are estimated: the allocator may serve the second least with less.
 _NEAR_LEAST = 8
@@ -35,7 +35,7 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
     Raises:
         OptionError: If the model has one batch size only, or a size is open.
     """
-    for tensor in keras_graph.functional_of(model).inputs:
+    for tensor in functional_graphs.functional_of(model).inputs:
         if tensor.shape[0] is not None:
             raise OptionError(
                 f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so no larger one can "

@@ -15,7 +15,7 @@ from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import keras_models
 from tfgc._measure import case_choice, examples
 from tfgc._planning import annotated, by_calls
-from tfgc._tracing import keras_graph, synthetic
+from tfgc._tracing import functional_graphs, keras_graph, synthetic
 
 # What helps where Keras cannot make a model again from what it knows of it.
 ADVICE = "give a function that builds the model in place of True: confirm=build"
@@ -152,7 +152,7 @@ def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, 
 def _has_targets(model: keras.Model, example: Any) -> bool:
     if not isinstance(example, (tuple, list)) or len(example) < 2:
         return False
-    return len(keras_graph.functional_of(model).inputs) == 1 or isinstance(example[0], (tuple, list, dict))
+    return len(functional_graphs.functional_of(model).inputs) == 1 or isinstance(example[0], (tuple, list, dict))
 
 
 def _losses(model: keras.Model, loss: Any, outputs: int) -> list[Any]:

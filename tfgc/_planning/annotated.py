@@ -13,7 +13,7 @@ from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, ch
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs, keras_graph
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
 NOMINAL_BATCH = 64
@@ -162,12 +162,12 @@ def batch_of(model: keras.Model, example: Any) -> int | None:
 
 
 def _declared_batch(model: keras.Model) -> int | None:
-    return next((t.shape[0] for t in keras_graph.functional_of(model).inputs if t.shape and t.shape[0]), None)
+    return next((t.shape[0] for t in functional_graphs.functional_of(model).inputs if t.shape and t.shape[0]), None)
 
 
 def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tuple[int | None, ...]]]:
     """Batch size and input shapes of an example batch, or of the `tf.TensorSpec`s of one, which may leave both open."""
-    inputs = keras_graph.functional_of(model).inputs
+    inputs = functional_graphs.functional_of(model).inputs
     if isinstance(example, dict):
         unknown = [name for name in example if name not in {t.name for t in inputs}]
         if unknown:

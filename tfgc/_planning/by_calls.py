@@ -18,7 +18,7 @@ from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs, keras_graph
 
 # A layer is fat that needs this share of the plain step, and holds so many layers that hold layers.
 _FAT = 0.3
@@ -135,7 +135,7 @@ def estimate(
 def check_has_graph(model: keras.Model) -> None:
     """Raise `UnsupportedModelError` for a model without a graph of nodes, and say what it can be planned by."""
     try:
-        keras_graph.functional_of(model)
+        functional_graphs.functional_of(model)
     except UnsupportedModelError as error:
         advice = "Or plan it by the calls of its layers: give a batch, or its specs, as example=(x, y)"
         raise UnsupportedModelError(f"{error}. {advice}") from None
@@ -156,6 +156,6 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
 
 def _example(model: keras.Model, graph: Graph) -> tracing.Arguments:
     """One call of a functional model, as specs of its inputs."""
-    function = keras_graph.functional_of(model)
+    function = functional_graphs.functional_of(model)
     inputs = [tf.TensorSpec(graph.inputs[t.name].shape, t.dtype) for t in function.inputs]
     return tracing.Arguments((function.structured_inputs(inputs),), {})

@@ -15,10 +15,10 @@ import keras
 
 from tfgc._core import node_order
 from tfgc._core.graph import Graph, Node, Ref, Spec
-from tfgc._errors import OptionError, UnsupportedModelError, did_you_mean
+from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import backward_order, keras_models, tensor_attributes
 from tfgc._framework.keras_models import FunctionalGraph
-from tfgc._tracing import shapes, submodels
+from tfgc._tracing import functional_graphs, shapes
 
 Shapes = Mapping[str, Sequence[int | None]]
 
@@ -56,10 +56,10 @@ class _Step:
         args, kwargs = self.node.arguments.fill_in(filled)
         return keras.tree.flatten(function(*args, **kwargs))
 
-    def outputs(self, specs: Mapping[Ref, keras.KerasTensor]) -> list[keras.KerasTensor]:
-        """What it makes of inputs of these sizes, as `keras.KerasTensor`s."""
+    def outputs(self, specs: Mapping[Ref, keras.KerasTensor], trusting: bool) -> list[keras.KerasTensor]:
+        """What it makes of inputs of these sizes, as `keras.KerasTensor`s; by what layers declare, if `trusting`."""
         given = {ref: keras_models.in_own_dtype(self.node.operation, specs[ref]) for _, ref in self.sources}
-        return shapes.outputs(self.node.operation, self.call, given, self.node.outputs)
+        return shapes.outputs(self.node.operation, self.call, given, self.node.outputs, trusting)
 
 
 class Program:
@@ -67,13 +67,14 @@ class Program:
 
     Attributes:
         graph: The `Graph`.
+        trusts_layers: Whether sizes are those that layers declare, where these are known.
     """
 
     def __init__(
         self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
     ) -> None:
         self._model = model
-        self._function = functional_of(model)
+        self._function = functional_graphs.functional_of(model)
         self._steps: dict[str, _Step] = {}
         self._read: list[tuple[Any, FunctionalGraph]] = [(model, self._function)]
         self._names = {t.name for t in self._function.inputs}
@@ -88,25 +89,37 @@ class Program:
         refs = {id(t): Ref(t.name) for t in self._function.inputs}
         self._flatten(self._function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self._function.outputs)
-        known = batch_size is not None or bool(input_shapes)
-        settled = batch_size is not None and all(None not in t.shape for t in specs.values())
+        self._given, self._batch_size = specs, batch_size
+        self._known = batch_size is not None or bool(input_shapes)
+        self.trusts_layers = True
+        self._size()
+
+    def _size(self) -> None:
+        """Read the graph, with the sizes of all tensors."""
+        specs, inputs = dict(self._given), [t.name for t in self._function.inputs]
+        settled = self._batch_size is not None and all(None not in t.shape for t in specs.values())
         for name, step in self._steps.items():
-            made = step.outputs(specs) if known else step.node.outputs
+            made = step.outputs(specs, self.trusts_layers) if self._known else step.node.outputs
             specs.update((Ref(name, i), shapes.like(t, t.shape)) for i, t in enumerate(made))
-        specs = {ref: _spec(t, settled) for ref, t in specs.items()}
-        nodes = [self._node(name, specs) for name in self._steps]
+        sized = {ref: _spec(t, settled) for ref, t in specs.items()}
+        nodes = [self._node(name, sized) for name in self._steps]
         self.graph = Graph(
             node_order.order(nodes, self.outputs, self._pinned()),
-            {name: specs[Ref(name)] for name in inputs},
+            {name: sized[Ref(name)] for name in inputs},
             self.outputs,
-            batch_size,
+            self._batch_size,
         )
+
+    def distrust_layers(self) -> None:
+        """Trace what layers make that are not Keras's own, whatever shapes they declare."""
+        self.trusts_layers = False
+        self._size()
 
     def _flatten(self, function: FunctionalGraph, refs: dict[int, Ref], path: str, training: bool | None) -> None:
         """Add a step for each call in `function`, in Keras's order; fill `refs`."""
         for node in function.calls():
             name = self._name(path + _base_name(node.operation))
-            inner = _flattenable(node)
+            inner = functional_graphs.flattenable(node)
             if inner is None:
                 sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
                 self._steps[name] = _Step(node, sources, training)
@@ -231,57 +244,6 @@ class Program:
     def structured_inputs(self, tensors: Sequence[Any]) -> Any:
         """Tensors in the structure of the model's inputs."""
         return self._function.structured_inputs(tensors)
-
-
-def functional_of(model: Any) -> FunctionalGraph:
-    """Return the functional graph of a model, or say why it has none."""
-    function = keras_models.functional_graph(model)
-    if function is not None:
-        return function
-    keras_models.check_model(model)
-    if keras_models.runs_graph(model):
-        raise UnsupportedModelError(
-            f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
-            "keras.Input(shape), or call it once on a batch"
-        )
-    raise UnsupportedModelError(
-        f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read. "
-        f"{submodels.advice(model, keras_models.runs_graph)}"
-    )
-
-
-def is_patched_call(layer: keras.Layer) -> bool:
-    """Return True if tfgc replaced the `call` of a layer or model."""
-    return getattr(vars(layer).get("call"), "is_patched_call", False)
-
-
-def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
-    """What tfgc put in place of methods of a layer or model: of `call`, and of the `train_step` of some models."""
-    own: dict[str, Any] = {name: vars(layer).get(name) for name in ("call", "train_step")}
-    return {name: method for name, method in own.items() if getattr(method, "is_patched_call", False)}
-
-
-def _flattenable(node: Any) -> FunctionalGraph | None:
-    """The functional graph of a nested model whose nodes can replace its call, or None."""
-    operation = node.operation
-    if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
-        return None
-    try:
-        inner = functional_of(operation)
-    except UnsupportedModelError:
-        return None
-    options = {k: v for k, v in node.arguments.kwargs.items() if k != "training"}
-    given = node.arguments.args[0] if node.arguments.args else options.pop("inputs", None)
-    if len(inner.inputs) > 1:
-        try:
-            keras.tree.assert_same_structure(inner.input, given)
-        except (ValueError, TypeError):
-            return None
-    same = len(inner.inputs) == len(node.input_tensors) and all(
-        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and tensor_attributes.mask_of(outer) is None
-        for t, outer in zip(inner.inputs, node.input_tensors)
-    )
-    return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
 
 
 def _base_name(operation: keras.Operation) -> str:

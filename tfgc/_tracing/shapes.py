@@ -1,12 +1,12 @@
 """Shapes of inputs as they were given, and of what calls make of them.
 
 Keras asks a layer's `compute_output_shape` if it has one. That may leave out what the input sizes settle, and where a
-layer is not Keras's own and reads batches of different sizes it may name the wrong one: training does not ask for it.
-The call is then traced on symbolic tensors of the full sizes: nothing is allocated or run.
+layer is not Keras's own it may be wrong, which training does not notice. The call is then traced on symbolic tensors of
+the full sizes: nothing is allocated or run.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -23,6 +23,7 @@ def outputs(
     call: Callable[[Callable, Mapping], list],
     given: Mapping[Any, keras.KerasTensor],
     built: list[keras.KerasTensor],
+    trusting: bool = True,
 ) -> list[keras.KerasTensor]:
     """What an operation makes of inputs of these sizes.
 
@@ -31,13 +32,14 @@ def outputs(
         call: Calls a function in place of it, as `call(function, tensors)` with tensors like `given`.
         given: Its inputs, in the dtype that it computes in.
         built: What it made when the model was built.
+        trusting: Whether shapes are believed that are declared by code that is not Keras's.
     """
     known = all(None not in t.shape for t in given.values())
     # Asked for other sizes than those that it was built for, a model of Keras's does not cast what its layers get.
     asked = not (known and isinstance(operation, keras.Model))
     made = call(operation.compute_output_spec, given) if asked else built
     made = keras_models.as_made(operation, made, given.values())
-    if not known or (all(None not in t.shape for t in made) and not _is_doubtful(operation, given.values())):
+    if not known or (all(None not in t.shape for t in made) and (trusting or not _declares_own(operation))):
         return made
     function = keras_models.call_with_training(operation, training=True)
     return traced(functools.partial(call, function), given, made)
@@ -62,7 +64,8 @@ def traced(
     except Exception:  # The layer is the user's code; training it plainly may still work.
         batch = next((tensor.shape[0] for tensor in given.values() if tensor.shape), None)
         return [like(t, (t.shape[0] or batch, *t.shape[1:]) if t.shape else ()) for t in declared]
-    return [like(t, _known(t.shape, found.shape)) for t, found in zip(declared, made)]
+    # Some layers declare a tensor and return None.
+    return [t if found is None else like(t, _known(t.shape, found.shape)) for t, found in zip(declared, made)]
 
 
 def like(tensor: keras.KerasTensor, shape: Sequence[int | None]) -> keras.KerasTensor:
@@ -101,11 +104,9 @@ def resized(
     return like(tensor, full)
 
 
-def _is_doubtful(operation: keras.Operation, inputs: Iterable[keras.KerasTensor]) -> bool:
-    """Whether shapes are declared by code that is not Keras's, for inputs with batches of different sizes."""
+def _declares_own(operation: keras.Operation) -> bool:
     methods = (getattr(type(operation), name, None) for name in ("compute_output_shape", "compute_output_spec"))
-    own = any(not getattr(method, "__module__", "keras.").startswith("keras.") for method in methods)
-    return own and len({tensor.shape[0] for tensor in inputs if tensor.shape}) > 1
+    return any(not getattr(method, "__module__", "keras.").startswith("keras.") for method in methods)
 
 
 def _placeholder(tensor: keras.KerasTensor) -> Any:

@@ -11,7 +11,7 @@ from tfgc._framework import keras_models
 from tfgc._planning.budgets import Budget
 from tfgc._planning.first_batch import Request
 from tfgc._planning.planner import Strategy
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
 from tfgc._training.plan_later import check_trainable, plan_later
@@ -135,7 +135,7 @@ def enable(
     else:
         among = None if layers is None else tuple(layer_calls.choose(model, layers))
         plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
-    changed = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
+    changed = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
     fit_guard.install(model, on_oom, by_tfgc=layers is None and wrap is None, run_options=options)
     stale_traces.renew(model, "tfgc.enable", changed)
     return model

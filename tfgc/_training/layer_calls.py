@@ -21,7 +21,7 @@ from tfgc._framework import held_tensors, keras_models, layer_settings, private_
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs
 from tfgc._training import layer_selectors
 from tfgc._training.layer_selectors import Selector
 
@@ -134,7 +134,7 @@ def plan_of(model: keras.Model) -> Plan | None:
 def restore_calls(model: keras.Model) -> set[keras.Layer]:
     """Give a model and all its layers back their original methods; return those whose `call` was another one."""
     changed = restore_parts(model)
-    if keras_graph.is_patched_call(model):
+    if functional_graphs.is_patched_call(model):
         restore_own(model)
         changed.add(model)
     return changed
@@ -145,7 +145,9 @@ def restore_parts(model: keras.Model) -> set[keras.Layer]:
     replaced = _replaced.pop(model, None)
     gone = [] if replaced is None else [(layer(), call()) for layer, call in replaced.calls]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
-    changed = {layer for layer in [*keras_models.layers_inside(model), *gone] if keras_graph.is_patched_call(layer)}
+    changed = {
+        layer for layer in [*keras_models.layers_inside(model), *gone] if functional_graphs.is_patched_call(layer)
+    }
     changed.discard(model)
     for layer in changed:
         restore_own(layer)
@@ -154,15 +156,15 @@ def restore_parts(model: keras.Model) -> set[keras.Layer]:
 
 def restore_own(layer: keras.Layer) -> None:
     """Give a layer or model itself its original methods back."""
-    for name in keras_graph.replaced_methods(layer):
+    for name in functional_graphs.replaced_methods(layer):
         delattr(layer, name)
 
 
 @contextlib.contextmanager
 def restored_afterwards(model: keras.Model) -> Iterator[None]:
     """Disable a model in here; afterwards it is enabled again if it was."""
-    patched = [layer for layer in keras_models.layers_inside(model) if keras_graph.is_patched_call(layer)]
-    methods = [(layer, keras_graph.replaced_methods(layer)) for layer in patched]
+    patched = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
+    methods = [(layer, functional_graphs.replaced_methods(layer)) for layer in patched]
     replaced = _replaced.get(model)
     restore_calls(model)
     try:

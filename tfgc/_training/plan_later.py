@@ -9,7 +9,7 @@ from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning import budgets, by_calls
 from tfgc._planning.first_batch import Request
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
@@ -35,7 +35,7 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
 
 def check_trainable(model: keras.Model) -> None:
     """Raise `UnsupportedModelError` for a model without a graph of nodes, or without weights."""
-    keras_graph.functional_of(model)
+    functional_graphs.functional_of(model)
     if not model.weights:
         raise UnsupportedModelError(
             f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"

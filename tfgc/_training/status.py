@@ -8,7 +8,7 @@ import keras
 from tfgc._core.plan import Plan
 from tfgc._framework import keras_models
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._tracing import keras_graph
+from tfgc._tracing import functional_graphs
 from tfgc._training import plan_report
 from tfgc._training.current_plan import stand_in
 from tfgc._training.first_call import FirstCall
@@ -113,7 +113,7 @@ def status(model: keras.Model) -> Status:
     """
     keras_models.check_model(model)
     found: list[PlanStatus] = []
-    enabled = [part for part in keras_models.layers_inside(model) if keras_graph.is_patched_call(part)]
+    enabled = [part for part in keras_models.layers_inside(model) if functional_graphs.is_patched_call(part)]
     own = stand_in(model)
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
         return Status(model.name, True, () if own.planned is None else (_made(own.planned),), measured_bytes(model))

@@ -1,0 +1,62 @@
+"""Which models have a graph of layers, and which of them tfgc has changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfgc._errors import UnsupportedModelError
+from tfgc._framework import keras_models, tensor_attributes
+from tfgc._framework.keras_models import FunctionalGraph
+from tfgc._tracing import submodels
+
+
+def functional_of(model: Any) -> FunctionalGraph:
+    """Return the functional graph of a model, or say why it has none."""
+    function = keras_models.functional_graph(model)
+    if function is not None:
+        return function
+    keras_models.check_model(model)
+    if keras_models.runs_graph(model):
+        raise UnsupportedModelError(
+            f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
+            "keras.Input(shape), or call it once on a batch"
+        )
+    raise UnsupportedModelError(
+        f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read. "
+        f"{submodels.advice(model, keras_models.runs_graph)}"
+    )
+
+
+def is_patched_call(layer: keras.Layer) -> bool:
+    """Return True if tfgc replaced the `call` of a layer or model."""
+    return getattr(vars(layer).get("call"), "is_patched_call", False)
+
+
+def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
+    """What tfgc put in place of methods of a layer or model: of `call`, and of the `train_step` of some models."""
+    own: dict[str, Any] = {name: vars(layer).get(name) for name in ("call", "train_step")}
+    return {name: method for name, method in own.items() if getattr(method, "is_patched_call", False)}
+
+
+def flattenable(node: Any) -> FunctionalGraph | None:
+    """The functional graph of a nested model whose nodes can replace its call, or None."""
+    operation = node.operation
+    if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
+        return None
+    try:
+        inner = functional_of(operation)
+    except UnsupportedModelError:
+        return None
+    options = {k: v for k, v in node.arguments.kwargs.items() if k != "training"}
+    given = node.arguments.args[0] if node.arguments.args else options.pop("inputs", None)
+    if len(inner.inputs) > 1:
+        try:
+            keras.tree.assert_same_structure(inner.input, given)
+        except (ValueError, TypeError):
+            return None
+    same = len(inner.inputs) == len(node.input_tensors) and all(
+        t.dtype == outer.dtype and len(t.shape) == len(outer.shape) and tensor_attributes.mask_of(outer) is None
+        for t, outer in zip(inner.inputs, node.input_tensors)
+    )
+    return inner if same and not any(v is not None for v in keras.tree.flatten(options)) else None
