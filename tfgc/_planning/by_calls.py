@@ -85,11 +85,11 @@ def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
 
 def better(
     model: keras.Model, graph: Graph, by_nodes: Callable[[], Plan], budget: StepBudget | None
-) -> tuple[Plan, Prediction | None]:
+) -> tuple[Plan, tuple[Prediction, Prediction] | None]:
     """The plan of a functional model by its nodes, or by its calls where that needs clearly less or does less work.
 
     Returns:
-        The plan; and for one by calls what a step needs.
+        The plan; and for one by calls what a step needs, and what a plain one does by the same reading.
     """
     try:
         plans = CallPlans(model, _example(model, graph), xla=graph.xla)
@@ -108,12 +108,11 @@ def better(
     fixed = budgets.fixed_bytes(model) if budget is None else budget.fixed
     step = plans.estimate(theirs, fixed)
     if ours is not None:
-        # What XLA transposes is part of both; what TensorFlow folds is known of the step by calls alone.
-        other = simulator.estimate(graph, ours, fixed if graph.xla else step.fixed_bytes)
+        other = simulator.estimate(graph, ours, fixed)
         pairs = (step.needed_bytes, other.needed_bytes) if budget is None else (step.overhead, other.overhead)
         if pairs[0] >= _CLEARLY * pairs[1]:
             return ours, None
-    return theirs, step
+    return theirs, (step, plans.estimate(None, fixed))
 
 
 def pareto(model: keras.Model, batch_size: int | None, example: Any, mode: str) -> list[Plan]:

@@ -113,13 +113,15 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     def by_nodes() -> Plan:
         return planner.choose(graph, strategy or "optimal", limit, request.options)
 
-    step = None
+    read_by_calls = None
     may_use_calls = request.strategy is None and not request.options
     if may_use_calls and by_calls.has_fat_layer(model, graph):
-        plan, step = by_calls.better(model, graph, by_nodes, limit)
+        plan, read_by_calls = by_calls.better(model, graph, by_nodes, limit)
     else:
         plan = by_nodes()
-    step = step or simulator.estimate(graph, plan, fixed, judged)
+    step, plain_by_calls = read_by_calls or (simulator.estimate(graph, plan, fixed, judged), None)
+    if plain_by_calls is not None and limit is None:  # A budget is a share of the plain step by nodes.
+        plain = plain_by_calls
     unchanged = _why_little(plan, step, plain) if strategy is None else None
     if unchanged is not None:
         plan, step = nothing, plain
