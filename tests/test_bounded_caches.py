@@ -177,7 +177,10 @@ def test_a_setting_that_changes_at_each_step_keeps_few_steps(monkeypatch):
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("compiled", [False, True], ids=["op by op", "compiled"])
 def test_thousands_of_steps_with_fifty_shapes(compiled):
-    """Objects and traces are as many after 5,000 steps as after 2,500."""
+    """Caches are as long after 5,000 steps as after 2,500, and what a step keeps is no object in ten steps.
+
+    How many objects there are to begin with depends on the tests before.
+    """
     model = tfgc.enable(fresh(text), strategy="uniform", segments=2, compile_segments=compiled, verbose=0)
     power = tfgc.recompute(lambda x, n: x * n)
     counts, sizes = [], []
@@ -189,7 +192,7 @@ def test_thousands_of_steps_with_fifty_shapes(compiled):
             gc.collect()  # What waits to be collected is no growth.
             counts.append(len(gc.get_objects()))
     assert sizes[0] == sizes[1]
-    assert counts[1] <= counts[0] * 1.01
+    assert counts[1] - counts[0] < 250
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -114,9 +114,12 @@ def finished(path):
 
 
 def moment(rng, process, folder):
-    """Wait until a moment at random: in the start, at any time, or in the middle of a write."""
+    """Wait until a moment at random: in the start, at any time, or in the middle of a write.
+
+    The first 50 ms are Python's own start, in which nothing of tfgc runs.
+    """
     kind = rng.choice(("start", "any", "any", "write"))
-    time.sleep(rng.uniform(0, 3) if kind == "start" else rng.uniform(0, 25))
+    time.sleep(rng.uniform(0.05, 3) if kind == "start" else rng.uniform(0, 25))
     if kind == "write":
         await_write(folder, 25)
     return kind
@@ -140,9 +143,11 @@ def test_commands_that_are_interrupted_lose_nothing(seed, tmp_path):
         kind = moment(rng, running[0], tmp_path)
         for process in running:
             number = rng.choice(SIGNALS)
-            ended(process, number)
+            printed = ended(process, number)
             print(kind, commands[0][2], len(commands), number.name, process.returncode, pieces(tmp_path))
             allowed = {signal.SIGINT: (130,)}.get(number, (-number,))
+            if printed:  # It was done, and Python had given the signal back to the system.
+                allowed += (-number,)
             assert process.returncode in (0, *allowed)
         assert known <= finished(path)
         finished(compared)
