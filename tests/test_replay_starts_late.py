@@ -112,6 +112,32 @@ def test_branches_of_a_replay_read_a_sparse_tensor():
         np.testing.assert_allclose(tf.convert_to_tensor(a), tf.convert_to_tensor(b), rtol=1e-6)
 
 
+def dropping():
+    pairs = [(keras.layers.Dense(8), keras.layers.Dropout(0.5)) for _ in range(3)]
+    return keras.Sequential([keras.Input((8,)), *(layer for pair in pairs for layer in pair), keras.layers.Dense(8)])
+
+
+def behind(op):
+    """The operations that one is computed from."""
+    found, rest = set(), [op]
+    while rest:
+        op = rest.pop()
+        if op not in found:
+            found.add(op)
+            rest += [t.op for t in op.inputs]
+    return found
+
+
+def test_no_segment_draws_before_what_it_reads_is_there():
+    """XLA runs what waits for nothing at the start of the step, and held the masks of all segments until they ran."""
+    model = fresh(dropping)
+    tfgc.enable(model, strategy="uniform", segments=4, verbose=0)
+    operations = step_of(model, True).get_concrete_function(tf.TensorSpec((2, 8))).graph.get_operations()
+    draws = [op for op in operations if op.type == "StatelessRandomUniformV2" and "first_run" in op.name]
+    products = [sum(other.type == "MatMul" for other in behind(op)) for op in draws]
+    assert products == [0, 1], "the first segment reads the input, the second one a product"
+
+
 @pytest.mark.parametrize("jit_compile", [None, True], ids=["graph", "xla"])
 def test_the_fence_copies_no_weights(jit_compile):
     """`tf.recompute_grad` adds a value to every argument, a copy of each. Here weights are all there is."""

@@ -30,6 +30,7 @@ from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
+from tfgc._replay.forward_backward import seeds_in_time
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
 from tfgc._replay.two_runs import TwoRuns
 
@@ -100,7 +101,7 @@ class _Block:
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]
-        inputs = [*tensors, *private_api.read(effects.reads)]
+        inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
         if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
