@@ -97,6 +97,9 @@ def test_an_activation_inside_of_a_layer_is_fused_and_an_error_function_is_kept(
     kept, internal = saved(model, "up")
     assert kept == {"x"}
     assert internal == [size, size]
+    # Behind it comes something elementwise: its output is not written, and stands for one of the two.
+    fused = [L.Dense(64, activation="gelu", name="up"), L.Dropout(0.1), L.Dense(64)]
+    assert saved(keras.Sequential([keras.Input((16, 64), name="x"), *fused]), "up") == ({"x", "up"}, [size])
     relu = keras.Sequential([keras.Input((16, 64)), L.Dense(64, "relu", name="up"), L.Dropout(0.1), L.Dense(64)])
     assert saved(relu, "up")[1] == []
 

@@ -88,9 +88,10 @@ def _fused(
             continue
         made_of = _replaced([refs[k] for k in output.inputs], behind)
         if output.inside:
-            # The output stands for the buffer inside.
-            saved = (*saved, *([ref] if output.saved else []))
-            dropped.update(output.saved)
+            # The output stands for one buffer inside, the largest that is saved.
+            if output.saved:
+                saved = (*saved, ref)
+                dropped.add(max(output.saved, key=cost.saved_internal_bytes.__getitem__))
             behind[ref] = (ref, *made_of)
         elif made_of:
             behind[ref] = made_of
