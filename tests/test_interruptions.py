@@ -125,6 +125,15 @@ def moment(rng, process, folder):
     return kind
 
 
+def test_an_interrupt_in_code_that_runs_from_a_string_ends_with_130(tmp_path):
+    """Dataclasses do that while libraries are imported: Python then ends by the signal, though it was caught."""
+    (tmp_path / "own.py").write_text("def build():\n    exec('import signal; signal.raise_signal(signal.SIGINT)')\n")
+    command = [sys.executable, "-m", "tfgc", "explain", "own:build", "--batch-size", "2"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert run.stderr.endswith("tfgc: interrupted\n")
+    assert run.returncode == 130
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_commands_that_are_interrupted_lose_nothing(seed, tmp_path):

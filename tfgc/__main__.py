@@ -13,6 +13,10 @@ from tfgc import _user_modules
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO)
 
 
+class _Interrupt(KeyboardInterrupt):
+    """What an interrupt raises: a plain one that leaves `exec` of a string ends Python by the signal, caught or not."""
+
+
 def main() -> None:
     """Run the `tfgc` command."""
     try:
@@ -38,7 +42,7 @@ def _run() -> int | None:
 
         def interrupt(number: int, _: object) -> None:
             interrupts.append(number)  # Native code makes another error of what is raised in it.
-            signal.default_int_handler(number, None)
+            raise _Interrupt
 
         signal.signal(signal.SIGINT, interrupt)
     try:
