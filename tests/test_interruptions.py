@@ -30,11 +30,11 @@ for i in range(10_000):
 """
 
 
-def started(*command, **environment):
+def started(*command, folder=None, **environment):
     """A process with a session to itself. What a shell starts in the background ignores interrupts, so it must not."""
     return subprocess.Popen(
         [sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env={**os.environ, **environment},
+        start_new_session=True, env={**os.environ, **environment}, cwd=folder,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
@@ -128,10 +128,10 @@ def moment(rng, process, folder):
 def test_an_interrupt_in_code_that_runs_from_a_string_ends_with_130(tmp_path):
     """Dataclasses do that while libraries are imported: Python then ends by the signal, though it was caught."""
     (tmp_path / "own.py").write_text("def build():\n    exec('import signal; signal.raise_signal(signal.SIGINT)')\n")
-    command = [sys.executable, "-m", "tfgc", "explain", "own:build", "--batch-size", "2"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert run.stderr.endswith("tfgc: interrupted\n")
-    assert run.returncode == 130
+    process = started("-m", "tfgc", "explain", "own:build", "--batch-size", "2", folder=tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert said.endswith("tfgc: interrupted\n")
+    assert process.returncode == 130
 
 
 @pytest.mark.slow

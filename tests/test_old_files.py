@@ -11,8 +11,9 @@ import tfgc
 from tfgc._records import results_json
 
 ROOT = pathlib.Path(__file__).parent.parent
-PLAN = pathlib.Path(__file__).parent / "files" / "plan-2026-11-20.json"
-SAVED = sorted((ROOT / "scripts" / "results").glob("*.json"))
+FILES = pathlib.Path(__file__).parent / "files"
+PLAN = FILES / "plan-2026-11-20.json"
+SAVED = sorted([*(ROOT / "scripts" / "results").glob("*.json"), *FILES.glob("results-*.json")])
 RESULTS = [path for path in SAVED if json.loads(path.read_text()).get("format") == "tfgc-measurements"]
 
 
