@@ -177,9 +177,9 @@ def test_a_setting_that_changes_at_each_step_keeps_few_steps(monkeypatch):
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("compiled", [False, True], ids=["op by op", "compiled"])
 def test_thousands_of_steps_with_fifty_shapes(compiled):
-    """Caches are as long after 5,000 steps as after 2,500, and what a step keeps is no object in ten steps.
+    """Caches are as long after 5,000 steps as after 2,500, and of ten steps between not one object stays.
 
-    How many objects there are to begin with depends on the tests before.
+    That is no share of all objects: how many there are depends on the tests before.
     """
     model = tfgc.enable(fresh(text), strategy="uniform", segments=2, compile_segments=compiled, verbose=0)
     power = tfgc.recompute(lambda x, n: x * n)

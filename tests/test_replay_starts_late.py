@@ -15,7 +15,7 @@ from equality import fresh, noise
 from models import step_of
 
 import tfgc
-from tfgc._framework import backward_order
+from tfgc._framework import backward_order, operation_order
 
 
 def deep():
@@ -117,24 +117,14 @@ def dropping():
     return keras.Sequential([keras.Input((8,)), *(layer for pair in pairs for layer in pair), keras.layers.Dense(8)])
 
 
-def behind(op):
-    """The operations that one is computed from."""
-    found, rest = set(), [op]
-    while rest:
-        op = rest.pop()
-        if op not in found:
-            found.add(op)
-            rest += [t.op for t in op.inputs]
-    return found
-
-
 def test_no_segment_draws_before_what_it_reads_is_there():
     """XLA runs what waits for nothing at the start of the step, and held the masks of all segments until they ran."""
     model = fresh(dropping)
     tfgc.enable(model, strategy="uniform", segments=4, verbose=0)
     operations = step_of(model, True).get_concrete_function(tf.TensorSpec((2, 8))).graph.get_operations()
     draws = [op for op in operations if op.type == "StatelessRandomUniformV2" and "first_run" in op.name]
-    products = [sum(other.type == "MatMul" for other in behind(op)) for op in draws]
+    read = {op: {t.op for t in op.inputs} for op in operations}
+    products = [sum(other.type == "MatMul" for other in operation_order.ancestors(read, [op])) for op in draws]
     assert products == [0, 1], "the first segment reads the input, the second one a product"
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfgc._framework import private_api, row_buffers, row_products
-from tfgc._replay.forward_backward import fence
+from tfgc._replay.fence import fence
 
 # What a slice gives: tensors with its samples in front, which are joined, and gradients, which are added; or Nones.
 Results: TypeAlias = tuple[list[Any], list[Any]]

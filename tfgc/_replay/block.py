@@ -30,7 +30,7 @@ from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
-from tfgc._replay.forward_backward import seeds_in_time
+from tfgc._replay.fence import seeds_in_time
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
 from tfgc._replay.two_runs import TwoRuns
 
