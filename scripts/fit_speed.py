@@ -24,6 +24,8 @@ import time
 
 from tfgc import _errors
 
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
+
 RESULTS = pathlib.Path(__file__).parent / "results" / "fit_speed.json"
 NETWORKS = (
     "resnet50:8",

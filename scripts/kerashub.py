@@ -24,6 +24,8 @@ import sys
 import time
 import warnings
 
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
+
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "scripts" / "results" / "kerashub.json"
 PACKAGES = ROOT / ".kerashub"

@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
+
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
 
 
 def main(script, doc, names, results, measure, row, table):

@@ -24,6 +24,8 @@ import statistics
 
 import saved_cases
 
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
+
 WAYS = ("plain", "eager", "micro_batches", "segments", "keras", "as_ready")
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8

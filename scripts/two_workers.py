@@ -20,6 +20,7 @@ import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
 
 WORKERS, STEPS, BATCH, TOLERANCE = 2, 3, 32, 1e-5
 

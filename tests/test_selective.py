@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import statistics
 
 import keras
 import memory
@@ -396,7 +397,7 @@ def call_figures(selective):
             loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
         return [tf.reduce_sum(g) for g in tape.gradient(loss, model.trainable_variables)]
 
-    measured = memory.peak(step, *map(tf.constant, batch))
+    measured = memory.peak(step, *map(tf.constant, batch), steps=7, of=statistics.median)
     return predicted.peak_bytes - predicted.fixed_bytes, measured, predicted.overhead, plain.activation_bytes
 
 

@@ -28,6 +28,7 @@ _HOME = {
     "ReplayMismatchError": "_errors",
     "StaleTraceWarning": "_errors",
     "TfgcError": "_errors",
+    "UncountedMemoryWarning": "_errors",
     "UnsupportedModelError": "_errors",
     "compiled_memory": "_compiled.memory",
     "compare": "_measure.compare",

@@ -16,6 +16,7 @@ from ._errors import (
     ReplayMismatchError,
     StaleTraceWarning,
     TfgcError,
+    UncountedMemoryWarning,
     UnsupportedModelError,
 )
 from ._measure.compare import compare
@@ -66,6 +67,7 @@ __all__ = [
     "StaleTraceWarning",
     "Status",
     "TfgcError",
+    "UncountedMemoryWarning",
     "UnsupportedModelError",
     "Verdict",
     "compare",

@@ -111,6 +111,14 @@ class NothingSavedWarning(UserWarning):
     """A plan does not save what it could: no plan saves a noticeable part, or no accelerator offloads to the host."""
 
 
+class OutOfMemoryWarning(UserWarning):
+    """A step ran out of memory, and runs again by a plan that needs less."""
+
+
+class UncountedMemoryWarning(UserWarning):
+    """TensorFlow does not count the memory of a device, so that none can be shown."""
+
+
 _collecting = threading.local()
 
 
@@ -122,10 +130,6 @@ def collected_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
         yield _collecting.into
     finally:
         _collecting.into = before
-
-
-class OutOfMemoryWarning(UserWarning):
-    """A step ran out of memory, and runs again by a plan that needs less."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
@@ -174,13 +178,9 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
     >>> did_you_mean("sqr", ["sqrt", "uniform"])
     "; did you mean 'sqrt'?"
-    >>> did_you_mean("zzz", ["sqrt"])
-    ''
     """
     matches = difflib.get_close_matches(str(name), [str(k) for k in known])
-    if not matches:
-        return ""
-    return "; did you mean " + " or ".join(repr(m) for m in matches) + "?"
+    return "; did you mean " + " or ".join(map(repr, matches)) + "?" if matches else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from tfgc._calls import fused_step, owners, turns, xla_bytes
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
-from tfgc._costs import folded_constants, tensor_buffers
+from tfgc._costs import folded_constants, kernel_memory, tensor_buffers
 from tfgc._costs.folded_constants import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
@@ -41,6 +41,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     fusion = fused_step.fusion(trace, runs, late, free, owner, buffers) if xla else None
     numbering = _Numbering(buffers, numbers, fusion)
     temporary = xla_bytes.temporary(trace, runs, late, owner)
+    besides = {} if xla else kernel_memory.while_running(runs)
     made = [
         Operation(
             late=op in late,
@@ -50,7 +51,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
             in_place=op.type in tensor_buffers.IN_PLACE,
             work=flop_counts.flops(op),
             workspace=_workspace(op, fusion) if op not in late else 0,
-            temporary=temporary.get(op, 0),
+            temporary=temporary.get(op, 0) + besides.get(op, 0),
             owner=owner[op],
         )
         for op in runs
@@ -78,7 +79,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
 
 
 def _workspace(op: tf.Operation, fusion: Fusion | None) -> int:
-    return tensor_buffers.workspace(op) if fusion is None else fusion.written_for_gradient(op)
+    return kernel_memory.kept_for_gradient(op) if fusion is None else fusion.written_for_gradient(op)
 
 
 def _products(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Tensor]:

@@ -5,8 +5,8 @@ control edges) and *early* otherwise. What a late operation reads of the early o
 what the forward pass keeps. Buffers, not tensors, are counted (`tensor_buffers`). Only static
 shapes are read; nothing is allocated.
 
-Known weakness: a kernel's private workspace is not in the graph and counts as nothing, but for that of pooling and of
-functions that XLA compiles. Operations run in the order in which they were traced.
+Known weakness: what a kernel allocates besides its outputs is not in the graph, and counts only where `kernel_memory`
+knows it, or XLA says it. Operations run in the order in which they were traced.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import folded_constants, tensor_buffers
+from tfgc._costs import folded_constants, kernel_memory, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
@@ -90,8 +90,11 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     kept = _kept(operations, buffers, fusion)
     internal = {ref: n for ref, n in kept.items() if ref not in at_input and ref not in at_output and n}
     workspaces = (
-        fusion.differences() if fusion else tuple(filter(None, map(tensor_buffers.workspace, operations.forward)))
+        fusion.differences()
+        if fusion
+        else tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
     )
+    besides = {} if xla else kernel_memory.while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
@@ -104,10 +107,10 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     needed = refs(taken)
     products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}
     selective = [op for op in operations.early if op in rest] if products else []
-    runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output)
-    saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept})
-    light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept})
-    back = tensor_buffers.trace(operations.late, buffers, to_free, gradients)
+    runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output, {})
+    saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept}, {})
+    light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept}, {})
+    back = tensor_buffers.trace(operations.late, buffers, to_free, gradients, besides)
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
         kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),

@@ -60,7 +60,11 @@ class Buffers:
 
 
 def trace(
-    operations: Sequence[tf.Operation], buffers: Buffers, there: Mapping[Any, int], stays: Iterable[Any]
+    operations: Sequence[tf.Operation],
+    buffers: Buffers,
+    there: Mapping[Any, int],
+    stays: Iterable[Any],
+    while_running: Mapping[tf.Operation, int],
 ) -> tuple[int, ...]:
     """Signed bytes of the buffers that come and go while `operations` run.
 
@@ -69,6 +73,7 @@ def trace(
         buffers: The buffers of the call.
         there: Bytes of the buffers that are there before, by tensor.
         stays: Tensors whose buffers do not go.
+        while_running: Bytes that operations take besides, for as long as they run.
     """
     last: dict[Any, int] = {}
     for i, op in enumerate(operations):
@@ -91,6 +96,7 @@ def trace(
             elif buffers.bytes(t):
                 signed.append(buffers.bytes(t))
             alive[t.ref()] = buffers.bytes(t)
+        signed += [while_running[op], -while_running[op]] if op in while_running else []
         for ref in dying:
             if ref in alive:
                 size = alive.pop(ref)
@@ -108,16 +114,6 @@ def _overwritten(
             if ref in alive and ref in dying and alive[ref] == buffers.bytes(output):
                 return ref
     return None
-
-
-def workspace(op: tf.Operation) -> int:
-    """Bytes that a kernel keeps for its gradient without showing them as an output.
-
-    On CPUs the pooling of oneDNN keeps the place of each maximum, in one byte for windows of up to 255.
-    """
-    if op.type != "MaxPool" or tf.config.list_physical_devices("GPU"):
-        return 0
-    return op.outputs[0].shape.num_elements() * (1 if max(op.get_attr("ksize")) < 16 else 4)
 
 
 def renamed(tensor: tf.Tensor) -> tf.Tensor | None:

@@ -26,6 +26,7 @@ from tfgc._core.plan import describe
 from tfgc._costs import node_costs
 from tfgc._costs.step_times import NodeSeconds, measured
 from tfgc._errors import TfgcError
+from tfgc._framework import memory_counts
 from tfgc._tracing.keras_graph import Program
 
 
@@ -66,7 +67,8 @@ def _call(program: Program, graph: Graph, node: Node) -> str:
 
 
 def _file(graph: Graph) -> pathlib.Path:
-    device = "GPU" if tf.config.list_physical_devices("GPU") else f"CPU-{os.cpu_count()}"
+    kernels = "" if memory_counts.has_onednn() else "-without-oneDNN"
+    device = "GPU" if tf.config.list_physical_devices("GPU") else f"CPU-{os.cpu_count()}{kernels}"
     sizes = [node.describe() + str(node.outputs) for node in graph.nodes]
     fingerprint = hashlib.sha256("\n".join([*describe(graph), *sizes]).encode()).hexdigest()[:16]
     folder = os.environ.get("TFGC_CACHE") or platformdirs.user_cache_dir("tfgc")

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfgc import zoo
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
+from tfgc._framework import memory_counts
 from tfgc._measure import any_model, examples, peers
 from tfgc._records.job import Case
 from tfgc._tracing import synthetic
@@ -31,24 +32,25 @@ _POINTS = 120
 
 def measure(case: Case) -> dict[str, Any]:
     """Run the case here and now; return the measured fields of a `Measurement`."""
+    memory_counts.count_on_cpu()
     model, batch, call, detail = _made(case)
     step = _step(model, call, case)
     before = _snapshot(model) if case.compare_first_update else {}
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-    memory = functools.partial(tf.config.experimental.get_memory_info, device)
+    memory = functools.partial(memory_counts.handed_out, device)
     started = time.time()
     seconds, peaks, losses, update = [], [], [], {}
     for _ in range(case.steps + 1):
-        tf.config.experimental.reset_memory_stats(device)
-        resident = memory()["current"]
+        memory_counts.restart(device)
+        resident = memory()
         begin = time.perf_counter()
         losses.append(float(step(*batch)))
         seconds.append(time.perf_counter() - begin)
-        peaks.append(memory()["peak"] - resident)
+        peaks.append(memory("peak") - resident)
         if case.compare_first_update and len(losses) == 1:
             update = {path: value - before[path] for path, value in _snapshot(model).items()}
-    timeline = _timeline(lambda: float(step(*batch)), lambda: memory()["current"])
-    resident, ended = memory()["current"], time.time()
+    timeline = _timeline(lambda: float(step(*batch)), memory)
+    resident, ended = memory(), time.time()
     return {
         "wrong": _wrong(case, update, batch) if case.compare_first_update else (),
         "detail": detail,
@@ -62,18 +64,18 @@ def measure(case: Case) -> dict[str, Any]:
         "losses": tuple(losses),
         "timeline": timeline,
         "device": device,
-        "machine": machine(tensorflow=tf.__version__, keras=keras.__version__),
+        "machine": machine(tensorflow=tf.__version__, keras=keras.__version__, kernels=memory_counts.cpu_kernels()),
     }
 
 
-def machine(**versions: str) -> dict[str, Any]:
-    """What a case runs on, with the versions of the frameworks that it uses."""
+def machine(**frameworks: str) -> dict[str, Any]:
+    """What a case runs on, with what there is to say of the frameworks that it uses."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.machine(),
         "python": platform.python_version(),
         "tfgc": importlib.metadata.version("tfgc"),
-        **versions,
+        **frameworks,
     }
 
 

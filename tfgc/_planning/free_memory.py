@@ -14,6 +14,7 @@ import psutil
 import tensorflow as tf
 
 from tfgc._errors import OptionError
+from tfgc._framework.memory_counts import handed_out
 
 
 def free_bytes() -> int:
@@ -30,11 +31,6 @@ def free_bytes() -> int:
     if limit <= 0:
         raise OptionError("budget='auto': TensorFlow does not report how much memory it may use on GPU:0; give bytes")
     return max(0, limit - handed_out("GPU:0"))
-
-
-def handed_out(device: str) -> int:
-    """Bytes that TensorFlow's allocator has handed out on a device."""
-    return tf.config.experimental.get_memory_info(device)["current"]
 
 
 def devices() -> Sequence[Any]:

@@ -86,7 +86,7 @@ class Measurement:
         losses: Loss of every step, the warm-up first.
         timeline: Pairs (seconds, allocated bytes above resident) over one step.
         device: Where the bytes were counted.
-        machine: Processor count and versions.
+        machine: Processor count, versions, and whose kernels run on the CPU.
         predicted: Its `Predicted`; None if nothing was predicted.
         parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
         wrong: What differs from plain training, such as `gradients` or `states`; empty if nothing is known to differ.

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
+from tfgc._framework import memory_counts
 from tfgc._training.current_plan import predicted_bytes
 from tfgc._units import format_bytes
 
@@ -50,10 +52,13 @@ class PeakMemory(_Callback):
     size, what was predicted. That figure leaves out what is no part of the step: what was held before a batch, other
     than weights and optimizer slots. `fit(verbose=0)` prints nothing.
 
+    Where TensorFlow does not count memory, as on CPUs for which it has no kernels of oneDNN, nothing is shown, and an
+    `UncountedMemoryWarning` says how to have it counted.
+
     Other callbacks in the list see the value if they come after this one; `History` and the progress bar always do.
 
     Attributes:
-        step_bytes: After training, the most bytes that a step needed; None if no batch was trained on.
+        step_bytes: After training, the most bytes that a step needed; None if no batch was trained on, or not counted.
         predicted_bytes: What the plan predicts for it, or None.
 
     Example:
@@ -77,6 +82,11 @@ class PeakMemory(_Callback):
         self._first: list[_Reading] = []
         self._later: _Reading | None = None
         self._of_epoch = 0
+        try:
+            self._restart()
+        except TfgcError as error:
+            warn(f"tfgc.PeakMemory shows nothing: {error}", UncountedMemoryWarning)
+            self._devices = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._of_epoch = 0
@@ -85,12 +95,13 @@ class PeakMemory(_Callback):
         if self._later is None:
             model: Any = self.model
             self._held = _held_bytes(model)
-        for device in self._devices:
-            tf.config.experimental.reset_memory_stats(device)
+        self._restart()
         self._before = self._read("current")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         peaks = self._read("peak")
+        if not peaks:
+            return
         step = max(peak - before for peak, before in zip(peaks, self._before)) + self._held
         reading = _Reading(max(peaks), step)
         if len(self._first) < _LEFT_OUT:
@@ -114,7 +125,11 @@ class PeakMemory(_Callback):
             print(_line(model.name, self.step_bytes, self.predicted_bytes))
 
     def _read(self, which: str) -> list[int]:
-        return [tf.config.experimental.get_memory_info(device)[which] for device in self._devices]
+        return [memory_counts.handed_out(device, which) for device in self._devices]
+
+    def _restart(self) -> None:
+        for device in self._devices:
+            memory_counts.restart(device)
 
 
 def measured_bytes(model: keras.Model) -> int | None:

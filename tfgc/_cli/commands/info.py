@@ -30,7 +30,7 @@ def command(json_path: str | None) -> None:
     for package, version in versions.items():
         missing = f'not installed: pip install "tfgc[{_EXTRAS.get(package, "")}]"'
         click.echo(f"{package:16} {version or missing}")
-    click.echo(f"{'machine':16} {facts['machine']}, {facts['cpus']} processors")
+    click.echo(f"{'machine':16} {facts['machine']}, {facts['cpus']} processors, kernels by {facts['kernels']}")
     click.echo(f"{'memory':16} {format_bytes(facts['free_bytes'])} free of {format_bytes(facts['memory_bytes'])}")
     for device in facts["devices"]:
         free = "" if device["free_bytes"] is None else f", {format_bytes(device['free_bytes'])} free"
@@ -47,6 +47,7 @@ def _facts() -> dict[str, Any]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         versions[package] = _version(package)
+    from tfgc._framework import memory_counts
     from tfgc._planning import free_memory
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -55,6 +56,7 @@ def _facts() -> dict[str, Any]:
         "missing": [package for package, version in versions.items() if not version],
         "machine": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
+        "kernels": memory_counts.cpu_kernels(),
         "memory_bytes": psutil.virtual_memory().total,
         "free_bytes": free_memory.machine_bytes(),
         "devices": [
