@@ -61,7 +61,11 @@ def patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
 
 def capture(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that stands for `tensor` in the graph being built."""
-    return tensor if tf.executing_eagerly() else tf.identity(tensor).op.inputs[0]
+    if tf.executing_eagerly():
+        return tensor
+    inside = tf.is_symbolic_tensor(tensor) and tensor.graph is tf.compat.v1.get_default_graph()
+    # An operation that reads a tensor from outside brings it in, in every kind of graph.
+    return tensor if inside else tf.identity(tensor).op.inputs[0]
 
 
 Captures = tuple[Any, list[tuple[tf.Tensor, tf.Tensor]]]

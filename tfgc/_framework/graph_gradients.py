@@ -51,7 +51,7 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
         # A `tf.custom_gradient` would hold the results as long as the tape lives.
         with record.stop_recording():
             made = [tf.identity(x) for x in results]
-        record.record_operation("tfgc_replay", made, list(arguments), lambda *upstream: list(backward(*upstream)))
+        _record(made, arguments, backward)
         return made
     graph, name, held = tf.compat.v1.get_default_graph(), next(_names), _Backward(backward, len(results))
     setattr(graph, _HELD, [*getattr(graph, _HELD, ()), held])
@@ -65,8 +65,14 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
         # Grappler drops the edge from a read of a variable to a later write where a path goes through this operation,
         # and then the operation itself, so that the write may come first.
         _keep(copies[0].op)
-    record.record_operation("tfgc_replay", copies, given, held)
+    # The copies of arguments are left out: a tape makes zeros for each output that nothing reads.
+    _record(copies[: len(results)], arguments, backward)
     return [*copies[:1], *map(_alone, copies[1 : len(results)])]
+
+
+def _record(results: list[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable) -> None:
+    """Let tapes know where the gradients of results come from."""
+    record.record_operation("tfgc_replay", results, list(arguments), lambda *upstream: list(backward(*upstream)))
 
 
 def _alone(output: tf.Tensor) -> tf.Tensor:
