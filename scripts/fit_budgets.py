@@ -14,12 +14,9 @@ Results are saved in scripts/results/fit-budgets.json.
 import argparse
 import concurrent.futures
 import json
-import os
 import pathlib
 
 import kerashub
-
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
 
 # Networks with a graph, by the names of `tfgc.zoo.build`: batch and image size.
 FUNCTIONAL = {

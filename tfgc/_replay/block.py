@@ -195,5 +195,4 @@ class CompiledBlock:
 
 def _stopped(inputs: list[tf.Tensor], sources: Any) -> list[tf.Tensor]:
     """The inputs, of which only the sources let gradients through."""
-    through = [i in sources or not private_api.is_recorded([x]) for i, x in enumerate(inputs)]
-    return [x if passes else tf.stop_gradient(x) for x, passes in zip(inputs, through)]
+    return [x if i in sources else tf.stop_gradient(x) for i, x in enumerate(inputs)]
