@@ -44,14 +44,14 @@ def kinds(model, plan):
     return len(set(found))
 
 
-def count_traces(monkeypatch, model, graph=False):
-    """How often a Dense layer's Python code runs in the first step."""
-    calls, original = [], L.Dense.call
-    monkeypatch.setattr(L.Dense, "call", lambda self, *a, **k: calls.append(self.name) or original(self, *a, **k))
+def count_traces(monkeypatch, model, graph=False, kind=L.Dense, x=X):
+    """How often the Python code of a kind of layer runs in the first step."""
+    calls, original = [], kind.call
+    monkeypatch.setattr(kind, "call", lambda self, *a, **k: calls.append(self.name) or original(self, *a, **k))
 
     def step():
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(X, training=True) ** 2) + sum(model.losses)
+            loss = tf.reduce_sum(model(x, training=True) ** 2) + sum(model.losses)
         return tape.gradient(loss, [v.value for v in model.trainable_variables])
 
     (tf.function(step) if graph else step)()
@@ -76,6 +76,40 @@ def test_in_a_graph_python_runs_once_for_both_runs_of_all_blocks(monkeypatch, n)
     tfgc.enable(model, by_block(model))
     # Two layers in the first block, and the last layer.
     assert count_traces(monkeypatch, model, graph=True) == 3
+
+
+def attention_blocks(n):
+    """Blocks with a layer that notes in an attribute how it was called: one that has not run yet looks different."""
+    x = inputs = keras.Input((4, 8))
+    for _ in range(n):
+        y = L.MultiHeadAttention(2, 4, dropout=0.3)(x, x)
+        x = L.Add()([x, L.Dense(8, activation="relu")(y)])
+    return keras.Model(inputs, L.Dense(4)(x))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_twins_of_layers_that_note_their_calls_are_traced_once(monkeypatch, graph):
+    traces = {}
+    for n in (2, 4):
+        model = fresh(lambda n=n: attention_blocks(n))
+        tfgc.enable(model, by_block(model, 3))
+        with monkeypatch.context() as patch:
+            traces[n] = count_traces(patch, model, graph, L.MultiHeadAttention, noise(2, 4, 8))
+    assert 0 < traces[2] == traces[4]
+
+
+def test_a_twin_changed_before_its_first_call_stands_apart():
+    x, y = noise(16, 4, 8), [noise(16, 4, 4, seed=2)]
+
+    def build():
+        model = attention_blocks(4)
+        model.get_layer("multi_head_attention_2")._dropout_layer.rate = 0.8
+        return model
+
+    plain, model = fresh(build), fresh(lambda: attention_blocks(4))
+    tfgc.enable(model, by_block(model, 3))
+    model.get_layer("multi_head_attention_2")._dropout_layer.rate = 0.8
+    assert_equal(train(plain, x, y, graph=True), train(model, x, y, graph=True), exact=False)
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "of a function"])

@@ -225,7 +225,7 @@ def _build(
         member = shared_traces.Member(options.program, segment, function.nodes, function.needed, function.produced)
         first = kinds.first_like(member)
     made = block(
-        function,
+        member.noting(function) if member is not None and first is None else function,
         name=name,
         replay=segment.mode == "recompute",
         compiled=options.compiled,

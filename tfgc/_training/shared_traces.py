@@ -7,7 +7,7 @@ user's function, a variable in no list of Keras) shares no traces.
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -136,15 +136,33 @@ class Member:
         self._arguments = program, segment, nodes, needed, produced
         self.program, self.nodes = program, nodes
         self.kind = self.kind_now()
+        self.serves_others = False
+        self._first_run: tuple[tuple | None, tuple | None] | None = None
 
     def kind_now(self) -> tuple | None:
         """The signature; that of a layer may have changed since the segment was read."""
         return signature(*self._arguments)
 
-    def is_like(self, other: "Member") -> bool:
-        """Whether both are of one kind now."""
-        kind = self.kind_now()
-        return kind is not None and kind == other.kind_now()
+    def noting(self, run: Callable) -> Callable:
+        """`run`, the segment as a function, whose first call notes what layers change of themselves.
+
+        A layer may note in its attributes how it was called: Keras's attention does. One that has not run yet has none.
+        """
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if self._first_run is not None or not self.serves_others:
+                return run(*args, **kwargs)
+            before = self.kind_now()
+            made = run(*args, **kwargs)
+            self._first_run = before, self.kind_now()
+            return made
+
+        return noted
+
+    def is_like(self, first: "Member") -> bool:
+        """Whether a trace of `first` serves here: both are of one kind, or this one is as that was before it ran."""
+        kind, other = self.kind_now(), first.kind_now()
+        return kind is not None and (kind == other or first._first_run == (kind, other))
 
 
 class Kinds:
@@ -158,6 +176,7 @@ class Kinds:
         if member.kind is None or member.kind not in self._first:
             return None
         first, calls = self._first[member.kind]
+        first.serves_others = True
         things = counterparts(member.program, first.nodes, member.nodes)
         return Counterpart(calls, things, functools.partial(member.is_like, first))
 
