@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from random_graphs import chain, flat, graphs, nested, outcomes, random_graph
 from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._simulate import outlooks, simulator
+from tfgc.strategies._unbeaten import unbeaten
 
 
 class Claims(NamedTuple):
@@ -203,16 +205,17 @@ def unequal_chain(n):
 @pytest.mark.gate
 def test_a_coarsened_front_still_honours_every_budget():
     graph = unequal_chain(20)
-    coarse = strategies.frontier(graph, positions=5)
+    coarse = strategies.frontier(graph, positions=3)
     assert len(coarse.plans) > 3
     for budget in coarse.peaks:
-        plan = strategies.apply("budget", graph, budget=budget, positions=5)
+        plan = strategies.apply("budget", graph, budget=budget, positions=3)
         fine = strategies.apply("budget", graph, budget=budget, positions=20)
         assert plan.outlook.peak_bytes <= budget
         assert "coarsened" not in fine.options
         if plan.outlook.overhead:
-            assert plan.options == {"coarsened": 5}
-            assert "coarsened=5" in plan.explain()
+            places = plan.options["coarsened"]
+            assert places in (3, 12)  # of plans with nested replays, and of others
+            assert f"coarsened={places}" in plan.explain()
 
 
 def test_a_graph_of_many_states_is_cut_at_some_places(monkeypatch):
@@ -240,6 +243,32 @@ def test_nesting_goes_below_the_least_peak_of_one_replay():
     assert "nested=False" in flat.explain()
     with pytest.raises(InfeasibleBudgetError):
         strategies.apply("budget", graph, budget=int(0.8 * least), nested=False)
+
+
+def test_nested_plans_are_searched_for_small_budgets_alone(monkeypatch):
+    graph = unequal_chain(45)
+    flat = strategies.frontier(graph, nested=False)
+    whole = strategies.frontier(graph)
+    least, most = flat.peaks[0], flat.peaks[-1]
+    assert whole.peaks[0] < least
+    budgets = sorted({int(least * factor) for factor in (0.8, 0.95, 1, 1.1, 1.29, 1.3, 1.31, 2)})
+    work = [simulator.predict(graph, strategies.frontier(graph).within(budget)).work for budget in budgets]
+    assert work == sorted(work, reverse=True)  # a larger budget is never slower
+    monkeypatch.setattr(sys.modules["tfgc.strategies.budget"], "NestedPlans", None)
+    for budget in (int(1.3 * least), (least + most) // 2, most):
+        assert strategies.frontier(graph).within(budget) == whole.within(budget)
+        assert (
+            simulator.estimate(graph, strategies.frontier(graph).fitting(2 * budget, 0), 0).needed_bytes <= 2 * budget
+        )
+    with pytest.raises(TypeError):
+        strategies.frontier(graph).within(least - 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_unbeaten_labels_are_those_of_a_comparison_in_pairs(seed):
+    labels = np.unique(np.random.default_rng(seed).integers(0, 12, (150, 3)), axis=0)
+    beaten = np.all(labels[None] <= labels[:, None], axis=2).sum(axis=1) > 1  # by itself, and another one
+    assert unbeaten(labels[:, 1].tolist(), labels[:, 2].tolist()) == np.flatnonzero(~beaten).tolist()
 
 
 def test_ilp_without_scipy_says_what_to_install(monkeypatch):

@@ -11,35 +11,61 @@ def cheapest(plans: FlatPlans, peak: int, slots: int = 512) -> Path | None:
 
     Exact where all byte counts are multiples of a slot; None if nothing fits.
     """
-    counts = [column for steps in plans.steps.values() for column in (steps.need, steps.added)]
-    common = int(np.gcd.reduce(np.concatenate([*counts, list(plans.ends.values())]).astype(np.int64)))
-    slot = common if common and peak // common <= slots else peak / slots
-    total = int(peak // slot)
-    left = np.arange(total + 1)
-    least_work = np.full((len(plans), total + 1), np.inf)
-    choice = np.zeros((len(plans), total + 1), np.int32)
-    for end, need in plans.ends.items():
-        least_work[end, _slots(need, slot) :] = 0
-    for state in reversed(plans.steps):
-        steps = plans.steps[state]
-        rest = left[None] - _slots(steps.added, slot)[:, None]
-        fits = (rest >= 0) & (left[None] >= _slots(steps.need, slot)[:, None])
-        work = least_work[steps.target[:, None], np.maximum(rest, 0)] + steps.work[:, None]
-        work[~fits] = np.inf
-        choice[state] = work.argmin(axis=0)
-        least_work[state] = work[choice[state], left]
-    if not np.isfinite(least_work[0, total]):
-        return None
-    path: Path = []
-    state, room = 0, total
-    while state not in plans.ends:
-        row = int(choice[state, room])
-        path.append((state, row))
-        room -= int(_slots(plans.steps[state].added[row], slot))
-        state = int(plans.steps[state].target[row])
-    return path
+    found = _LeastWork(plans, peak, slots, rounded_up=True)
+    return found.path(found.slots) if np.isfinite(found.of_all[found.slots]) else None
 
 
-def _slots(count: ArrayLike, slot: float) -> NDArray[np.int64]:
-    """Byte counts in slots, rounded up."""
-    return np.ceil(np.asarray(count) / slot - 1e-9).astype(int)
+def front(plans: FlatPlans, most: int, slots: int = 512) -> list[Path]:
+    """The paths of least work at each number of slots up to `most` bytes at which it falls, fewest first.
+
+    Byte counts are rounded to the nearest slot: each path is one that should need what it is found for. Exact where all
+    of them are multiples of a slot.
+    """
+    found = _LeastWork(plans, most, slots, rounded_up=False)
+    falls = found.of_all < np.concatenate([[np.inf], found.of_all[:-1]])
+    return [found.path(room) for room in np.flatnonzero(falls).tolist()]
+
+
+class _LeastWork:
+    """The least work from each state on, by the slots of memory that are left there.
+
+    Attributes:
+        slots: Their number.
+        of_all: The least work of a whole plan, from no slot to that number.
+    """
+
+    def __init__(self, plans: FlatPlans, peak: int, slots: int, rounded_up: bool) -> None:
+        counts = [column for steps in plans.steps.values() for column in (steps.need, steps.added)]
+        common = int(np.gcd.reduce(np.concatenate([*counts, list(plans.ends.values())]).astype(np.int64)))
+        self._slot = common if common and peak // common <= slots else peak / slots
+        self._plans, self._rounded_up = plans, rounded_up
+        self.slots = int(peak // self._slot)
+        left = np.arange(self.slots + 1)
+        least_work = np.full((len(plans), self.slots + 1), np.inf)
+        self._choice = np.zeros((len(plans), self.slots + 1), np.int32)
+        for end, need in plans.ends.items():
+            least_work[end, self._in_slots(need) :] = 0
+        for state in reversed(plans.steps):
+            steps = plans.steps[state]
+            rest = left[None] - self._in_slots(steps.added)[:, None]
+            fits = (rest >= 0) & (left[None] >= self._in_slots(steps.need)[:, None])
+            work = least_work[steps.target[:, None], np.maximum(rest, 0)] + steps.work[:, None]
+            work[~fits] = np.inf
+            self._choice[state] = work.argmin(axis=0)
+            least_work[state] = work[self._choice[state], left]
+        self.of_all: NDArray[np.float64] = least_work[0]
+
+    def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
+        slots = np.asarray(count) / self._slot
+        return (np.ceil(slots - 1e-9) if self._rounded_up else np.rint(slots)).astype(int)
+
+    def path(self, room: int) -> Path:
+        """The path of least work of a whole plan in so many slots."""
+        path: Path = []
+        state = 0
+        while state not in self._plans.ends:
+            row, steps = int(self._choice[state, room]), self._plans.steps[state]
+            path.append((state, row))
+            room -= int(self._in_slots(steps.added[row]))
+            state = int(steps.target[row])
+        return path

@@ -9,6 +9,10 @@ from tfgc import strategies
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
+from tfgc.strategies._flat_plans import FlatPlans
+
+# A segment that grows by a node takes 15 microseconds: so many are seconds.
+_MOST_GROWN, _FEW = 300_000, 50
 
 
 def places(graph: Graph) -> list[int]:
@@ -41,3 +45,17 @@ def with_optimal(graph: Graph, limit: int, slices: int = 1) -> tuple[list[int], 
     """All places, about `limit` of them with those of the plan of least peak, and that plan."""
     every, optimal = places(graph), strategies.get("optimal")(graph, slices=slices)
     return every, sorted({*merged(graph, every, limit), *of(optimal)}), optimal
+
+
+def affordable(graph: Graph, places: Sequence[int], most: int, limit: int) -> list[int]:
+    """At most `limit` of the places, and no more than whose segments are costed in seconds.
+
+    Segments start in states, and where many branches run side by side, a place has many of them. They are counted at
+    few places; at k times as many there are about k ** 1.5 times as many (MobileNet to NASNet and MIRNet).
+    """
+    few = merged(graph, places, _FEW)
+    if len(few) < min(limit, len(places)):
+        segments = sum(len(steps.need) for steps in FlatPlans(graph, most, few).steps.values())
+        grown = 2 * segments / _FEW * len(graph) / 2
+        limit = min(limit, max(_FEW, int(_FEW * (_MOST_GROWN / grown) ** (2 / 3))))
+    return merged(graph, places, limit)

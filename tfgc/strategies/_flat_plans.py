@@ -34,7 +34,8 @@ class FlatPlans:
         host: Whether segments may store their inputs on the host. `_host_plans` says what fits then.
 
     Attributes:
-        steps: The `Steps` from each state.
+        limit: That of the arguments.
+        steps: The `Steps` from each state that some plan under the limit comes to.
         ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
@@ -49,19 +50,23 @@ class FlatPlans:
         selective = [work.selective for work in works] if any(b.selective_bytes) else None
         self._costs = SegmentCosts(b, [work.replay for work in works], selective)
         self._forward_work = [work.forward for work in works]
-        self._limit = limit
+        self.limit = limit
         n = len(graph)
         chosen = range(n) if places is None else frozenset(places)
         self._may_cut = [*(b.may_start[i] and i in chosen for i in range(n)), True]
         self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
         self._states: list[State] = []
         self._ids: dict[State, int] = {}
+        # For each state the least bytes held there, by plans that stay under the limit so far: what they leave is all
+        # that is worth looking at. A plan that stores on the host may hold less.
+        self._least_held: list[float] = []
         self._at: list[list[int]] = [[] for _ in range(n + 1)]  # states by position
-        self._id(State(0, frozenset()))
+        self._least_held[self._id(State(0, frozenset()))] = 0
         self.steps: dict[int, Steps] = {}
         for position in range(n):
             for state in self._at[position]:
-                self.steps[state] = self._steps_from(self._states[state])
+                if self._least_held[state] < np.inf:
+                    self.steps[state] = self._steps_from(state)
         self.ends: dict[int, int] = {}
         for state in self._at[n]:
             held = self._states[state].held
@@ -74,25 +79,34 @@ class FlatPlans:
     def _id(self, state: State) -> int:
         if state not in self._ids:
             self._ids[state] = len(self._states)
+            self._least_held.append(0 if self._host else np.inf)
             self._at[state.position].append(len(self._states))
             self._states.append(state)
         return self._ids[state]
 
-    def _steps_from(self, state: State) -> Steps:
+    def _steps_from(self, number: int) -> Steps:
+        state, room = self._states[number], self.limit - self._least_held[number]
         rows = [self._keep(state)]
         if self._may_cut[state.position]:
-            for segment in self._costs.sweep(state.position, state.held, self._limit):
+            for segment in self._costs.sweep(state.position, state.held, room):
                 if self._may_cut[segment.end]:
-                    rows += self._stored(state, segment)
+                    rows += self._stored(state, segment, room)
                     if segment.selective is not None:
-                        rows += self._stored(state, segment.selective, selective=True)
+                        rows += self._stored(state, segment.selective, room, selective=True)
             if self._slices > 1:
-                rows += self._in_slices(state)
+                rows += self._in_slices(state, room)
+        for target, need, _, added, *_ in rows:
+            if need <= room:
+                self._least_held[target] = min(self._least_held[target], self._least_held[number] + added)
         return Steps(*(np.array(column) for column in zip(*rows)))
 
-    def _stored(self, state: State, segment: SegmentCost, slices: int = 1, selective: bool = False) -> Iterator[Row]:
+    def _stored(
+        self, state: State, segment: SegmentCost, room: float, slices: int = 1, selective: bool = False
+    ) -> Iterator[Row]:
         """The steps over a segment that is recomputed, with its inputs on the device, and on the host."""
         most, back = max(segment.forward_peak, segment.replay_peak), segment.replay_peak
+        if most > room:
+            return
         held = (state.held | segment.inputs) & self._live_across[segment.end]
         yield self._id(State(segment.end, held)), most, back, segment.captured_bytes, segment.work, slices, 0, selective
         host = sum(self._buffers.size[x] for x in segment.inputs)
@@ -100,18 +114,16 @@ class FlatPlans:
             target = self._id(State(segment.end, state.held & self._live_across[segment.end]))
             yield target, most, back, segment.captured_bytes - host, segment.work, slices, host, selective
 
-    def _in_slices(self, state: State) -> Iterator[Row]:
+    def _in_slices(self, state: State, room: float) -> Iterator[Row]:
         """The steps over segments that run in slices."""
         b, (start, held), k = self._buffers, state, self._slices
         live = self._costs.live(start, held)
-        for segment in self._costs.sweep(start, held, k * self._limit):
+        for segment in self._costs.sweep(start, held, k * room):
             if segment.end > self._sliceable_until[start]:
                 return
             if self._may_cut[segment.end]:
                 work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
-                sliced = _sliced_costs.sliced(b, start, live, segment, k, work)
-                if max(sliced.forward_peak, sliced.replay_peak) <= self._limit:
-                    yield from self._stored(state, sliced, k)
+                yield from self._stored(state, _sliced_costs.sliced(b, start, live, segment, k, work), room, k)
 
     def _keep(self, state: State) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""
@@ -125,35 +137,6 @@ class FlatPlans:
         after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
         return self._id(State(position + 1, after)), max(need, back), back, added, 0, 0, 0, False
 
-    def _fit(self, peak: float) -> tuple[Path | None, float]:
-        """The path to the end that holds least under `peak`, None if there is none; and the next peak that may do."""
-        following = np.inf
-        held = np.full(len(self), np.inf)
-        came_from = np.full((len(self), 2), -1)
-        held[0] = 0
-        for state, steps in self.steps.items():
-            if held[state] < np.inf:
-                new, needs = held[state] + steps.added, held[state] + steps.need
-                following = min(following, needs.min(where=needs > peak, initial=np.inf))
-                # Two rows can lead to the same state, the last of them being one node run again.
-                for rows in (slice(0, 1), slice(1, None)):
-                    target = steps.target[rows]
-                    # A selective segment holds more than the same one without products.
-                    better = (needs[rows] <= peak) & (new[rows] < held[target]) & ~steps.selective[rows]
-                    held[target[better]] = new[rows][better]
-                    came_from[target[better], 0] = state
-                    came_from[target[better], 1] = np.arange(len(new))[rows][better]
-        ends = [end for end, need in self.ends.items() if held[end] + need <= peak]
-        if not ends:
-            above = (held[end] + need for end, need in self.ends.items())
-            return None, min(following, *above)
-        path: Path = []
-        state = min(ends, key=held.__getitem__)
-        while state:
-            state, row = map(int, came_from[state])
-            path.append((state, row))
-        return path[::-1], following
-
     def peak(self, path: Path) -> int:
         """The peak of a path's plan in bytes, as the graph counts them."""
         held = peak = end = 0
@@ -165,17 +148,6 @@ class FlatPlans:
     def work(self, path: Path) -> float:
         """Work of the replays on a path."""
         return sum(self.steps[state].work[row] for state, row in path)
-
-    def least_peak(self) -> Path | None:
-        """The path of least peak; None if none is under the limit."""
-        low, (best, _) = 0, self._fit(self._limit)
-        while best is not None and low < self.peak(best):
-            found, following = self._fit((low + self.peak(best) - 1) // 2)
-            if found is None:
-                low = following
-            else:
-                best = found
-        return best
 
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""

@@ -1,7 +1,6 @@
 """The Pareto front of a graph's plans: no other plan known has both a lower peak and less work."""
 
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -13,29 +12,49 @@ from tfgc._simulate.simulator import Prediction, allocated_bytes
 class Frontier:
     """Plans of one graph, from the least peak to the plain step; each next one does less work.
 
+    Args:
+        graph: The `Graph`.
+        plans: Plans of it.
+        more: Makes further plans, which takes time, so that it is called when they are wanted.
+        below: Bytes; of those further plans only ones with a lower peak count, and with no less work than the best of
+            `plans` has there. So they change nothing for larger budgets.
+
     Attributes:
-        plans: The plans.
+        plans: The plans of the front.
         peaks: The peak of each in bytes of buffers, as `graph` counts them: activations, and gradients of weights if it
             counts the whole step. Weights and optimizer slots are left out.
     """
 
-    def __init__(self, graph: Graph, plans: Sequence[Plan], peaks: Sequence[int]) -> None:
-        self.plans: tuple[Plan, ...] = tuple(plans)
-        self.peaks: tuple[int, ...] = tuple(peaks)
-        self._graph = graph
-        self._steps: dict[tuple[int, str], Prediction] = {}
+    def __init__(
+        self, graph: Graph, plans: Iterable[Plan], more: Callable[[], Iterable[Plan]] | None = None, below: int = 0
+    ) -> None:
+        self._graph, self._more, self._below = graph, more, below
+        self._front = _front(_judged(graph, plans))
+        self._steps: dict[tuple[int, str], tuple[Plan, Prediction]] = {}  # by id
 
-    @classmethod
-    def of(cls, graph: Graph, plans: Iterable[Plan]) -> Self:
-        """The front among `plans`, each simulated once."""
-        predicted = [(simulator.predict(graph, plan), plan) for plan in plans]
-        chosen, peaks, least_work = [], [], float("inf")
-        for prediction, plan in sorted(predicted, key=lambda pair: (pair[0].peak_bytes, pair[0].work)):
-            if prediction.work < least_work:
-                chosen.append(plan)
-                peaks.append(prediction.peak_bytes)
-                least_work = prediction.work
-        return cls(graph, chosen, peaks)
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        self._add_more()
+        return tuple(plan for plan, _ in self._front)
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        self._add_more()
+        return tuple(found.peak_bytes for _, found in self._front)
+
+    def _add_more(self) -> None:
+        """Add the further plans, once."""
+        if self._more is not None:
+            least_work = self._work_below()
+            further = [pair for pair in _judged(self._graph, self._more()) if self._counts(pair[1], least_work)]
+            self._front, self._more = _front([*self._front, *further]), None
+
+    def _work_below(self) -> float:
+        """The least work of a plan whose peak is at most `below`."""
+        return min((found.work for _, found in self._front if found.peak_bytes <= self._below), default=0.0)
+
+    def _counts(self, further: Prediction, least_work: float) -> bool:
+        return further.peak_bytes < self._below and further.work >= least_work
 
     def within(self, budget: int) -> Plan:
         """The plan of least work whose peak, in bytes of buffers, is at most `budget`.
@@ -43,11 +62,14 @@ class Frontier:
         Raises:
             InfeasibleBudgetError: If there is none; it names the smallest budget that works.
         """
-        for peak, plan in zip(reversed(self.peaks), reversed(self.plans)):
-            if peak <= budget:
+        if budget < self._below:
+            self._add_more()
+        for plan, found in reversed(self._front):
+            if found.peak_bytes <= budget:
                 return plan
-        node = simulator.predict(self._graph, self.plans[0]).node
-        raise InfeasibleBudgetError(budget, self.peaks[0], node)
+        self._add_more()
+        least = self._front[0][1]
+        raise InfeasibleBudgetError(budget, least.peak_bytes, least.node)
 
     def fitting(self, total: int, fixed: int, mode: str = "graph") -> Plan:
         """The plan of least work whose whole step TensorFlow's allocator serves with `total` bytes.
@@ -61,15 +83,24 @@ class Frontier:
             InfeasibleBudgetError: If there is none; it names the smallest budget that works.
         """
         room = total - fixed
-        for i in reversed(range(len(self.plans))):
-            if self.peaks[i] <= room and self._step(i, mode).needed_bytes <= room:
-                return self.plans[i]
-        least = self._step(0, mode)
-        for i, peak in enumerate(self.peaks):
-            if peak >= least.needed_bytes:
+        found = self._fitting(room, mode)
+        if self._more is not None and (found is None or found[1].work > self._work_below()):
+            self._add_more()
+            found = self._fitting(room, mode)
+        if found is not None:
+            return found[0]
+        least = self._step(self._front[0][0], mode)
+        for plan, found in self._front:
+            if found.peak_bytes >= least.needed_bytes:
                 break
-            least = min(least, self._step(i, mode), key=lambda step: step.needed_bytes)
+            least = min(least, self._step(plan, mode), key=lambda step: step.needed_bytes)
         raise InfeasibleBudgetError(total, least.needed_bytes + fixed, least.node)
+
+    def _fitting(self, room: int, mode: str) -> tuple[Plan, Prediction] | None:
+        for plan, found in reversed(self._front):
+            if found.peak_bytes <= room and self._step(plan, mode).needed_bytes <= room:
+                return plan, found
+        return None
 
     def at_ratio(self, ratio: float, *others: Plan) -> Plan:
         """The plan of least work at this ratio of the bytes that the allocator hands out for the plain step.
@@ -79,7 +110,7 @@ class Frontier:
         """
         plain = simulator.estimate(self._graph, Plan.from_cuts(self._graph, [], strategy="keep_all"), 0)
         most = ratio * allocated_bytes(plain)
-        steps = [self._step(i) for i in range(len(self.plans))]
+        steps = [self._step(plan) for plan in self.plans]
         steps += [simulator.estimate(self._graph, plan, 0) for plan in others]
         choices = list(zip(steps, (*self.plans, *others)))
         reaching = [choice for choice in choices if allocated_bytes(choice[0]) <= most]
@@ -87,8 +118,21 @@ class Frontier:
             return min(reaching, key=lambda choice: choice[0].work)[1]
         return min(choices, key=lambda choice: (allocated_bytes(choice[0]), choice[0].work))[1]
 
-    def _step(self, i: int, mode: str = "graph") -> Prediction:
+    def _step(self, plan: Plan, mode: str = "graph") -> Prediction:
         """The whole step by a plan, without weights and optimizer slots; simulated once."""
-        if (i, mode) not in self._steps:
-            self._steps[i, mode] = simulator.estimate(self._graph, self.plans[i], 0, mode)
-        return self._steps[i, mode]
+        if (id(plan), mode) not in self._steps:
+            self._steps[id(plan), mode] = plan, simulator.estimate(self._graph, plan, 0, mode)
+        return self._steps[id(plan), mode][1]
+
+
+def _judged(graph: Graph, plans: Iterable[Plan]) -> list[tuple[Plan, Prediction]]:
+    return [(plan, simulator.predict(graph, plan)) for plan in plans]
+
+
+def _front(judged: Iterable[tuple[Plan, Prediction]]) -> list[tuple[Plan, Prediction]]:
+    """Those that no other one beats, by ascending peaks."""
+    front: list[tuple[Plan, Prediction]] = []
+    for plan, found in sorted(judged, key=lambda pair: (pair[1].peak_bytes, pair[1].work)):
+        if not front or found.work < front[-1][1].work:
+            front.append((plan, found))
+    return front

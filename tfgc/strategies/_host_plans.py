@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from tfgc._simulate.work import node_work
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._host_memory import HostMemory
+from tfgc.strategies._unbeaten import unbeaten
 
 # Labels of a vertex, and groups in which more than these are first thinned out
 _MOST_LABELS, _GROUPS = 256, 24
-_EXACT = 2000  # labels that are compared pair by pair
+_EXACT = 2000  # labels of a vertex of which more are thinned out before they are compared
 
 Bytes: TypeAlias = NDArray[np.float64]
 
@@ -61,6 +62,7 @@ class HostPlans:
         self.plans, self.thinned, self._hidden = plans, False, hidden
         self._host_budget = np.inf if host.budget is None else host.budget
         self._work_per_byte = 0.0 if host.link is None else 1 / host.link
+        self._position = np.array([plans.position(state) for state in range(len(plans))])
         works, _ = node_work(plans.graph)
         self._forward = np.concatenate([[0.0], np.cumsum([work.forward for work in works])])
         self._backward = np.concatenate([[0.0], np.cumsum([work.backward for work in works])])
@@ -123,34 +125,28 @@ class HostPlans:
         self, number: int, vertex: _Vertex, labels: _Labels, budget: int, waiting: list[dict[_Vertex, list[_Labels]]]
     ) -> None:
         """Add what each step makes of the labels of a vertex to those that wait for its target."""
-        steps = self.plans.steps[vertex.state]
-        kept = steps.slices == 0
+        steps, start = self.plans.steps[vertex.state], self.plans.position(vertex.state)
+        kept, ends = steps.slices == 0, self._position[steps.target]
         in_flight = np.where(kept, vertex.in_flight, 0 if vertex.after_kept else vertex.in_flight)
-        start = self.plans.position(vertex.state)
-        for row, target in enumerate(steps.target):
-            fits = labels.device + max(steps.need[row], steps.backward[row] + in_flight[row]) <= budget
-            fits &= labels.host + steps.host[row] <= self._host_budget
-            if not fits.any():
+        room = budget - np.maximum(steps.need, steps.backward + in_flight)
+        works, usable = steps.work.astype(float), room >= labels.device.min()
+        usable &= steps.host * self._work_per_byte <= self._forward[ends] - self._forward[start]
+        if not vertex.after_kept:
+            wait = in_flight * self._work_per_byte - works - (self._backward[ends] - self._backward[start])
+            usable &= (wait <= 0) | (not self._hidden)
+            works += np.maximum(wait, 0)
+        for row in np.flatnonzero(usable).tolist():
+            host = int(steps.host[row])
+            fits = np.flatnonzero((labels.device <= room[row]) & (labels.host + host <= self._host_budget))
+            if not len(fits):
                 continue
-            end = self.plans.position(int(target))
-            if steps.host[row] * self._work_per_byte > self._forward[end] - self._forward[start]:
-                continue
-            work = float(steps.work[row])
-            if not vertex.after_kept:
-                time = work + float(self._backward[end] - self._backward[start])
-                wait = max(0.0, float(in_flight[row]) * self._work_per_byte - time)
-                if wait and self._hidden:
-                    continue
-                work += wait
-            coming = vertex.in_flight if kept[row] else int(steps.host[row])
-            reached = _Vertex(int(target), coming, bool(kept[row]) and coming > 0)
-            origin = np.flatnonzero(fits)
-            source = np.column_stack([np.full(len(origin), number), origin, np.full(len(origin), row)])
-            made = _Labels(
-                labels.device[fits] + steps.added[row], labels.host[fits] + steps.host[row],
-                labels.work[fits] + work, source,
-            )  # fmt: skip
-            waiting[end].setdefault(reached, []).append(made)
+            coming = vertex.in_flight if kept[row] else host
+            reached = _Vertex(int(steps.target[row]), coming, bool(kept[row]) and coming > 0)
+            source = np.empty((len(fits), 3), np.int64)
+            source[:, 0], source[:, 1], source[:, 2] = number, fits, row
+            device, work = labels.device[fits] + steps.added[row], labels.work[fits] + works[row]
+            made = _Labels(device, labels.host[fits] + host, work, source)
+            waiting[ends[row]].setdefault(reached, []).append(made)
 
     def _unbeaten(self, parts: list[_Labels]) -> _Labels:
         """The labels that no other one beats."""
@@ -167,11 +163,8 @@ class HostPlans:
         else:
             if len(labels.work) > _EXACT:
                 labels = self._thinned(labels)
-            columns = np.column_stack(labels[:3])
-            labels = labels.chosen(np.sort(np.unique(columns, axis=0, return_index=True)[1]))
-            a, b = np.column_stack(labels[:3])[:, None], np.column_stack(labels[:3])[None]
-            beaten = np.all(b <= a, axis=2) & np.any(b < a, axis=2)
-            labels = labels.chosen(np.flatnonzero(~beaten.any(axis=-1)))
+            different, rows = np.unique(np.column_stack(labels[:3]), axis=0, return_index=True)
+            labels = labels.chosen(np.sort(rows[unbeaten(different[:, 1].tolist(), different[:, 2].tolist())]))
         if len(labels.work) > _MOST_LABELS:
             self.thinned = True
             order = np.argsort(labels.work)

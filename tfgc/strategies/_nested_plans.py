@@ -11,10 +11,8 @@ Memory is counted in slots, rounded to the nearest: the front says what a plan s
 it does need. Where all byte counts are multiples of a slot, as in small graphs, the result is exact.
 """
 
-import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,51 +22,8 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Piece
 from tfgc._simulate.work import node_work
 from tfgc.strategies._pass_liveness import PassLiveness
+from tfgc.strategies._passes import Option, Pass, Replayed
 from tfgc.strategies._segment_costs import SegmentCosts
-
-
-class Pass(NamedTuple):
-    """What a pass costs depends on.
-
-    Attributes:
-        start, end: Its positions.
-        held: Those of its inputs that are held for others.
-        first: Whether it is part of the first pass, with the loss at its end, and not of a replay.
-        takes_over: Whether it is a replay that is not split again, and takes over small results of the first run.
-        selective: Whether that takes over products with weights, too.
-    """
-
-    start: int
-    end: int
-    held: frozenset[int]
-    first: bool
-    takes_over: bool = False
-    selective: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class Option:
-    """One way to begin a pass.
-
-    Attributes:
-        need: Most bytes at once meanwhile, on top of what is held.
-        added: Bytes that stay until the rest of the pass is done.
-        rest: The row of the pass over the rest.
-        replay: The row of the pass over the segment itself; None if its nodes are kept.
-        work: Work of the nodes that run.
-        stop: Position where the rest begins.
-        results: Bytes of small results, among those added, that the replay takes over; None if it takes over nothing.
-        selective: Whether the replay takes over products with weights, which are among those added.
-    """
-
-    need: int
-    added: int
-    rest: int
-    replay: int | None
-    work: float
-    stop: int
-    results: int | None = None
-    selective: bool = False
 
 
 class NestedPlans:
@@ -94,6 +49,7 @@ class NestedPlans:
         )
         self._costs = SegmentCosts(b, [work.forward for work in self._work])
         self._forward_peak = np.array(self._costs.forward_peak)
+        self._forward_work = np.array([work.forward for work in self._work])
         self._ends = [*positions, len(graph)]
         self._next = dict(itertools.pairwise(self._ends))
         self._size = np.array(b.size)
@@ -101,11 +57,14 @@ class NestedPlans:
         self._slot = self._slot_bytes(most, slots)
         self.slots = int(-(-most // self._slot)) + 1
         self._left = np.arange(self.slots)
-        # A row for each pass: its least work by slots of memory left besides what is held, and how it begins then.
+        self._replayed: dict[tuple[int, int, frozenset[int]], Replayed] = {}
+        # A row for each pass: its least work by slots of memory left besides what is held, and how it begins then. With
+        # enough slots everything is kept, and more change nothing.
         self._rows: dict[Pass, int] = {}
+        self._enough: list[int] = []
         self._least_work = np.full((1024, self.slots), np.inf)
         self._options: list[list[Option]] = []
-        self._choices: list[NDArray[np.int64] | None] = []
+        self._choices: list[NDArray[np.int16] | None] = []
         self._root = self._solve(Pass(0, len(graph), frozenset(), True))
 
     def _slot_bytes(self, most: int, slots: int) -> float:
@@ -131,25 +90,28 @@ class NestedPlans:
         """The row of a pass."""
         if part not in self._rows:
             if part.start == part.end:
-                options, least_work, choice = [], self._finish(part), None
+                options, choice, enough = [], None, int(self._in_slots(self._need_of_loss(part)))
+                least_work = np.where(self._left >= enough, 0.0, np.inf)
             else:
                 options = self._options_of(part)
-                least_work, choice = self._choose(options)
+                need, added = self._in_slots([(o.need, o.added) for o in options]).T
+                enough = max(int(need[0]), int(added[0]) + self._enough[options[0].rest])
+                least_work, choice = self._choose(options, need, added, enough + 1)
             row = len(self._options)
             if row == len(self._least_work):
                 self._least_work = np.concatenate([self._least_work, np.full_like(self._least_work, np.inf)])
-            self._least_work[row] = least_work
+            self._least_work[row, : len(least_work)] = least_work
+            self._least_work[row, len(least_work) :] = least_work[-1]
             self._options.append(options)
             self._choices.append(choice)
+            self._enough.append(enough)
             self._rows[part] = row
         return self._rows[part]
 
-    def _finish(self, part: Pass) -> NDArray[np.float64]:
-        """Work by slots left where nothing is left to run; at the end of the first pass comes the loss."""
-        b, need = self._buffers, 0
-        if part.first:
-            need = b.loss_bytes + self._bytes(x for x in b.graph_outputs if x not in part.held)
-        return np.where(self._left >= self._in_slots(need), 0.0, np.inf)
+    def _need_of_loss(self, part: Pass) -> int:
+        """Bytes that are needed where nothing is left to run: at the end of the first pass comes the loss."""
+        b = self._buffers
+        return b.loss_bytes + self._bytes(x for x in b.graph_outputs if x not in part.held) if part.first else 0
 
     def _pending(self, part: Pass) -> int:
         return 0 if part.first else self._buffers.pending_gradient_bytes[part.end]
@@ -169,41 +131,63 @@ class NestedPlans:
         if not stops:
             return []
         last_use, live, runs = self._liveness.of(end, first)
-        nodes = np.arange(start, stops[-1])
-        alive = live[nodes] + self._forward_peak[nodes]
+        n = stops[-1]
+        nodes, runs = np.arange(start, n), runs[start:n]
+        alive = live[start:n] + self._forward_peak[start:n]
         for x in held:
             alive -= self._size[x] * (last_use[x] >= nodes)
-        alive = np.where(runs[nodes], alive + self._pending(part), 0)
-        peak = np.maximum.accumulate(alive)
-        forward_work = [work.forward for work in self._work[start : stops[-1]]]
-        work = np.cumsum(np.where(runs[nodes], forward_work, 0))
-        results = np.cumsum([0, *self._buffers.result_bytes[start : stops[-1]]])
+        alive = np.where(runs, alive + self._pending(part), 0)
+        work = np.cumsum(np.where(runs, self._forward_work[start:n], 0)).tolist()
+        # By what a segment stores: bytes at each node of the first run, in which that stays, and the most so far.
+        runs_by_stored: dict[frozenset[int], tuple[NDArray[np.int64], list[int]]] = {}
         options = []
         for stop in stops:
-            inputs, ran = self._liveness.inputs(start, stop), stop - start
-            new = inputs - held
-            late, need = alive[:ran], int(peak[ran - 1])
-            staying = [x for x in new if last_use[x] < stop - 1]
-            if staying:
-                late = alive[:ran] + sum(self._size[x] * (nodes[:ran] > last_use[x]) for x in staying)
-                need = int(np.where(runs[nodes[:ran]], late, 0).max())
-            behind = (held | inputs) & self._liveness.inputs(stop, end, first)
+            ran, segment = stop - start, self._segment(start, stop, held)
+            if segment.stored not in runs_by_stored:
+                late = alive + sum(self._size[x] * (nodes > last_use[x]) for x in segment.stored)
+                runs_by_stored[segment.stored] = late, np.maximum.accumulate(np.where(runs, late, 0)).tolist()
+            late, peak = runs_by_stored[segment.stored]
+            behind = (held | segment.inputs) & self._liveness.inputs(stop, end, first)
             rest = self._solve(Pass(stop, end, behind, first))
-            added, inside = self._bytes(new), held & inputs
             if first and self._takes_over:
-                flat, stored = self._solve(Pass(start, stop, inside, False, True)), int(results[ran])
-                most = int((late + results[:ran]).max())
-                options.append(Option(most, added + stored, rest, flat, work[ran - 1], stop, stored))
-                products = self._buffers.selective_before[start : stop + 1]
-                if products[-1] > products[0]:
-                    most = int((late + results[:ran] + np.array(products[:-1]) - products[0]).max())
-                    replay = self._solve(Pass(start, stop, inside, False, takes_over=True, selective=True))
-                    staying_bytes = added + stored + products[-1] - products[0]
-                    options.append(Option(most, staying_bytes, rest, replay, work[ran - 1], stop, stored, True))
-            if self._replays_again or not self._takes_over:
-                replay = self._solve(Pass(start, stop, inside, False))
-                options.append(Option(need, added, rest, replay, work[ran - 1], stop))
+                options += self._taking_over(start, stop, segment, late[:ran], rest, work[ran - 1])
+            if segment.row is not None:
+                options.append(Option(peak[ran - 1], segment.bytes, rest, segment.row, work[ran - 1], stop))
         return options
+
+    def _segment(self, start: int, stop: int, held: frozenset[int]) -> Replayed:
+        """A segment that is run again."""
+        key = start, stop, held
+        if key not in self._replayed:
+            inputs = self._liveness.inputs(start, stop)
+            stored, inside = inputs - held, held & inputs
+            again = self._replays_again or not self._takes_over
+            row = self._solve(Pass(start, stop, inside, False)) if again else None
+            self._replayed[key] = Replayed(inputs, stored, self._bytes(stored), inside, row)
+        return self._replayed[key]
+
+    def _taking_over(
+        self, start: int, stop: int, segment: Replayed, alive: NDArray[np.int64], rest: int, work: float
+    ) -> Iterator[Option]:
+        """The options to run a segment once more as a whole, with small results, and with products, of the first run.
+
+        Args:
+            start, stop: Its positions.
+            segment: What it reads.
+            alive: Bytes at each of its nodes in the first run.
+            rest: The row of the pass behind it.
+            work: Work of the first run.
+        """
+        b = self._buffers
+        results = np.cumsum([0, *b.result_bytes[start:stop]])
+        stored, alive = int(results[-1]), alive + results[:-1]
+        flat = self._solve(Pass(start, stop, segment.inside, False, True))
+        yield Option(int(alive.max()), segment.bytes + stored, rest, flat, work, stop, stored)
+        products = np.array(b.selective_before[start : stop + 1]) - b.selective_before[start]
+        if products[-1]:
+            most = int((alive + products[:-1]).max())
+            replay = self._solve(Pass(start, stop, segment.inside, False, takes_over=True, selective=True))
+            yield Option(most, segment.bytes + stored + int(products[-1]), rest, replay, work, stop, stored, True)
 
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
@@ -231,19 +215,21 @@ class NestedPlans:
         rest = self._solve(Pass(stop, end, behind, first, takes_over, selective))
         return Option(need, sum(saved.values()) + internal, rest, None, work, stop)
 
-    def _choose(self, options: Sequence[Option]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The least work by slots left, and the option that has it."""
-        need, added = self._in_slots([o.need for o in options]), self._in_slots([o.added for o in options])
-        room = self._left[None] - added[:, None]
+    def _choose(
+        self, options: Sequence[Option], need: NDArray[np.int64], added: NDArray[np.int64], slots: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int16]]:
+        """The least work by slots left, from none to so many, and the option that has it."""
+        left = self._left[:slots]
+        room = left[None] - added[:, None]
         work = self._least_work[np.array([o.rest for o in options])[:, None], np.maximum(room, 0)]
         work += np.array([o.work for o in options])[:, None]
         if len(options) > 1:
-            beside = self._left[None] - self._in_slots([o.results or 0 for o in options[1:]])[:, None]
+            beside = left[None] - self._in_slots([o.results or 0 for o in options[1:]])[:, None]
             rows = np.array([o.replay for o in options[1:]])[:, None]
             work[1:] += np.where(beside < 0, np.inf, self._least_work[rows, np.maximum(beside, 0)])
-        work[(room < 0) | (self._left[None] < need[:, None])] = np.inf
+        work[(room < 0) | (left[None] < need[:, None])] = np.inf
         choice = work.argmin(axis=0)
-        return work[choice, self._left], choice
+        return work[choice, left], choice.astype(np.int16)
 
     def front(self) -> list[int]:
         """Slots of memory at which the least work falls, fewest first."""
@@ -257,7 +243,7 @@ class NestedPlans:
     def _pieces(self, row: int, start: int, slot: int) -> list[Piece]:
         pieces: list[Piece] = []
         while (choice := self._choices[row]) is not None:
-            option = self._options[row][choice[slot]]
+            option = self._options[row][choice[min(slot, len(choice) - 1)]]
             stop = option.stop
             if option.replay is not None:
                 inner = self._pieces(option.replay, start, slot - int(self._in_slots(option.results or 0)))

@@ -17,7 +17,7 @@ class Liveness(NamedTuple):
         runs: Whether each node runs.
     """
 
-    last_use: NDArray[np.int64]
+    last_use: list[int]
     bytes: NDArray[np.int64]
     runs: NDArray[np.bool_]
 
@@ -29,6 +29,7 @@ class PassLiveness:
         self._buffers = buffers
         self._size, self._producer = np.array(buffers.size), np.array(buffers.producer)
         self._known: dict[tuple[int, bool], Liveness] = {}
+        self._inputs: dict[tuple[int, int, bool], frozenset[int]] = {}
 
     def of(self, end: int, first: bool) -> Liveness:
         """The liveness in a pass up to `end`: of the first pass, or of a replay."""
@@ -44,10 +45,13 @@ class PassLiveness:
             change = np.zeros(n + 2, np.int64)
             np.add.at(change, self._producer + 1, self._size)
             np.add.at(change, last_use + 1, -self._size)
-            self._known[end, first] = Liveness(last_use, np.cumsum(change), runs)
+            self._known[end, first] = Liveness(last_use.tolist(), np.cumsum(change), runs)
         return self._known[end, first]
 
     def inputs(self, start: int, end: int, first: bool = False) -> frozenset[int]:
         """Buffers made before `start` that a pass from there to `end` reads."""
-        b, last_use = self._buffers, self.of(end, first).last_use
-        return frozenset(x for x in b.live_across[start] if b.size[x] and last_use[x] >= start)
+        if (start, end, first) not in self._inputs:
+            b, last_use = self._buffers, self.of(end, first).last_use
+            read = frozenset(x for x in b.live_across[start] if b.size[x] and last_use[x] >= start)
+            self._inputs[start, end, first] = read
+        return self._inputs[start, end, first]

@@ -75,7 +75,7 @@ class SegmentCosts:
         b = self.buffers
         return self._live[position] - sum(b.size[x] for x in held if b.last_read[x] >= position)
 
-    def sweep(self, start: int, held: AbstractSet[int], limit: int) -> Iterator[SegmentCost]:
+    def sweep(self, start: int, held: AbstractSet[int], limit: float) -> Iterator[SegmentCost]:
         """Yield a `SegmentCost` for each end, as long as no more than `limit` bytes are needed."""
         growing = _GrowingSegment(self, self._live, start, held)
         for end in range(start + 1, self.replayable_until[start] + 1):

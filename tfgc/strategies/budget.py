@@ -1,16 +1,21 @@
 """The least work under a byte budget, nested replays allowed (`nested=False`: each node runs twice at most).
 
-Dynamic programming after rotor (Beaumont et al., arXiv:1911.13214), for any graph in its fixed order; see
-`_nested_plans`. One Pareto front of plans is made for all budgets, each judged by the simulator, and a budget picks
-from it: a larger budget never gives a slower plan, a smaller one never a higher peak. Exact for graphs of few positions
-and small byte counts. Above `positions` places to cut, neighbours are merged first, where the cut between them is
-large; the plan's options then say `coarsened`, and its outlook bounds the gap: no plan of that peak has less overhead
-than `least_overhead`. O(p^3) for p positions.
+One Pareto front of plans is made for all budgets, each judged by the simulator, and a budget picks from it: a larger
+budget never gives a slower plan, a smaller one never a higher peak. Plans without nesting are paths through states
+(`_flat_plans`), found for all budgets at once by dynamic programming over memory (`_cheapest_path`). Those with nested
+replays are found by dynamic programming after rotor (Beaumont et al., arXiv:1911.13214), for any graph in its fixed
+order (`_nested_plans`), O(p^3) for p positions. They go below the least peak of one replay, and gain next to nothing
+far above it. So in graphs of many positions they are made for budgets up to 1.3 times that peak alone.
+
+Exact for graphs of few positions and small byte counts. Segments of nested plans start at `positions` places at most,
+those of others at four times as many, and at fewer if a graph has so many states that planning would take long:
+neighbours are merged first, where the cut between them is large. The plan's options then say `coarsened`, and its
+outlook bounds the gap: no plan of that peak has less overhead than `least_overhead`.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,13 +25,16 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._cheapest_path import cheapest
+from tfgc.strategies._cheapest_path import cheapest, front
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
 
-_CANDIDATES = 128
-_SLICED_CANDIDATES = 24
+# Plans that are judged: over all of the front, of its lower end, and in slices.
+_CANDIDATES, _LOW_CANDIDATES, _SLICED_CANDIDATES = 128, 32, 24
+# Of so many positions nested plans are always made; of more, up to this multiple of the least peak without nesting.
+_FEW, _NESTED_UP_TO = 40, 1.3
+Found = TypeVar("Found")
 # Up to so many nodes the plan of `optimal` is part of the front.
 _SMALL = 1000
 
@@ -73,28 +81,50 @@ def frontier(
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
     slices = check_int("slices", slices)
     plain = Plan.from_cuts(graph, [], strategy="budget")
+    most = simulator.predict(graph, plain).peak_bytes
     places = _cut_places.places(graph)
     chosen = _cut_places.merged(graph, places, positions)
-    options: dict[str, int] = {} if nested else {"nested": False}
-    if len(chosen) < len(places):
-        options["coarsened"] = len(chosen)
-    most = simulator.predict(graph, plain).peak_bytes
-    found = NestedPlans(graph, chosen, most, replays_again=nested)
-    plans = [plain]
-    for slot in _spread(found.front()):
-        plans.append(Plan.from_pieces(graph, found.pieces(slot), strategy="budget", options=options))
+    given: dict[str, int] = {} if nested else {"nested": False}
+
+    def coarsened(at: Sequence[int]) -> dict[str, int]:
+        return {**given, "coarsened": len(at)} if len(at) < len(places) else given
+
+    starts = _cut_places.affordable(graph, places, most, 4 * positions)
+    plans = [plain, *_without_nesting(graph, FlatPlans(graph, most, starts), most, coarsened(starts))]
     if len(graph) <= _SMALL:
         optimal = strategies.get("optimal")(graph)
-        plans.append(dataclasses.replace(optimal, strategy="budget", options=options))
+        plans.append(dataclasses.replace(optimal, strategy="budget", options=coarsened(starts)))
+    options = coarsened(chosen)
     if slices > 1:
         plans += _in_slices(graph, chosen, most, {**options, "slices": slices})
     if host_budget is not None:
-        given = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed, "slices": slices}
-        front = strategies.frontier(graph, "hybrid", **given)
-        plans += [dataclasses.replace(each, strategy="budget") for each in front.plans]
+        of_host = {"host_budget": host_budget, "bandwidth": bandwidth, "speed": speed, "slices": slices}
+        on_host = strategies.frontier(graph, "hybrid", **of_host).plans
+        plans += [dataclasses.replace(each, strategy="budget") for each in on_host]
     elif bandwidth is not None or speed is not None:
         raise OptionError("bandwidth= and speed= are of the link to the host: say host_budget= as well")
-    return Frontier.of(graph, plans)
+    if not nested:
+        return Frontier(graph, plans)
+    if len(chosen) <= _FEW:
+        return Frontier(graph, [*plans, *_nested(graph, chosen, most, options)])
+    below = int(_NESTED_UP_TO * min(simulator.predict(graph, plan).peak_bytes for plan in plans))
+    return Frontier(graph, plans, lambda: _nested(graph, chosen, min(below, most), options), below)
+
+
+def _without_nesting(graph: Graph, plans: FlatPlans, most: int, options: dict[str, int]) -> Iterator[Plan]:
+    """Plans from the least peak to `most`; the lower end once more, where memory is counted in smaller slots."""
+    paths = front(plans, most)
+    if paths:
+        low = min(most, 2 * min(map(plans.peak, paths)))
+        for path in _spread(paths, _CANDIDATES) + _spread(front(plans, low), _LOW_CANDIDATES):
+            yield plans.plan(path, strategy="budget", options=options)
+
+
+def _nested(graph: Graph, places: Sequence[int], most: int, options: dict[str, int]) -> Iterator[Plan]:
+    """Plans with nested replays, from the least peak to `most`."""
+    found = NestedPlans(graph, places, most)
+    for slot in _spread(found.front(), _CANDIDATES):
+        yield Plan.from_pieces(graph, found.pieces(slot), strategy="budget", options=options)
 
 
 def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str, int]) -> Iterator[Plan]:
@@ -108,9 +138,7 @@ def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str
             yield plans.plan(path, strategy="budget", options=options)
 
 
-def _spread(slots: list[int]) -> list[int]:
-    """At most `_CANDIDATES` of the slots, spaced by about equal ratios."""
-    if len(slots) <= _CANDIDATES:
-        return slots
-    wanted = np.geomspace(slots[0], slots[-1], _CANDIDATES)
-    return sorted({slots[i] for i in np.minimum(np.searchsorted(slots, wanted), len(slots) - 1)})
+def _spread(found: list[Found], most: int) -> list[Found]:
+    """At most so many, evenly spaced, with the first and the last."""
+    places = np.linspace(0, len(found) - 1, min(most, len(found)))
+    return [found[place] for place in np.rint(places).astype(int)]

@@ -78,7 +78,7 @@ def frontier(
     if len(chosen) < len(places) or found.thinned:
         options["coarsened"] = len(chosen)
     plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=host.link) for each in plans]
-    return Frontier.of(graph, (each for each in plans if host.allows(graph, each)))
+    return Frontier(graph, (each for each in plans if host.allows(graph, each)))
 
 
 def _every(found: HostPlans, most: int) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, TfgcError
 from tfgc._simulate import simulator
 from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._least_peak import least_peak
 
 
 class _StepTable(NamedTuple):
@@ -45,7 +46,7 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     """
     optimize, sparse = _scipy()
     plans = FlatPlans(graph, budget)
-    least = plans.least_peak()
+    least = least_peak(plans)
     if least is None:
         prediction = simulator.predict(graph, strategies.apply("optimal", graph))
         raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)

@@ -55,7 +55,7 @@ def plan(
     options = {**host.options, **({"coarsened": len(chosen)} if len(chosen) < len(places) else {})}
     candidates = [dataclasses.replace(each, strategy="offload", options=options, link=host.link) for each in candidates]
     hidden = [each for each in candidates if host.allows(graph, each) and _hides(graph, each)]
-    return Frontier.of(graph, hidden).plans[0]
+    return Frontier(graph, hidden).plans[0]
 
 
 def _hides(graph: Graph, plan: Plan) -> bool:

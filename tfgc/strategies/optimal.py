@@ -26,6 +26,7 @@ from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
 from tfgc.strategies._cheapest_path import cheapest
 from tfgc.strategies._flat_plans import FlatPlans
+from tfgc.strategies._least_peak import least_peak
 
 _PLACES = 100
 # Graphs with more states than this at so many places keep to these: all places would take minutes or more.
@@ -57,10 +58,13 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
     # The simple plan of least peak stays among the plans.
     chosen = sorted({*_cut_places.merged(graph, places, _PLACES), *cuts})
     plans, options = FlatPlans(graph, limit, chosen), {"coarsened": len(chosen)}
-    if len(plans) <= _MOST_STATES:
-        plans, options = plans if len(chosen) == len(places) else FlatPlans(graph, limit), {}
-    best = plans.least_peak()
+    best = least_peak(plans)
     assert best is not None  # At the least the simple plan is under the limit.
+    if len(plans) <= _MOST_STATES:
+        options = {}
+        if len(chosen) < len(places):
+            plans = FlatPlans(graph, plans.peak(best))
+            best = least_peak(plans) or best
     cheaper = cheapest(plans, plans.peak(best))
     if cheaper is not None and plans.work(cheaper) < plans.work(best):
         best = cheaper
@@ -74,7 +78,7 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
 
 def _least(graph: Graph, plan: Plan, plans: FlatPlans, options: dict[str, int]) -> Plan:
     """The plan of least peak, `plan` or one of `plans`."""
-    path = plans.least_peak()
+    path = least_peak(plans)
     assert path is not None  # That of `plan` is among them.
     cheaper = cheapest(plans, plans.peak(path)) or path
     found = [plans.plan(each, strategy="optimal", options=options) for each in (path, cheaper)]
