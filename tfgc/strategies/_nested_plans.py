@@ -32,7 +32,7 @@ class NestedPlans:
     Args:
         graph: The `Graph`.
         positions: Where segments may start, ascending, 0 among them.
-        most: Bytes that are more than any plan needs.
+        most: Bytes; plans that need more are left out.
         slots: In how many steps memory is counted.
         replays_again: Whether a replay may leave out what it runs and run it once more; else it keeps all that its own
             backward pass needs.
