@@ -56,6 +56,6 @@ def affordable(graph: Graph, places: Sequence[int], most: int, limit: int) -> li
     few = merged(graph, places, _FEW)
     if len(few) < min(limit, len(places)):
         segments = sum(len(steps.need) for steps in FlatPlans(graph, most, few).steps.values())
-        grown = 2 * segments / _FEW * len(graph) / 2
+        grown = segments / _FEW * len(graph)  # each over half of the nodes, from half of the places on
         limit = min(limit, max(_FEW, int(_FEW * (_MOST_GROWN / grown) ** (2 / 3))))
     return merged(graph, places, limit)

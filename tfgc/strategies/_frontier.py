@@ -15,9 +15,9 @@ class Frontier:
     Args:
         graph: The `Graph`.
         plans: Plans of it.
-        more: Makes further plans, which takes time, so that it is called when they are wanted.
-        below: Bytes; of those further plans only ones with a lower peak count, and with no less work than the best of
-            `plans` has there. So they change nothing for larger budgets.
+        more: Makes further plans below a number of bytes, which takes time, so that it is called when they are wanted.
+        up_to: That number as a multiple of the least peak of `plans`. Only further plans with a lower peak count, and
+            with no less work than the best of `plans` has there. So they change nothing for larger budgets.
 
     Attributes:
         plans: The plans of the front.
@@ -26,10 +26,11 @@ class Frontier:
     """
 
     def __init__(
-        self, graph: Graph, plans: Iterable[Plan], more: Callable[[], Iterable[Plan]] | None = None, below: int = 0
+        self, graph: Graph, plans: Iterable[Plan], more: Callable[[int], Iterable[Plan]] | None = None, up_to: float = 0
     ) -> None:
-        self._graph, self._more, self._below = graph, more, below
+        self._graph, self._more = graph, more
         self._front = _front(_judged(graph, plans))
+        self._below = int(up_to * self._front[0][1].peak_bytes)
         self._steps: dict[tuple[int, str], tuple[Plan, Prediction]] = {}  # by id
 
     @property
@@ -46,7 +47,8 @@ class Frontier:
         """Add the further plans, once."""
         if self._more is not None:
             least_work = self._work_below()
-            further = [pair for pair in _judged(self._graph, self._more()) if self._counts(pair[1], least_work)]
+            judged = _judged(self._graph, self._more(self._below))
+            further = [pair for pair in judged if self._counts(pair[1], least_work)]
             self._front, self._more = _front([*self._front, *further]), None
 
     def _work_below(self) -> float:

@@ -107,8 +107,7 @@ def frontier(
         return Frontier(graph, plans)
     if len(chosen) <= _FEW:
         return Frontier(graph, [*plans, *_nested(graph, chosen, most, options)])
-    below = int(_NESTED_UP_TO * min(simulator.predict(graph, plan).peak_bytes for plan in plans))
-    return Frontier(graph, plans, lambda: _nested(graph, chosen, min(below, most), options), below)
+    return Frontier(graph, plans, lambda below: _nested(graph, chosen, min(below, most), options), _NESTED_UP_TO)
 
 
 def _without_nesting(graph: Graph, plans: FlatPlans, most: int, options: dict[str, int]) -> Iterator[Plan]:
