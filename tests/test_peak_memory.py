@@ -128,7 +128,7 @@ def test_the_figures_are_those_of_the_allocator():
     shown, peaks, step, above = alone(by_hand_and_by_callback)
     assert shown == pytest.approx(peaks, abs=1)
     assert step == above
-    assert min(shown) - step > 1_900_000  # the ballast
+    assert max(shown) - step > 1_900_000  # the ballast, in the batch that needed most
 
 
 class Greedy(L.Layer):
