@@ -6,13 +6,18 @@
 
 Needs the standard library alone; PYTHON selects the one that environments are made with. They are made in --folder, and
 used again by the next run. Prints a row for each and the tests that failed, and ends with 1 if any did.
+
+Each file of tests that has slow ones runs in processes of its own, as TensorFlow's compiler does not bear thousands of
+functions in one. A file that passed is not run again at the same commit, so a run that was stopped can be gone on with.
 """
 
 import argparse
+import collections
 import configparser
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -21,6 +26,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tfgc-versions"
 CHOSEN = ("tensorflow", "keras")
 SHOWN = (*CHOSEN, "numpy")
+COUNTS = ("passed", "failed", "skipped")
+ENDED = (0, 1, 5)  # pytest's codes for tests that passed, that failed, and for none that was selected
 NOT_HERE = "not gpu and not notebook and not compile"
 FAST = f"not slow and not gate and {NOT_HERE}"
 
@@ -53,14 +60,43 @@ def versions(python: pathlib.Path) -> list[str]:
     return subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
-def tested(python: pathlib.Path, report: pathlib.Path, marks: str, arguments: list[str]) -> tuple[dict, list[str]]:
-    """How many tests passed, failed and were skipped, and the names of those that failed."""
+def runs(python: pathlib.Path, slow: bool, arguments: list[str]) -> dict[str, list[str]]:
+    """The runs of pytest, by name, and what selects the tests of each."""
+    if not slow:
+        return {"fast": ["-m", FAST, *arguments]}
+    marks = ["-m", f"slow and {NOT_HERE}"]
+    fast = {"fast": ["-m", f"not slow and {NOT_HERE}", *arguments]}
+    if arguments:
+        return {"slow": [*marks, *arguments], **fast}
+    ask = [str(python), "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *marks]
+    found = subprocess.run(ask, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return {name: [*marks, f"tests/{name}.py"] for name in re.findall(r"^tests/(\w+)\.py::", found, re.M)} | fast
+
+
+def reports(folder: pathlib.Path, arguments: list[str]) -> pathlib.Path:
+    """Where this run's reports are; with those of earlier ones if they ran the same tests at the same commit."""
+    ask = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    commit = subprocess.run(ask, check=False, capture_output=True, text=True).stdout.strip()
+    at = folder / "reports" / ("chosen" if arguments else commit or "unknown")
+    if arguments or not commit or commit.endswith("-dirty"):
+        shutil.rmtree(at, ignore_errors=True)
+    at.mkdir(parents=True, exist_ok=True)
+    return at
+
+
+def tested(python: pathlib.Path, report: pathlib.Path, selected: list[str]) -> None:
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
-    options = ["-m", marks, f"--junitxml={report}", *arguments]
-    subprocess.run([*command, *options], cwd=ROOT, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, check=False)
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    ended = subprocess.run([*command, f"--junitxml={report}", *selected], cwd=ROOT, env=environ, check=False)
+    if ended.returncode not in ENDED:  # a run that was stopped reports what passed before
+        report.unlink(missing_ok=True)
+
+
+def counted(report: pathlib.Path) -> tuple[collections.Counter, list[str]]:
+    """How many tests of a report passed, failed and were skipped, and the names of those that failed."""
     if not report.exists():
-        return {"passed": 0, "failed": 1, "skipped": 0}, ["pytest did not run to its end"]
+        return collections.Counter(failed=1), [f"{report.stem}: pytest did not run to its end"]
     suite = next(ElementTree.parse(report).iter("testsuite"))
     failed = [
         f"{case.get('classname')}::{case.get('name')}: {(fault.get('message') or '').partition(chr(10))[0][:120]}"
@@ -68,8 +104,24 @@ def tested(python: pathlib.Path, report: pathlib.Path, marks: str, arguments: li
         for fault in [*case.findall("failure"), *case.findall("error")][:1]
     ]
     skipped = int(suite.get("skipped", 0))
-    counts = {"passed": int(suite.get("tests", 0)) - len(failed) - skipped, "failed": len(failed), "skipped": skipped}
-    return counts, failed
+    passed = int(suite.get("tests", 0)) - len(failed) - skipped
+    return collections.Counter(passed=passed, failed=len(failed), skipped=skipped), failed
+
+
+def all_tested(python: pathlib.Path, slow: bool, arguments: list[str]) -> tuple[collections.Counter, list[str]]:
+    """The counts and failures of all runs, of which those that passed at this commit are read from their reports."""
+    folder = python.parent.parent
+    at = reports(folder, arguments)
+    total, faults = collections.Counter(), []
+    for name, selected in runs(python, slow, arguments).items():
+        report = at / f"{name}.xml"
+        if not report.exists() or counted(report)[1]:
+            print(f"{folder.name}: {name}", flush=True)
+            tested(python, report, selected)
+        counts, failed = counted(report)
+        total += counts
+        faults += failed
+    return total, faults
 
 
 def main() -> None:
@@ -84,12 +136,11 @@ def main() -> None:
     chosen = parser.parse_args(words[:end])
     rows, faults = [], []
     for which in chosen.which or ("oldest", "newest"):
-        folder = chosen.folder / which
-        python = environment(folder)
-        counts, failed = tested(python, folder / "report.xml", NOT_HERE if chosen.slow else FAST, words[end + 1 :])
-        rows.append([which, *versions(python), *map(str, counts.values())])
+        python = environment(chosen.folder / which)
+        counts, failed = all_tested(python, chosen.slow, words[end + 1 :])
+        rows.append([which, *versions(python), *(str(counts[name]) for name in COUNTS)])
         faults += [f"{which}: {name}" for name in failed]
-    heads = ["environment", *SHOWN, "passed", "failed", "skipped"]
+    heads = ["environment", *SHOWN, *COUNTS]
     widths = [max(map(len, column)) for column in zip(heads, *rows)]
     for row in [heads, *rows]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
