@@ -1,6 +1,7 @@
 """A budget means the same to every strategy: the whole step as TensorFlow's allocator serves it."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 
@@ -12,6 +13,7 @@ from tfgc._core.plan import Plan
 from tfgc._planning import planner
 from tfgc._planning.budgets import StepBudget
 from tfgc._simulate import simulator
+from tfgc._simulate.bfc_allocator import Allocator
 from tfgc.strategies._frontier import Frontier
 
 MB = 10**6
@@ -114,6 +116,26 @@ def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
     assert exceeded
 
 
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("mode", ["graph", "compiled"])
+def test_a_plan_fits_in_what_it_needs_and_in_no_byte_less(mode, xla):
+    graph = dataclasses.replace(chain(), xla=xla)
+    for plan in strategies.frontier(chain()).plans:
+        need = simulator.estimate(graph, plan, 0, mode).needed_bytes
+        assert simulator.fits(graph, plan, need, mode)
+        assert not simulator.fits(graph, plan, need - 1, mode)
+
+
+def test_no_step_is_replayed_after_one_that_needs_more(monkeypatch):
+    allocate, asked = Allocator.allocate, []
+    monkeypatch.setattr(Allocator, "allocate", lambda self, size: asked.append(size) or allocate(self, size))
+    plan = Plan.from_cuts(chain(), [], strategy="keep_all")
+    step = simulator.estimate(chain(), plan, 0)
+    all_steps = len(asked)
+    assert not simulator.fits(chain(), plan, step.peak_bytes)
+    assert 0 < len(asked) - all_steps < all_steps / 2
+
+
 def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
     """The allocator may serve the twelfth plan of a front with less than the first."""
     plans = [f"plan {i}" for i in range(20)]
@@ -130,6 +152,7 @@ def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
 
     monkeypatch.setattr(simulator, "predict", predict)
     monkeypatch.setattr(simulator, "estimate", estimate)
+    monkeypatch.setattr(simulator, "fits", lambda graph, plan, room, mode: needs[plan] <= room)
     front = Frontier(None, plans)
     with pytest.raises(InfeasibleBudgetError) as error:
         front.fitting(10, 5)

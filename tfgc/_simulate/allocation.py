@@ -6,7 +6,7 @@ where a replay may still read the old one.
 """
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tfgc._simulate.bfc_allocator import Address, Allocator
 from tfgc._simulate.event import Event
@@ -21,9 +21,21 @@ def peaks_allocated(step: StepEvents) -> tuple[int, int]:
     The most is that of all these steps, in bytes above weights and batch as they were asked for: their chunks are
     larger, and change with every update.
     """
-    replay = _AllocatorReplay(step)
-    steps = [(replay.beyond_request(), replay.peak_of_step()) for _ in range(_STEPS)][1:]
+    steps = list(_steps(step))
     return int(statistics.median(peak for _, peak in steps)), max(beyond + peak for beyond, peak in steps)
+
+
+def needs(step: StepEvents) -> Iterator[int]:
+    """What each of these steps needs, of which `peaks_allocated` returns the most; each is replayed when asked for."""
+    return (beyond + peak for beyond, peak in _steps(step))
+
+
+def _steps(step: StepEvents) -> Iterator[tuple[int, int]]:
+    """What is in use before each step, beyond the request, and its peak. The first, which finds none, is left out."""
+    replay = _AllocatorReplay(step)
+    replay.peak_of_step()
+    for _ in range(_STEPS - 1):
+        yield replay.beyond_request(), replay.peak_of_step()
 
 
 class _AllocatorReplay:

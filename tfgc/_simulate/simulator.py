@@ -90,15 +90,13 @@ def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Predi
     plan.check(graph)
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
     step = _summed(events)
-    recomputed = {name for segment in plan.segments if segment.mode == "recompute" for name in segment.nodes}
-    fixed += graph.resident_bytes(recomputed)
+    fixed += graph.resident_bytes(_recomputed(plan))
     if graph.xla:
         # XLA lays out its buffers ahead: no allocator hands out chunks for them.
         allocated = most = step.peak_bytes
     else:
         allocated, most = allocation.peaks_allocated(events)
-    if recomputed and mode != "compiled":  # Compiled segments run one after the other.
-        most = round(most * (1 + _MORE))
+    most = _with_margin(most, plan, mode)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
@@ -107,6 +105,28 @@ def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Predi
         allocated_bytes=allocated + fixed,
         most_allocated_bytes=most + fixed,
     )
+
+
+def fits(graph: Graph, plan: Plan, room: int, mode: str = "graph") -> bool:
+    """Whether the whole step by `plan` needs at most `room` bytes besides weights and optimizer slots.
+
+    That is what `needed_bytes` of `estimate` says, and found sooner: no step is replayed after one that needs more.
+    """
+    plan.check(graph)
+    events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
+    room -= graph.resident_bytes(_recomputed(plan))
+    peak = _summed(events).peak_bytes
+    needs = [peak] if graph.xla else allocation.needs(events)
+    return peak <= room and all(_with_margin(need, plan, mode) <= room for need in needs)
+
+
+def _recomputed(plan: Plan) -> set[str]:
+    return {name for segment in plan.segments if segment.mode == "recompute" for name in segment.nodes}
+
+
+def _with_margin(most: int, plan: Plan, mode: str) -> int:
+    """The most that a step may need; compiled segments run one after the other, in the same order in each step."""
+    return round(most * (1 + _MORE)) if _recomputed(plan) and mode != "compiled" else most
 
 
 def allocated_bytes(step: Prediction) -> int:

@@ -100,7 +100,7 @@ class Frontier:
 
     def _fitting(self, room: int, mode: str) -> tuple[Plan, Prediction] | None:
         for plan, found in reversed(self._front):
-            if found.peak_bytes <= room and self._step(plan, mode).needed_bytes <= room:
+            if found.peak_bytes <= room and simulator.fits(self._graph, plan, room, mode):
                 return plan, found
         return None
 
