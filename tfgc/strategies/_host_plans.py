@@ -1,49 +1,28 @@
 """Plans whose segments keep their inputs on the device or on the host: the cheapest of them within two budgets.
 
-A vertex is a state of `FlatPlans` with the bytes that come back from the host while what follows is differentiated. Its
-labels are triples of bytes held on the device, bytes on the host, and work; those that another one beats in all three
-are dropped. All labels of a vertex are extended at once.
+A vertex is a state of `FlatPlans`. Its labels have the bytes that come back from the host while what follows is
+differentiated, bytes held on the device, bytes on the host, and work. All labels of a vertex are extended at once.
 
 Each copy to the host has to be done when its segment has run, so that the link keeps up with the forward pass. What
 comes back counts during the backward pass of the segment after it, and its copy waits for no other one. The simulator,
 which counts event by event, judges the plans.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfgc._simulate.work import node_work
 from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._host_labels import Labels, Pruning, joined
 from tfgc.strategies._host_memory import HostMemory
-from tfgc.strategies._unbeaten import unbeaten
-
-# Labels of a vertex, and groups in which more than these are first thinned out
-_MOST_LABELS, _GROUPS = 256, 24
-_EXACT = 2000  # labels of a vertex of which more are thinned out before they are compared
-
-Bytes: TypeAlias = NDArray[np.float64]
 
 
 class _Vertex(NamedTuple):
-    """A state, the bytes in flight to it from the host, and whether nodes that are kept follow what they are for."""
+    """A state, and whether nodes that are kept follow the segment whose inputs come back to it from the host."""
 
     state: int
-    in_flight: int
     after_kept: bool
-
-
-class _Labels(NamedTuple):
-    """Labels, a row each, and where each comes from: vertex, label of it, row of its steps."""
-
-    device: Bytes
-    host: Bytes
-    work: Bytes
-    source: NDArray[np.int64]
-
-    def chosen(self, rows: NDArray) -> "_Labels":
-        return _Labels(self.device[rows], self.host[rows], self.work[rows], self.source[rows])
 
 
 class HostPlans:
@@ -53,13 +32,11 @@ class HostPlans:
         plans: The `FlatPlans`, made with `host=True`.
         host: What the host may hold, and the link to it.
         hidden: Whether only copies are made that no replay waits for.
-
-    Attributes:
-        thinned: Whether labels were dropped that nothing beats, so that a cheaper plan may exist.
     """
 
     def __init__(self, plans: FlatPlans, host: HostMemory, hidden: bool = False) -> None:
-        self.plans, self.thinned, self._hidden = plans, False, hidden
+        self.plans, self._hidden = plans, hidden
+        self._pruning = Pruning(host_counts=host.budget is not None)
         self._host_budget = np.inf if host.budget is None else host.budget
         self._work_per_byte = 0.0 if host.link is None else 1 / host.link
         self._position = np.array([plans.position(state) for state in range(len(plans))])
@@ -67,27 +44,34 @@ class HostPlans:
         self._forward = np.concatenate([[0.0], np.cumsum([work.forward for work in works])])
         self._backward = np.concatenate([[0.0], np.cumsum([work.backward for work in works])])
 
+    @property
+    def thinned(self) -> bool:
+        """Whether labels were dropped that nothing beats, so that a cheaper plan may exist."""
+        return self._pruning.thinned
+
     def cheapest(self, budget: int) -> Path | None:
         """The path of least work within `budget` bytes on the device; None if nothing fits."""
-        waiting: list[dict[_Vertex, list[_Labels]]] = [{} for _ in range(len(self.plans.graph) + 1)]
+        waiting: list[dict[_Vertex, list[Labels]]] = [{} for _ in range(len(self.plans.graph) + 1)]
         zero = np.zeros(1)
-        waiting[0][_Vertex(0, 0, False)] = [_Labels(zero, zero, zero, np.full((1, 3), -1))]
-        done: list[tuple[_Vertex, _Labels]] = []
+        waiting[0][_Vertex(0, False)] = [Labels(zero, zero, zero, zero, np.full((1, 3), -1))]
+        done: list[tuple[_Vertex, Labels]] = []
         for position in waiting[:-1]:
             for vertex, parts in position.items():
-                labels = self._unbeaten(parts)
+                labels = self._pruning.unbeaten(joined(parts))
                 done.append((vertex, labels))
                 self._extend(len(done) - 1, vertex, labels, budget, waiting)
         ends = []
         for vertex, parts in waiting[-1].items():
-            labels = self._unbeaten(parts)
-            coming = 0 if vertex.after_kept else vertex.in_flight
-            fits = labels.device + self.plans.ends[vertex.state] + coming <= budget
+            labels = self._pruning.unbeaten(joined(parts))
+            coming = labels.in_flight * (not vertex.after_kept)
             wait = coming * self._work_per_byte
-            if fits.any() and not (wait and self._hidden):
-                labels = labels.chosen(fits)
-                best = int(labels.work.argmin())
-                ends.append((float(labels.work[best]) + wait, tuple(map(int, labels.source[best]))))
+            fits = labels.device + self.plans.ends[vertex.state] + coming <= budget
+            if self._hidden:
+                fits &= wait == 0
+            if fits.any():
+                work = np.where(fits, labels.work + wait, np.inf)
+                best = int(work.argmin())
+                ends.append((float(work[best]), tuple(map(int, labels.source[best]))))
         if not ends:
             return None
         path, (number, label, row) = [], min(ends)[1]
@@ -122,59 +106,33 @@ class HostPlans:
         return high
 
     def _extend(
-        self, number: int, vertex: _Vertex, labels: _Labels, budget: int, waiting: list[dict[_Vertex, list[_Labels]]]
+        self, number: int, vertex: _Vertex, labels: Labels, budget: int, waiting: list[dict[_Vertex, list[Labels]]]
     ) -> None:
         """Add what each step makes of the labels of a vertex to those that wait for its target."""
         steps, start = self.plans.steps[vertex.state], self.plans.position(vertex.state)
-        kept, ends = steps.slices == 0, self._position[steps.target]
-        in_flight = np.where(kept, vertex.in_flight, 0 if vertex.after_kept else vertex.in_flight)
-        room = budget - np.maximum(steps.need, steps.backward + in_flight)
-        works, usable = steps.work.astype(float), room >= labels.device.min()
+        ends, nothing = self._position[steps.target], np.zeros(len(labels.work))
+        usable = budget - np.maximum(steps.need, steps.backward) >= labels.device.min()
         usable &= steps.host * self._work_per_byte <= self._forward[ends] - self._forward[start]
-        if not vertex.after_kept:
-            wait = in_flight * self._work_per_byte - works - (self._backward[ends] - self._backward[start])
-            usable &= (wait <= 0) | (not self._hidden)
-            works += np.maximum(wait, 0)
+        hides = steps.work + self._backward[ends] - self._backward[start]
         for row in np.flatnonzero(usable).tolist():
-            host = int(steps.host[row])
-            fits = np.flatnonzero((labels.device <= room[row]) & (labels.host + host <= self._host_budget))
-            if not len(fits):
+            kept, host = not steps.slices[row], int(steps.host[row])
+            coming = labels.in_flight if kept or not vertex.after_kept else nothing
+            fits = labels.device + np.maximum(steps.need[row], steps.backward[row] + coming) <= budget
+            fits &= labels.host + host <= self._host_budget
+            wait = nothing
+            if self._work_per_byte and not vertex.after_kept:
+                wait = np.maximum(coming * self._work_per_byte - hides[row], 0)
+                fits &= (wait == 0) | (not self._hidden)
+            rows = np.flatnonzero(fits)
+            if not len(rows):
                 continue
-            coming = vertex.in_flight if kept[row] else host
-            reached = _Vertex(int(steps.target[row]), coming, bool(kept[row]) and coming > 0)
-            source = np.empty((len(fits), 3), np.int64)
-            source[:, 0], source[:, 1], source[:, 2] = number, fits, row
-            device, work = labels.device[fits] + steps.added[row], labels.work[fits] + works[row]
-            made = _Labels(device, labels.host[fits] + host, work, source)
-            waiting[ends[row]].setdefault(reached, []).append(made)
-
-    def _unbeaten(self, parts: list[_Labels]) -> _Labels:
-        """The labels that no other one beats."""
-        labels = _Labels(
-            np.concatenate([part.device for part in parts]),
-            np.concatenate([part.host for part in parts]),
-            np.concatenate([part.work for part in parts]),
-            np.concatenate([part.source for part in parts]),
-        )
-        if np.isinf(self._host_budget):
-            labels = labels.chosen(np.lexsort((labels.work, labels.device)))
-            least = np.minimum.accumulate(labels.work)
-            labels = labels.chosen(np.concatenate([[True], labels.work[1:] < least[:-1]]))
-        else:
-            if len(labels.work) > _EXACT:
-                labels = self._thinned(labels)
-            different, rows = np.unique(np.column_stack(labels[:3]), axis=0, return_index=True)
-            labels = labels.chosen(np.sort(rows[unbeaten(different[:, 1].tolist(), different[:, 2].tolist())]))
-        if len(labels.work) > _MOST_LABELS:
-            self.thinned = True
-            order = np.argsort(labels.work)
-            labels = labels.chosen(order[np.linspace(0, len(order) - 1, _MOST_LABELS).astype(int)])
-        return labels
-
-    def _thinned(self, labels: _Labels) -> _Labels:
-        """The label of least work in each of some groups of about the same bytes."""
-        self.thinned = True
-        groups = [np.ceil(_GROUPS * column / max(column.max(), 1)) for column in (labels.device, labels.host)]
-        order = np.lexsort((labels.work, *groups))
-        _, first = np.unique(np.column_stack(groups)[order], axis=0, return_index=True)
-        return labels.chosen(order[first])
+            source = np.empty((len(rows), 3), np.int64)
+            source[:, 0], source[:, 1], source[:, 2] = number, rows, row
+            made = Labels(
+                labels.in_flight[rows] if kept else np.full(len(rows), float(host)),
+                labels.device[rows] + steps.added[row],
+                labels.host[rows] + host,
+                labels.work[rows] + steps.work[row] + wait[rows],
+                source,
+            )
+            waiting[ends[row]].setdefault(_Vertex(int(steps.target[row]), kept), []).append(made)

@@ -24,8 +24,9 @@ from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._host_memory import HostMemory
 from tfgc.strategies._host_plans import HostPlans
 
-# Plans of larger graphs that are made; up to so many states all that differ are.
-_CANDIDATES, _SMALL = 24, 200
+# Up to so many states all plans that differ are made. Above, so many are: for a small graph, and for a large one.
+_ALL, _SMALL = 60, 200
+_OF_SMALL, _OF_LARGE = 60, 24
 
 
 def plan(
@@ -71,7 +72,9 @@ def frontier(
     most, (floor, _) = simulator.predict(graph, plain).peak_bytes, outlooks.floor(graph)
     found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), host)
     least = found.least_peak(max(1, floor // slices), most)
-    paths = _every(found, most) if len(found.plans) <= _SMALL else _some(found, least, most)
+    states = len(found.plans)
+    some = _OF_SMALL if states <= _SMALL else _OF_LARGE
+    paths = _every(found, most) if states <= _ALL else _some(found, least, most, some)
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths]
     plans += [plain, optimal]
     options = {**host.options, **({} if slices == 1 else {"slices": slices})}
@@ -89,9 +92,9 @@ def _every(found: HostPlans, most: int) -> Iterator[Path]:
         path = found.cheapest(found.peak(path) - 1)
 
 
-def _some(found: HostPlans, least: int, most: int) -> Iterator[Path]:
+def _some(found: HostPlans, least: int, most: int, count: int) -> Iterator[Path]:
     """The cheapest paths at some budgets."""
-    for budget in np.geomspace(least, most, _CANDIDATES):
+    for budget in np.geomspace(least, most, count):
         path = found.cheapest(int(budget))
         if path is not None:
             yield path

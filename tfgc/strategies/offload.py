@@ -47,15 +47,23 @@ def plan(
     most, (floor, _) = simulator.predict(graph, optimal).peak_bytes, outlooks.floor(graph)
     plans = FlatPlans(graph, most, chosen, host=True)
     found = HostPlans(plans, host, hidden=True)
-    least, candidates = found.least_peak(floor, most), [optimal]
-    for budget in (least, 1.1 * least, 1.25 * least):
-        path = found.cheapest(int(budget))
-        if path is not None:
-            candidates.append(plans.plan(path, strategy="offload"))
+    least = found.least_peak(floor, most)
     options = {**host.options, **({"coarsened": len(chosen)} if len(chosen) < len(places) else {})}
-    candidates = [dataclasses.replace(each, strategy="offload", options=options, link=host.link) for each in candidates]
-    hidden = [each for each in candidates if host.allows(graph, each) and _hides(graph, each)]
-    return Frontier(graph, hidden).plans[0]
+
+    def held_to(each: Plan) -> Plan | None:
+        each = dataclasses.replace(each, strategy="offload", options=options, link=host.link)
+        return each if host.allows(graph, each) and _hides(graph, each) else None
+
+    candidates = [held_to(optimal)]
+    for budget in (least, int(1.1 * least), int(1.25 * least)):
+        path = found.cheapest(budget)
+        if path is None:
+            continue
+        each = held_to(plans.plan(path, strategy="offload"))
+        candidates.append(each)
+        if each is not None and simulator.predict(graph, each).peak_bytes <= budget:
+            break  # Met: a larger budget gains nothing.
+    return Frontier(graph, [each for each in candidates if each is not None]).plans[0]
 
 
 def _hides(graph: Graph, plan: Plan) -> bool:

@@ -1,0 +1,58 @@
+"""Labels of plans with a host: those that are left are those that a comparison in pairs leaves."""
+
+import numpy as np
+import pytest
+
+from tfgc.strategies._host_labels import Labels, Pruning
+
+COUNT = 200
+
+
+def labels(seed):
+    """Different labels of small whole numbers, numbered by their sources."""
+    figures = np.unique(np.random.default_rng(seed).integers(0, 7, (COUNT, 4)), axis=0).astype(float)
+    return Labels(*figures.T, np.arange(len(figures)))
+
+
+def left(labels, counted):
+    """The figures that count of the labels that none beats in all of them."""
+    figures = np.unique(np.column_stack([getattr(labels, name) for name in counted]), axis=0)
+    beaten = np.all(figures[None] <= figures[:, None], axis=2).sum(axis=1) > 1  # by itself, and another one
+    return set(map(tuple, figures[~beaten]))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_without_a_budget_for_the_host_three_figures_are_compared(seed):
+    made = labels(seed)
+    found = Pruning(host_counts=False).unbeaten(made)
+    counted = ("in_flight", "device", "work")
+    assert set(zip(*(getattr(found, name) for name in counted))) == left(made, counted)
+    assert len(found.work) == len(left(made, counted)) < len(made.work) / 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_with_one_those_of_the_same_bytes_in_flight_are_compared(seed):
+    made = labels(seed)
+    found = Pruning(host_counts=True).unbeaten(made)
+    counted = ("device", "host", "work")
+    for each in range(7):
+        same, kept = made.chosen(made.in_flight == each), found.chosen(found.in_flight == each)
+        assert set(zip(*(getattr(kept, name) for name in counted))) == left(same, counted)
+
+
+@pytest.mark.parametrize("host_counts", [False, True])
+def test_every_label_that_is_left_says_where_it_comes_from(host_counts):
+    made = labels(0)
+    for row, figures in enumerate(zip(*Pruning(host_counts).unbeaten(made))):
+        assert figures == tuple(column[int(figures[-1])] for column in made), row
+
+
+@pytest.mark.parametrize("host_counts", [False, True])
+def test_very_many_labels_are_thinned_out_and_it_says_so(host_counts):
+    count = 3000  # none of which beats another one
+    nothing, rising = np.zeros(count), np.arange(count, dtype=float)
+    pruning = Pruning(host_counts)
+    found = pruning.unbeaten(Labels(nothing, rising, nothing, rising[::-1], np.arange(count)))
+    assert pruning.thinned
+    assert 10 < len(found.work) <= 256
+    assert found.work.min() == 0

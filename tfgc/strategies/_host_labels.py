@@ -1,0 +1,99 @@
+"""The labels of plans with a host: what a way to a vertex has cost so far, and those that no other one beats.
+
+A label beats another one of its vertex if it has no more of any figure. Without a budget for the host its bytes do not
+count, and labels are compared whatever they have in flight. With one, only those with the same bytes in flight are: a
+comparison in four figures takes longer than it saves.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfgc.strategies._unbeaten import unbeaten
+
+# Labels with the same bytes in flight, and groups in which more than these are first thinned out
+_MOST_LABELS, _GROUPS = 256, 24
+_EXACT = 2000  # such labels of which more are thinned out before they are compared
+
+_Figures: TypeAlias = NDArray[np.float64]
+
+
+class Labels(NamedTuple):
+    """Labels, a row each: bytes in flight, on the device and on the host, and work.
+
+    `source` says where each comes from: vertex, label of it, row of its steps.
+    """
+
+    in_flight: _Figures
+    device: _Figures
+    host: _Figures
+    work: _Figures
+    source: NDArray[np.int64]
+
+    def chosen(self, rows: NDArray) -> "Labels":
+        return Labels(self.in_flight[rows], self.device[rows], self.host[rows], self.work[rows], self.source[rows])
+
+
+def joined(parts: list[Labels]) -> Labels:
+    in_flight, device, host, work, source = (np.concatenate(column) for column in zip(*parts))
+    return Labels(in_flight, device, host, work, source)
+
+
+class Pruning:
+    """Drops labels.
+
+    Args:
+        host_counts: Whether bytes on the host count.
+
+    Attributes:
+        thinned: Whether labels were dropped that nothing beats.
+    """
+
+    def __init__(self, host_counts: bool) -> None:
+        self._host_counts, self.thinned = host_counts, False
+
+    def unbeaten(self, labels: Labels) -> Labels:
+        """The labels of a vertex that no other one beats; of very many, some of each work."""
+        groups = [labels.chosen(labels.in_flight == each) for each in np.unique(labels.in_flight)]
+        groups = map(self._unbeaten_of_three, groups) if self._host_counts else _unbeaten_of_two(groups)
+        return joined([self._spread(group) for group in groups])
+
+    def _unbeaten_of_three(self, labels: Labels) -> Labels:
+        """Those that none beats in bytes on the device, on the host, and work."""
+        if len(labels.work) > _EXACT:
+            labels = self._thinned(labels)
+        figures = np.column_stack((labels.device, labels.host, labels.work))
+        different, rows = np.unique(figures, axis=0, return_index=True)
+        return labels.chosen(np.sort(rows[unbeaten(different[:, 1].tolist(), different[:, 2].tolist())]))
+
+    def _spread(self, labels: Labels) -> Labels:
+        if len(labels.work) <= _MOST_LABELS:
+            return labels
+        self.thinned = True
+        order = np.argsort(labels.work)
+        return labels.chosen(order[np.linspace(0, len(order) - 1, _MOST_LABELS).astype(int)])
+
+    def _thinned(self, labels: Labels) -> Labels:
+        """The label of least work in each of some groups of about the same bytes."""
+        self.thinned = True
+        groups = [np.ceil(_GROUPS * column / max(column.max(), 1)) for column in (labels.device, labels.host)]
+        order = np.lexsort((labels.work, *groups))
+        _, first = np.unique(np.column_stack(groups)[order], axis=0, return_index=True)
+        return labels.chosen(order[first])
+
+
+def _unbeaten_of_two(groups: list[Labels]) -> Iterator[Labels]:
+    """The labels of each group that none of it or of those before beats in bytes on the device and work."""
+    device, least = np.array([-np.inf]), np.array([np.inf])  # the front of the groups so far
+    for group in groups:
+        group = group.chosen(np.lexsort((group.work, group.device)))
+        others = np.concatenate([[np.inf], np.minimum.accumulate(group.work)[:-1]])
+        others = np.minimum(others, least[np.searchsorted(device, group.device, side="right") - 1])
+        group = group.chosen(group.work < others)
+        if len(group.work):
+            yield group
+        order = np.argsort(np.concatenate([device, group.device]), kind="stable")
+        device = np.concatenate([device, group.device])[order]
+        least = np.minimum.accumulate(np.concatenate([least, group.work])[order])
