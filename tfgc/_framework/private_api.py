@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import versions
+from tfgc._framework import variable_reads, versions
 from tfgc._framework.versions import attribute
 
 try:
@@ -26,7 +26,7 @@ try:
     from keras.src.random import seed_generator
     from tensorflow.python.eager import context, forwardprop_util, record
     from tensorflow.python.framework import op_def_registry
-    from tensorflow.python.ops import control_flow_util, resource_variable_ops
+    from tensorflow.python.ops import control_flow_util
 except ImportError as error:
     raise versions.unsupported(error) from error
 
@@ -141,20 +141,13 @@ def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:
 
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
     """Read Keras variables as they are stored, whatever the autocast scope."""
+    variables = list(variables)
     if tf.executing_eagerly() and not in_stateless_scope():
-        return [_read_now(variable) for variable in variables]
+        stored = [storage(variable) for variable in variables]
+        if variable_reads.are_plain(stored):
+            return variable_reads.values(stored)
     with AutocastScope(None):
         return [tf.convert_to_tensor(variable.value) for variable in variables]
-
-
-def _read_now(variable: keras.Variable) -> tf.Tensor:
-    """A variable's value in an eager call, past what takes most of the time: conversions, and names of scopes."""
-    stored = storage(variable)
-    if type(stored) is not resource_variable_ops.ResourceVariable:  # None, or one of a strategy
-        with AutocastScope(None):
-            return tf.convert_to_tensor(variable.value)
-    resource_variable_ops.variable_accessed(stored)  # for tapes
-    return tf.raw_ops.ReadVariableOp(resource=stored.handle, dtype=stored.dtype)
 
 
 def no_recording() -> contextlib.AbstractContextManager:

@@ -1,0 +1,130 @@
+"""Variables that an eager call reads all at once are read and recorded as if one by one."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from memory import alone
+
+from tfgc._framework import private_api, variable_reads
+from tfgc._replay.block import block
+
+
+def keras_variables():
+    """Variables of several dtypes, of which one is not trained."""
+    values = [np.ones((2, 3), "float32"), np.full(2, 3, "float16"), np.arange(4, dtype="int32"), np.ones(2, "float32")]
+    trained = [True, True, False, False]
+    return [keras.Variable(x, dtype=str(x.dtype), trainable=t) for x, t in zip(values, trained)]
+
+
+def test_values_are_those_of_each_variable():
+    variables = keras_variables()
+    read = private_api.read(variables)
+    assert [x.dtype for x in read] == [tf.float32, tf.float16, tf.int32, tf.float32]
+    for variable, value in zip(variables, read):
+        np.testing.assert_array_equal(value, variable.numpy())
+    assert private_api.read([]) == []
+
+
+def test_trained_variables_are_watched_and_others_only_if_asked_for():
+    one, half, _, fixed = variables = keras_variables()
+    with tf.GradientTape(persistent=True) as tape:
+        read = private_api.read(variables)
+        y = tf.reduce_sum(read[0] ** 2) + tf.reduce_sum(read[3] ** 2)
+    assert {id(v) for v in tape.watched_variables()} == {id(one.value), id(half.value)}
+    np.testing.assert_array_equal(tape.gradient(y, one.value), 2 * one.numpy())
+    assert tape.gradient(y, half.value) is None
+    assert tape.gradient(y, fixed.value) is None
+    with tf.GradientTape() as tape:
+        tape.watch(fixed.value)
+        y = tf.reduce_sum(private_api.read(variables)[3] ** 2)
+    np.testing.assert_array_equal(tape.gradient(y, fixed.value), 2 * fixed.numpy())
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        y = tf.reduce_sum(private_api.read(variables)[0])
+    assert tape.gradient(y, one.value) is None
+
+
+def test_a_value_that_was_read_stays_when_rows_of_the_variable_are_updated():
+    """TensorFlow writes rows into a variable in place, unless somebody may still read it."""
+    table, other = keras.Variable(np.zeros((4, 2), "float32")), keras.Variable(np.zeros(3, "float32"))
+    rows = tf.IndexedSlices(tf.ones((1, 2)), [0])
+    for _ in range(3):
+        before = table.numpy()
+        value, _ = private_api.read([table, other])
+        private_api.storage(table).scatter_add(rows)
+        np.testing.assert_array_equal(value, before)
+        assert not np.array_equal(table.numpy(), before)
+
+
+def test_gradients_of_rows_stay_sparse():
+    table, bias = keras.Variable(np.ones((9, 2), "float32")), keras.Variable(np.ones(2, "float32"))
+    with tf.GradientTape() as tape:
+        value, added = private_api.read([table, bias])
+        y = tf.reduce_sum(tf.gather(value, [3, 3, 5]) + added)
+    gradient, _ = tape.gradient(y, [table.value, bias.value])
+    assert isinstance(gradient, tf.IndexedSlices)
+    assert gradient.indices.numpy().tolist() == [3, 3, 5]
+
+
+def segment(compiled):
+    """A model, and the same as a segment."""
+    model = keras.Sequential([keras.Input((3,)), *(keras.layers.Dense(3, activation="tanh") for _ in range(3))])
+    return model, block(lambda x: model(x), name="three layers", compiled=compiled)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_second_derivatives_by_weights_are_those_of_plain_code(compiled):
+    model, recomputed = segment(compiled)
+    x = tf.constant(np.random.default_rng(0).normal(size=(4, 3)), tf.float32)
+    weights = [v.value for v in model.trainable_variables]
+
+    def second(call, persistent):
+        with tf.GradientTape(persistent=persistent) as outer:
+            with tf.GradientTape(persistent=persistent) as inner:
+                y = tf.reduce_sum(call(x) ** 2)
+            first = inner.gradient(y, weights)
+            size = tf.add_n([tf.reduce_sum(g**2) for g in first])
+        return outer.gradient(size, weights)
+
+    for persistent in (False, True):
+        for got, want in zip(second(recomputed, persistent), second(model, persistent)):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_forward_mode_follows_variables(compiled):
+    model, recomputed = segment(compiled)
+    x = tf.ones((4, 3))
+    kernel = model.trainable_variables[0].value
+    for call in (model, recomputed):
+        with tf.autodiff.ForwardAccumulator(kernel, tf.ones_like(kernel)) as accumulator:
+            y = call(x)
+        found = accumulator.jvp(y)
+        if call is model:
+            want = found
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_variables_of_a_strategy_are_read_by_it():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        mirrored = keras.Variable(np.arange(3, dtype="float32"))
+    plain = keras.Variable(np.arange(2, dtype="float32"))
+    assert not variable_reads.are_plain([private_api.storage(mirrored)])
+    for value, variable in zip(private_api.read([plain, mirrored]), (plain, mirrored)):
+        np.testing.assert_array_equal(value, variable.numpy())
+
+
+def of_two_devices():
+    """Whether variables of two devices are read together, and what is read."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    variables = []
+    for device in ("CPU:0", "CPU:1"):
+        with tf.device(device):
+            variables.append(keras.Variable(np.arange(3, dtype="float32")))
+    together = variable_reads.are_plain([private_api.storage(v) for v in variables])
+    return together, [value.numpy().tolist() for value in private_api.read(variables)]
+
+
+def test_variables_of_two_devices_are_read_one_by_one():
+    assert alone(of_two_devices) == (False, [[0, 1, 2]] * 2)
