@@ -1,10 +1,12 @@
 """Measure how long tracing and planning take, and how planning time grows with the number of nodes.
 
-    python scripts/planning_time.py              # networks, then synthetic graphs of 500 to 5,000 nodes
-    python scripts/planning_time.py --networks   # networks only
-    python scripts/planning_time.py --synthetic  # synthetic graphs only
+    python scripts/planning_time.py              # all of these:
+    python scripts/planning_time.py --networks   # the least peak of networks
+    python scripts/planning_time.py --budgets    # what budgets of networks cost: shares of the plain step's activations
+    python scripts/planning_time.py --synthetic  # synthetic graphs of 500 to 5,000 nodes
 
-Each case runs in its own process. Times are wall-clock; memory is the largest resident set of the process.
+Each case runs in its own process. Times are wall-clock, those of budgets of the processor; memory is the largest
+resident set of the process.
 """
 
 import argparse
@@ -21,31 +23,28 @@ NETWORKS = (
     ("resnet152", 16, 20),
     ("nasnetlarge", 8, 20),
 )
+BUDGETS = (("resnet50", 8), ("densenet121", 8), ("efficientnetb0", 8), ("inceptionv3", 8))
+SHARES = (0.25, 0.3, 0.35, 0.4, 0.5)
 SIZES = (500, 1000, 2000, 5000)
 LIMIT_SECONDS, LIMIT_BYTES = 60, 2e9
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", action="store_true", help="measure networks only")
-    parser.add_argument("--synthetic", action="store_true", help="measure synthetic graphs only")
-    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
+    for name in TABLES:
+        parser.add_argument(f"--{name}", action="store_true", help=f"print the table of {name}")
+    parser.add_argument("--case", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
-        print(synthetic(*arguments.case) if arguments.case[1] in ("optimal", "budget") else network(*arguments.case))
+        table, *case = arguments.case
+        print(TABLES[table][2](*case))
         return
-    both = arguments.networks == arguments.synthetic
-    if both or arguments.networks:
-        print("| network, batch | nodes | trace and costs | optimal | together, allowed | resident |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: |")
-        for name, batch, allowed in NETWORKS:
-            print(child(name, str(batch)).replace("ALLOWED", f"{allowed} s"), flush=True)
-    if both or arguments.synthetic:
-        print("\n| synthetic nodes | strategy | time | cut-off, overhead | resident | within limits |")
-        print("| ---: | --- | ---: | ---: | ---: | --- |")
-        for size in SIZES:
-            for strategy in ("optimal", "budget"):
-                print(child(str(size), strategy), flush=True)
+    chosen = [name for name in TABLES if getattr(arguments, name)] or list(TABLES)
+    for name in chosen:
+        head, cases, _ = TABLES[name]
+        print(f"\n{head}")
+        for case in cases:
+            print(child(name, *map(str, case)), flush=True)
 
 
 def child(*case):
@@ -57,7 +56,7 @@ def resident():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def network(name, batch):
+def network(name, batch, allowed):
     """Trace a model, read its costs and plan it; return a row of the table."""
     from tfgc import strategies, zoo
     from tfgc._costs import node_costs
@@ -71,8 +70,29 @@ def network(name, batch):
     end = time.perf_counter()
     return (
         f"| {name}, {batch} | {len(graph)} | {traced - start:.1f} s | {end - traced:.1f} s "
-        f"| {end - start:.1f} s, ALLOWED | {resident() / 1e9:.2f} GB |"
+        f"| {end - start:.1f} s, {allowed} s | {resident() / 1e9:.2f} GB |"
     )
+
+
+def budgets(name, batch):
+    """Plan a model for all budgets; return a row of the table."""
+    from tfgc import strategies, zoo
+    from tfgc._costs import node_costs
+    from tfgc._simulate import simulator
+    from tfgc._tracing import keras_graph
+
+    graph = node_costs.annotate(keras_graph.Program(zoo.build(name), int(batch)))
+    start = time.process_time()
+    front = strategies.frontier(graph)
+    without = time.process_time() - start
+    plain = front.peaks[-1]
+    with_nested = time.process_time() - start
+    cells = []
+    for share in SHARES:
+        fits = front.peaks[0] <= share * plain
+        cells.append(f"{simulator.predict(graph, front.within(int(share * plain))).overhead:.1%}" if fits else "-")
+    least = f"{front.peaks[0] / plain:.1%}"
+    return f"| {name}, {batch} | {without:.1f} s | {with_nested:.1f} s | {least} | {' | '.join(cells)} |"
 
 
 def synthetic(size, strategy):
@@ -103,6 +123,31 @@ def skipping_chain(size, seed=0):
         reads += [Ref(f"n{i - back}") for back in (7, 50) if i >= back and i % back == back - 1]
         nodes.append(Node(f"n{i}", tuple(reads), (Spec((None, chance.choice([64, 128, 256, 512]))),)))
     return Graph(tuple(nodes), {"x": Spec((None, 256))}, (Ref(f"n{size - 1}"),), batch_size=32)
+
+
+# Of each table its head, its cases, and what makes a row of one.
+TABLES = {
+    "networks": (
+        "| network, batch | nodes | trace and costs | optimal | together, allowed | resident |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        NETWORKS,
+        network,
+    ),
+    "budgets": (
+        "| network, batch | all budgets, not nested | and nested | least peak | "
+        + " | ".join(f"work at {share:.0%}" for share in SHARES)
+        + " |\n| --- | ---: | ---: | ---: |"
+        + " ---: |" * len(SHARES),
+        BUDGETS,
+        budgets,
+    ),
+    "synthetic": (
+        "| synthetic nodes | strategy | time | cut-off, overhead | resident | within limits |\n"
+        "| ---: | --- | ---: | ---: | ---: | --- |",
+        [(size, strategy) for size in SIZES for strategy in ("optimal", "budget")],
+        synthetic,
+    ),
+}
 
 
 if __name__ == "__main__":
