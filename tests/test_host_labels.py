@@ -22,22 +22,16 @@ def left(labels, counted):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_without_a_budget_for_the_host_three_figures_are_compared(seed):
+@pytest.mark.parametrize(
+    ("host_counts", "counted"),
+    [(False, ("in_flight", "device", "work")), (True, ("in_flight", "device", "host", "work"))],
+    ids=["without a budget for the host", "with one"],
+)
+def test_what_is_left_is_what_a_comparison_in_pairs_leaves(host_counts, counted, seed):
     made = labels(seed)
-    found = Pruning(host_counts=False).unbeaten(made)
-    counted = ("in_flight", "device", "work")
+    found = Pruning(host_counts).unbeaten(made)
     assert set(zip(*(getattr(found, name) for name in counted))) == left(made, counted)
     assert len(found.work) == len(left(made, counted)) < len(made.work) / 2
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_with_one_those_of_the_same_bytes_in_flight_are_compared(seed):
-    made = labels(seed)
-    found = Pruning(host_counts=True).unbeaten(made)
-    counted = ("device", "host", "work")
-    for each in range(7):
-        same, kept = made.chosen(made.in_flight == each), found.chosen(found.in_flight == each)
-        assert set(zip(*(getattr(kept, name) for name in counted))) == left(same, counted)
 
 
 @pytest.mark.parametrize("host_counts", [False, True])

@@ -1,8 +1,7 @@
 """The labels of plans with a host: what a way to a vertex has cost so far, and those that no other one beats.
 
 A label beats another one of its vertex if it has no more of any figure. Without a budget for the host its bytes do not
-count, and labels are compared whatever they have in flight. With one, only those with the same bytes in flight are: a
-comparison in four figures takes longer than it saves.
+count. Groups of labels with the same bytes in flight are gone through from the fewest on.
 """
 
 from collections.abc import Iterator
@@ -57,11 +56,21 @@ class Pruning:
     def unbeaten(self, labels: Labels) -> Labels:
         """The labels of a vertex that no other one beats; of very many, some of each work."""
         groups = [labels.chosen(labels.in_flight == each) for each in np.unique(labels.in_flight)]
-        groups = map(self._unbeaten_of_three, groups) if self._host_counts else _unbeaten_of_two(groups)
-        return joined([self._spread(group) for group in groups])
+        groups = self._unbeaten_of_three(groups) if self._host_counts else map(self._spread, _unbeaten_of_two(groups))
+        return joined(list(groups))
 
-    def _unbeaten_of_three(self, labels: Labels) -> Labels:
-        """Those that none beats in bytes on the device, on the host, and work."""
+    def _unbeaten_of_three(self, groups: list[Labels]) -> Iterator[Labels]:
+        """The labels of each group that none of it or of those before beats in bytes on both sides, and work."""
+        before: list[Labels] = []
+        for labels in groups:
+            group = self._spread(self._unbeaten_of_group(labels))
+            for others in before:
+                group = group.chosen(~_beaten(group, others))
+            if len(group.work):
+                before.append(group)
+                yield group
+
+    def _unbeaten_of_group(self, labels: Labels) -> Labels:
         if len(labels.work) > _EXACT:
             labels = self._thinned(labels)
         figures = np.column_stack((labels.device, labels.host, labels.work))
@@ -82,6 +91,12 @@ class Pruning:
         order = np.lexsort((labels.work, *groups))
         _, first = np.unique(np.column_stack(groups)[order], axis=0, return_index=True)
         return labels.chosen(order[first])
+
+
+def _beaten(labels: Labels, others: Labels) -> NDArray[np.bool]:
+    """Which labels have no less of any figure than one of the others."""
+    pairs = zip((labels.device, labels.host, labels.work), (others.device, others.host, others.work))
+    return np.all([theirs <= ours[:, None] for ours, theirs in pairs], axis=0).any(axis=1)
 
 
 def _unbeaten_of_two(groups: list[Labels]) -> Iterator[Labels]:

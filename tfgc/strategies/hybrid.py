@@ -26,7 +26,7 @@ from tfgc.strategies._host_plans import HostPlans
 
 # Up to so many states all plans that differ are made. Above, so many are: for a small graph, and for a large one.
 _ALL, _SMALL = 60, 200
-_OF_SMALL, _OF_LARGE = 60, 24
+_OF_SMALL, _OF_LARGE = 40, 24
 
 
 def plan(
