@@ -59,7 +59,8 @@ def ended(process, number):
     while of_session(process.pid) and time.monotonic() < until:
         time.sleep(0.02)
     assert not of_session(process.pid), "a child is left"
-    assert "Traceback" not in said, said[-2000:]
+    # Python ends itself like that where it is interrupted before it has started, and nothing of tfgc runs yet.
+    assert "Traceback" not in said or "Fatal Python error: init_import_site" in said, said[-2000:]
     return printed
 
 
@@ -116,7 +117,7 @@ def finished(path):
 def moment(rng, process, folder):
     """Wait until a moment at random: in the start, at any time, or in the middle of a write.
 
-    The first 50 ms are Python's own start, in which nothing of tfgc runs.
+    The first 50 ms, or more on a busy machine, are Python's own start, in which nothing of tfgc runs.
     """
     kind = rng.choice(("start", "any", "any", "write"))
     time.sleep(rng.uniform(0.05, 3) if kind == "start" else rng.uniform(0, 25))
