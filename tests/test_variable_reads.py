@@ -44,6 +44,18 @@ def test_trained_variables_are_watched_and_others_only_if_asked_for():
     assert tape.gradient(y, one.value) is None
 
 
+def test_custom_gradients_see_what_is_read_without_a_tape_too():
+    variables = [keras.Variable(np.ones(3, "float32")), keras.Variable(np.ones(3, "float32"))]
+    for read in (private_api.read, lambda variables: [v.value.read_value() for v in variables]):
+
+        @tf.custom_gradient
+        def product(x, read=read):
+            return x * read(variables)[0], lambda upstream: upstream  # which takes no gradients of variables
+
+        with pytest.raises(TypeError, match="variables"):
+            product(tf.ones(3))
+
+
 def test_a_value_that_was_read_stays_when_rows_of_the_variable_are_updated():
     """TensorFlow writes rows into a variable in place, unless somebody may still read it."""
     table, other = keras.Variable(np.zeros((4, 2), "float32")), keras.Variable(np.zeros(3, "float32"))

@@ -33,10 +33,9 @@ def values(stored: Sequence[Any]) -> list[tf.Tensor]:
     types = tuple(variable.dtype.as_datatype_enum for variable in stored)
     attributes = ("N", len(handles), "dtypes", types)
     read = execute.execute(_ALL, len(handles), handles, attributes, context.context()) if handles else []
-    if record.could_possibly_record():
-        for variable, handle, value in zip(stored, handles, read):
-            resource_variable_ops.variable_accessed(variable)
-            record.record_operation(_ONE, [value], [handle], _passed_on)
+    for variable, handle, value in zip(stored, handles, read):
+        resource_variable_ops.variable_accessed(variable)
+        record.record_operation(_ONE, [value], [handle], _passed_on)
     return list(read)
 
 
