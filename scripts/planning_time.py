@@ -3,10 +3,11 @@
     python scripts/planning_time.py              # all of these:
     python scripts/planning_time.py --networks   # the least peak of networks
     python scripts/planning_time.py --budgets    # what budgets of networks cost: shares of the plain step's activations
+    python scripts/planning_time.py --host       # plans that store on the host, by `offload` and `hybrid`
     python scripts/planning_time.py --synthetic  # synthetic graphs of 500 to 5,000 nodes
 
-Each case runs in its own process. Times are wall-clock, those of budgets of the processor; memory is the largest
-resident set of the process.
+Each case runs in its own process. Times are wall-clock, those of budgets and of the host are the processor's; memory is
+the largest resident set of the process.
 """
 
 import argparse
@@ -24,6 +25,12 @@ NETWORKS = (
     ("nasnetlarge", 8, 20),
 )
 BUDGETS = (("resnet50", 8), ("densenet121", 8), ("efficientnetb0", 8), ("inceptionv3", 8))
+HOST = (
+    ("efficientnetb0", 8, "offload", "host_budget=1GB"),
+    ("mobilenetv2", 8, "offload", "host_budget=30MB"),
+    ("transformer_encoder", 8, "hybrid", "host_budget=30MB"),
+    ("transformer_encoder", 8, "hybrid", "host_budget=30MB", "slices=4"),
+)
 SHARES = (0.25, 0.3, 0.35, 0.4, 0.5)
 SIZES = (500, 1000, 2000, 5000)
 LIMIT_SECONDS, LIMIT_BYTES = 60, 2e9
@@ -95,6 +102,29 @@ def budgets(name, batch):
     return f"| {name}, {batch} | {without:.1f} s | {with_nested:.1f} s | {least} | {' | '.join(cells)} |"
 
 
+def host(name, batch, strategy, *words):
+    """Plan a model for half of its activations; return a row of the table."""
+    from tfgc import strategies, zoo
+    from tfgc._costs import node_costs
+    from tfgc._tracing import keras_graph
+
+    graph = node_costs.annotate(keras_graph.Program(zoo.build(name), int(batch)))
+    options = dict(word.split("=") for word in words)
+    if "slices" in options:
+        options["slices"] = int(options["slices"])
+    if strategy == "hybrid":
+        options["budget"] = strategies.apply("keep_all", graph).outlook.peak_bytes // 2
+    start = time.process_time()
+    plan = strategies.apply(strategy, graph, **options)
+    seconds = time.process_time() - start
+    on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
+    outlook = plan.outlook
+    return (
+        f"| {name}, {batch} | {strategy}, {', '.join(words)} | {seconds:.1f} s | {1 - outlook.cut_off:.1%} "
+        f"| {outlook.overhead:.1%} | {on_host / 1e6:.1f} MB |"
+    )
+
+
 def synthetic(size, strategy):
     """Plan a chain with short and long skips and unequal costs; return a row of the table."""
     from tfgc import strategies
@@ -140,6 +170,11 @@ TABLES = {
         + " ---: |" * len(SHARES),
         BUDGETS,
         budgets,
+    ),
+    "host": (
+        "| network, batch | strategy | time | peak | work | on the host |\n| --- | --- | ---: | ---: | ---: | ---: |",
+        HOST,
+        host,
     ),
     "synthetic": (
         "| synthetic nodes | strategy | time | cut-off, overhead | resident | within limits |\n"

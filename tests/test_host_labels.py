@@ -50,3 +50,21 @@ def test_very_many_labels_are_thinned_out_and_it_says_so(host_counts):
     assert pruning.thinned
     assert 10 < len(found.work) <= 256
     assert found.work.min() == 0
+
+
+def test_thinning_keeps_the_least_work_of_every_slot_of_bytes():
+    slots, count = 24, 5000
+    device, host, work = np.random.default_rng(0).integers(0, 100, (3, count)).astype(float)
+    found = Pruning(host_counts=True).unbeaten(Labels(np.zeros(count), device, host, work, np.arange(count)))
+
+    def slot(on_device, on_host):
+        return tuple(int(np.ceil(slots * bytes_ / 99)) for bytes_ in (on_device, on_host))
+
+    least = {}
+    for key, each in zip(map(slot, device, host), work):
+        least[key] = min(each, least.get(key, np.inf))
+    kept = {slot(*figures): each for *figures, each in zip(found.device, found.host, found.work)}
+    assert kept == {key: least[key] for key in kept}
+    assert min(kept.values()) == work.min()
+    for key, each in least.items():  # dropped only where no more bytes take no more work
+        assert any(other[0] <= key[0] and other[1] <= key[1] and kept[other] <= each for other in kept), key

@@ -55,7 +55,7 @@ class Pruning:
 
     def unbeaten(self, labels: Labels) -> Labels:
         """The labels of a vertex that no other one beats; of very many, some of each work."""
-        groups = [labels.chosen(labels.in_flight == each) for each in np.unique(labels.in_flight)]
+        groups = _by_bytes_in_flight(labels)
         groups = self._unbeaten_of_three(groups) if self._host_counts else map(self._spread, _unbeaten_of_two(groups))
         return joined(list(groups))
 
@@ -87,10 +87,20 @@ class Pruning:
     def _thinned(self, labels: Labels) -> Labels:
         """The label of least work in each of some groups of about the same bytes."""
         self.thinned = True
-        groups = [np.ceil(_GROUPS * column / max(column.max(), 1)) for column in (labels.device, labels.host)]
-        order = np.lexsort((labels.work, *groups))
-        _, first = np.unique(np.column_stack(groups)[order], axis=0, return_index=True)
-        return labels.chosen(order[first])
+        shares = (column / max(column.max(), 1) for column in (labels.device, labels.host))
+        device, host = (np.ceil(_GROUPS * share).astype(np.intp) for share in shares)
+        group = device * (_GROUPS + 1) + host
+        least = np.full((_GROUPS + 1) ** 2, np.inf)
+        np.minimum.at(least, group, labels.work)
+        rows = np.flatnonzero(labels.work == least[group])
+        _, first = np.unique(group[rows], return_index=True)
+        return labels.chosen(rows[first])
+
+
+def _by_bytes_in_flight(labels: Labels) -> list[Labels]:
+    order = np.argsort(labels.in_flight, kind="stable")
+    starts = np.flatnonzero(np.diff(labels.in_flight[order])) + 1
+    return [labels.chosen(rows) for rows in np.split(order, starts)]
 
 
 def _beaten(labels: Labels, others: Labels) -> NDArray[np.bool]:
