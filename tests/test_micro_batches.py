@@ -149,6 +149,72 @@ def contrastive(y, predictions):
     return tf.reduce_mean(tf.square(predictions - tf.reduce_mean(predictions, 0)), -1)
 
 
+def mean_of(counted):
+    """A loss that is the mean of the crossentropies that count, as the labels say."""
+
+    def loss(labels, predictions):
+        counts = tf.cast(counted(labels), "float32")
+        each = keras.losses.sparse_categorical_crossentropy(tf.maximum(labels, 0), predictions, from_logits=True)
+        return tf.reduce_sum(counts * each) / tf.maximum(tf.reduce_sum(counts), 1.0)
+
+    return loss
+
+
+def by_frequency(labels, predictions):
+    """Crossentropies weighted by how rare their class is in the batch."""
+    hot = tf.one_hot(tf.cast(labels, "int32"), 3)
+    weights = tf.reduce_sum(hot / (tf.reduce_mean(hot, axis=[0, 1]) + 0.1), axis=-1)
+    return weights * keras.losses.sparse_categorical_crossentropy(labels, predictions, from_logits=True)
+
+
+def by_large_logits(labels, predictions):
+    each = keras.losses.sparse_categorical_crossentropy(labels, predictions, from_logits=True)
+    return each / tf.reduce_mean(1.0 + tf.cast(predictions > 20.0, "float32"))
+
+
+IGNORING = {
+    "ignore_class=-1": keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1),
+    "ignore_class=2": keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2),
+    "-100 is ignored": mean_of(lambda labels: labels != -100),
+    "negative ones are ignored": mean_of(lambda labels: labels >= 0),
+    "2 is ignored in a branch": mean_of(
+        lambda labels: tf.cond(tf.size(labels) > 0, lambda: labels < 2, lambda: labels < 3)
+    ),
+    "by frequency": by_frequency,
+    "by large logits": by_large_logits,
+}
+
+
+@pytest.mark.parametrize("loss", IGNORING)
+def test_a_mean_over_what_labels_or_logits_leave_is_refused(loss):
+    model = fresh(lambda: keras.Sequential([keras.Input((5, 8)), L.Dense(3)]))
+    step = tfgc.train_step(model, IGNORING[loss], "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match="the loss is not a mean over the samples"):
+        step(noise(4, 5, 8), tf.zeros((4, 5), "int32"))
+
+
+MEANS = {
+    "crossentropy of labels": (keras.losses.SparseCategoricalCrossentropy(), "int32"),
+    "-1 does not count": (lambda y, p: tf.where(y == -1.0, 0.0, tf.square(p)), "int32"),
+    "hinge": (keras.losses.Hinge(), "float32"),
+    "squared hinge of whole numbers": (keras.losses.SquaredHinge(), "int32"),
+    "Huber": (keras.losses.Huber(), "float32"),
+    "focal": (keras.losses.BinaryFocalCrossentropy(), "float32"),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_over_samples_that_compares_runs_in_slices(name):
+    loss, dtype = MEANS[name]
+    labels = tf.constant(np.random.default_rng(3).integers(0, 2, (4, 3 if "int" not in dtype else 1)), dtype)
+    results = []
+    for slices in (1, 2):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(3, activation="softmax")]))
+        step = tfgc.train_step(model, loss, "sgd", micro_batches=slices)
+        results.append([float(step(noise(4, 8), labels)["loss"]) for _ in range(3)])
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
 LOSSES = {
     "mean by weight": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
     "sum": keras.losses.MeanSquaredError(reduction="sum"),

@@ -15,17 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.graph import Ref
-from tfgc._costs import batch_coupling
+from tfgc._costs import batch_coupling, sample_noise
+from tfgc._costs.sample_noise import SAMPLES
 from tfgc._errors import one_line
 from tfgc._framework import graph_building, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
 
-SAMPLES = 6  # An even number.
-_OPEN = 16  # Stands for a size that is not known.
 _ROUNDING = {"float64": 1e-14, "float32": 4e-6, "float16": 1 / 32, "bfloat16": 1 / 8}
-_SCALES = (1.0, 30.0)  # A function may look at other samples only beyond a threshold.
 
 
 def read(
@@ -92,37 +90,49 @@ class _Call:
             return None
         try:
             with tf.init_scope():
-                return self._compared(not self.exactly and random_draws.draws(operations))
+                return self._compared(operations, not self.exactly and random_draws.draws(operations))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code.
             return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
 
-    def _compared(self, as_random: bool) -> str | None:
+    def _compared(self, operations: Sequence[Any], as_random: bool) -> str | None:
         """Run whole batches of noise and their slices, which may draw other random numbers, if as random."""
         random = np.random.default_rng(0)
-        half = SAMPLES // 2
-        for scale in _SCALES:
-            first, other = ([_noise(random, t, scale) for t in self.given.values()] for _ in range(2))
-            values = [(v, _noise(random, v.value)) for v in self._weights()]
-            whole, losses = self._run(first, values)
-            if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
-                return "does not give one result for each sample of a batch"
-            if as_random:  # Other sizes have other random numbers.
-                mixed, _ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
-                if losses:
-                    return "draws random numbers and adds a loss, which may not be a mean over the samples"
-                if not equal([t[:half] for t in whole], [t[:half] for t in mixed]):
-                    return "mixes the samples of a batch"
+        for kind in sample_noise.kinds(operations):
+            try:
+                reason = self._compared_on(random, kind, as_random)
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # The layer is the user's code, which may take no value beside those it compares with.
+                if kind.value is None:
+                    raise
                 continue
-            parts = []
-            for start in (0, half):
-                with drawn_rows.rows_from(start):
-                    parts.append(self._run([t[start : start + half] for t in first], values))
-            if not equal(whole, [tf.concat(pair, 0) for pair in zip(*(made for made, _ in parts))]):
-                return "mixes the samples of a batch"
-            if not equal(losses, [(a + b) / 2 for a, b in zip(*(losses for _, losses in parts))]):
-                return "adds a loss that is not a mean over the samples"
+            if reason is not None:
+                return reason
+        return None
+
+    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: bool) -> str | None:
+        half = SAMPLES // 2
+        first, other = ([sample_noise.draw(random, t, kind) for t in self.given.values()] for _ in range(2))
+        values = [(v, sample_noise.weight(random, v.value)) for v in self._weights()]
+        whole, losses = self._run(first, values)
+        if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
+            return "does not give one result for each sample of a batch"
+        if as_random:  # Other sizes have other random numbers.
+            mixed, _ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
+            if losses:
+                return "draws random numbers and adds a loss, which may not be a mean over the samples"
+            same = equal([t[:half] for t in whole], [t[:half] for t in mixed])
+            return None if same else "mixes the samples of a batch"
+        parts = []
+        for start in (0, half):
+            with drawn_rows.rows_from(start):
+                parts.append(self._run([t[start : start + half] for t in first], values))
+        if not equal(whole, [tf.concat(pair, 0) for pair in zip(*(made for made, _ in parts))]):
+            return "mixes the samples of a batch"
+        if not equal(losses, [(a + b) / 2 for a, b in zip(*(losses for _, losses in parts))]):
+            return "adds a loss that is not a mean over the samples"
         return None
 
     def _weights(self) -> list[keras.Variable]:
@@ -139,15 +149,7 @@ class _Call:
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:
-    spec = tensor if isinstance(tensor, tf.TensorSpec) else tf.TensorSpec.from_tensor(tf.convert_to_tensor(tensor))
-    return tf.compat.v1.placeholder(spec.dtype, (SAMPLES, *(size or _OPEN for size in spec.shape[1:])))
-
-
-def _noise(random: np.random.Generator, like: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
-    shape: Any = tuple(like.shape)
-    if like.dtype.is_bool or like.dtype.is_integer:
-        return tf.cast(random.integers(0, 2, shape), like.dtype)
-    return tf.cast(scale * random.normal(0.0, 0.5, shape), like.dtype)
+    return sample_noise.placeholder(tensor if isinstance(tensor, tf.TensorSpec) else tf.convert_to_tensor(tensor))
 
 
 def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:

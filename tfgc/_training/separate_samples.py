@@ -1,14 +1,21 @@
 """Whether a training step may run on slices of its batch: no layer mixes samples, and the loss is a mean over them."""
 
+import contextlib
+import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._costs import independence
+from tfgc._costs import independence, sample_noise
+from tfgc._costs.sample_noise import SAMPLES, Kind
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._framework import graph_building
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._pure import inner_functions
 from tfgc._training.segment_runner import Runner
 
 
@@ -66,29 +73,48 @@ class SeparateSamples:
 
     def _loss_obstacle(self, *like: Any) -> str | None:
         """Why the loss of a batch is not the mean of those of its slices, as noise shows; None if it is."""
-        random, half = np.random.default_rng(0), independence.SAMPLES // 2
-
-        def noise(like: Any) -> Any:
-            shape = (independence.SAMPLES, *like.shape[1:])
-            if like.dtype.is_integer or like.dtype.is_bool:
-                return tf.cast(random.integers(0, 2, shape), like.dtype)
-            return tf.cast(random.uniform(0.1, 0.9, shape), like.dtype)
-
+        random, usual = np.random.default_rng(0), Kind()
         with tf.init_scope():
-            arrays = tf.nest.map_structure(lambda t: None if t is None else noise(t), like)
-
-            def loss_of(part: slice) -> Any:
-                predictions, y, weight = tf.nest.map_structure(lambda t: None if t is None else t[part], arrays)
-                return self._loss.compute_loss(None, y, predictions, weight)
-
             try:
-                whole, *parts = (loss_of(part) for part in (slice(None), slice(half), slice(half, None)))
+                same = self._is_mean(random, like, usual, usual)  # First: it makes the variables of the loss.
+                special = [Kind(value=value) for value in sample_noise.special_values(self._operations(like))]
             except OUT_OF_MEMORY:
                 raise
             except Exception as error:  # The loss is the user's code.
                 return f"cannot be computed for noise, to see whether it is a mean over samples ({one_line(error)})"
-            same = whole.shape.rank == 0 and independence.equal([whole], [(parts[0] + parts[1]) / 2])
+            for kinds in [*((usual, kind) for kind in special), *((kind, usual) for kind in special)]:
+                # It may refuse such a value.
+                with contextlib.suppress(ArithmeticError, ValueError, tf.errors.InvalidArgumentError):
+                    same = same and self._is_mean(random, like, *kinds)
         return None if same else "is not a mean over the samples of a batch"
+
+    def _operations(self, like: Any) -> list[tf.Operation]:
+        """The operations of the loss."""
+        with graph_building.scratch_graph("loss").as_default() as graph, inner_functions.inlined():
+            noise = (_mapped(sample_noise.placeholder, each) for each in like)
+            self._loss_of(*noise)
+            return graph.get_operations()
+
+    def _is_mean(self, random: np.random.Generator, like: Any, of_predictions: Kind, of_labels: Kind) -> bool:
+        """Whether the loss of a batch of noise is the mean of those of its halves."""
+        kinds = of_predictions, of_labels, Kind()
+        noise = [
+            _mapped(functools.partial(sample_noise.draw, random, kind=kind, low=0.1), each)
+            for kind, each in zip(kinds, like)
+        ]
+        half = SAMPLES // 2
+        whole, *parts = (
+            self._loss_of(*(_mapped(operator.itemgetter(part), each) for each in noise))
+            for part in (slice(None), slice(half), slice(half, None))
+        )
+        return whole.shape.rank == 0 and independence.equal([whole], [(parts[0] + parts[1]) / 2])
+
+    def _loss_of(self, predictions: Any, y: Any, weight: Any) -> Any:
+        return self._loss.compute_loss(None, y, predictions, weight)
+
+
+def _mapped(function: Callable[[Any], Any], arrays: Any) -> Any:
+    return tf.nest.map_structure(lambda t: None if t is None else function(t), arrays)
 
 
 def _tensor(x: Any) -> Any:

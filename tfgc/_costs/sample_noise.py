@@ -1,0 +1,133 @@
+"""Samples of noise that show whether a function mixes them, with what the function treats apart among them.
+
+Random numbers do not meet a label of -1 that a loss ignores, or a threshold. So what operations compare with constants,
+and values on both sides of these, are put among the noise, as fuzzers (AFL's dictionaries) put a program's constants
+among its inputs. Every sample has another share of them, so that samples, and both halves of a batch, differ.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfgc._pure.obstacles import functions_called
+
+SAMPLES = 6  # An even number.
+_OPEN = 16  # Stands for a size that is not known.
+_SCALES = (1.0, 30.0)  # A function may look at other samples only beyond a threshold.
+_COMPARISONS = frozenset(["Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"])
+_SAME = frozenset(["Cast", "Identity"])
+_FEW, _MOST_VALUES = 16, 48
+# Of each sample's entries the share that has a special value: some of all, and of one sample alone.
+_SPREAD, _ALONE = (1.0, 0.6, 0.2, 0.8, 0.4, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Kind(NamedTuple):
+    """How noise is drawn: the scale of its numbers, a special value among them, and the share of it by sample."""
+
+    scale: float = 1.0
+    value: float | None = None
+    shares: tuple[float, ...] = _SPREAD
+
+
+def kinds(operations: Sequence[tf.Operation]) -> Iterator[Kind]:
+    """The kinds of noise for a function of these operations; those with special values last."""
+    yield from map(Kind, _SCALES)
+    for value in special_values(operations):
+        yield Kind(value=value)
+        yield Kind(value=value, shares=_ALONE)
+
+
+def special_values(operations: Sequence[tf.Operation]) -> list[float]:
+    """The constants that operations of a graph, and of its functions, compare with, and values on both sides."""
+    found: set[float] = set()
+    for op in operations:
+        if op.type in _COMPARISONS:
+            for constant in map(tf.get_static_value, op.inputs):
+                found |= _numbers(constant)
+    called = {name for op in operations for name in functions_called(op.node_def)}
+    if called:
+        library = {f.signature.name: f.node_def for f in operations[0].graph.as_graph_def().library.function}
+        for name in _reached(library, called):
+            found |= _compared_in(library[name])
+    around = {value + step for value in found for step in (-1.0, 0.0, 1.0)}
+    return sorted(around, key=lambda value: (abs(value), value))[:_MOST_VALUES]
+
+
+def placeholder(like: Any) -> tf.Tensor:
+    """A symbolic tensor like `like`, a tensor or `tf.TensorSpec` with samples in front, of which it has `SAMPLES`."""
+    return tf.compat.v1.placeholder(like.dtype, _shape(like))
+
+
+def draw(random: np.random.Generator, like: Any, kind: Kind, low: float | None = None) -> tf.Tensor:
+    """Noise of the shape and type of `placeholder(like)`; numbers are normal, or uniform from `low` to 1 - `low`."""
+    shape = _shape(like)
+    chosen = _chosen(random, shape, kind.shares)
+    if like.dtype.is_bool:
+        return tf.constant(chosen)
+    value = kind.value
+    if like.dtype.is_integer:
+        value = 0 if value is None else round(value)
+        numbers: Any = np.full(shape, 0 if value == 1 else 1)
+    else:
+        numbers = kind.scale * _normal(random, shape) if low is None else random.uniform(low, 1 - low, shape)
+    if value is not None:
+        numbers = np.where(chosen, value, numbers)
+    return tf.cast(numbers, like.dtype)
+
+
+def weight(random: np.random.Generator, like: tf.Tensor) -> tf.Tensor:
+    """Noise for a variable."""
+    shape: Any = tuple(like.shape)
+    whole = like.dtype.is_bool or like.dtype.is_integer
+    return tf.cast(random.integers(0, 2, shape) if whole else _normal(random, shape), like.dtype)
+
+
+def _shape(like: Any) -> tuple[int, ...]:
+    return SAMPLES, *(size or _OPEN for size in like.shape[1:])
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return random.normal(0.0, 0.5, shape)
+
+
+def _chosen(random: np.random.Generator, shape: tuple[int, ...], shares: Sequence[float]) -> np.ndarray:
+    """Which entries have the special value: as many of each sample as its share says, at random places."""
+    order = random.random((SAMPLES, int(np.prod(shape[1:])))).argsort(axis=1)
+    counts = np.rint(np.multiply(shares, order.shape[1]))
+    return (order < counts[:, None]).reshape(shape)
+
+
+def _numbers(constant: Any) -> set[float]:
+    """The numbers of a constant, if it is a small array of finite ones."""
+    if constant is None or constant.dtype.kind not in "iuf" or constant.size > _FEW:
+        return set()
+    return {float(x) for x in constant.ravel() if np.isfinite(x) and abs(x) < 2**31 - 1}
+
+
+def _reached(library: dict[str, Any], names: Iterable[str]) -> set[str]:
+    """The functions of these names, and those that they call."""
+    found: set[str] = set()
+    waiting = [name for name in names if name in library]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [other for node in library[name] for other in functions_called(node) if other in library]
+    return found
+
+
+def _compared_in(nodes: Sequence[Any]) -> set[float]:
+    """The constants that the nodes of a function's definition compare with."""
+    by_name = {node.name: node for node in nodes}
+
+    def source(name: str) -> Any:
+        node = by_name.get(name.partition(":")[0])
+        while node is not None and node.op in _SAME:
+            node = by_name.get(node.input[0].partition(":")[0])
+        return node
+
+    read = (source(name) for node in nodes if node.op in _COMPARISONS for name in node.input)
+    constants = (tf.make_ndarray(node.attr["value"].tensor) for node in read if node is not None and node.op == "Const")
+    return set().union(*map(_numbers, constants))
