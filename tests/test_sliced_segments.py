@@ -366,6 +366,38 @@ def test_plans_slice_what_allows_it():
     assert "in 8 slices" in plan.explain()
 
 
+class BySize(L.Layer):
+    """Divides by the number of samples, of which traced operations show a constant."""
+
+    def call(self, x):
+        return 4 * x / keras.ops.cast(keras.ops.shape(x)[0], x.dtype)
+
+
+BY_SIZE = {"layer": BySize, "Lambda": lambda: L.Lambda(lambda x: 4 * x / tf.cast(tf.shape(x)[0], x.dtype))}
+
+
+@pytest.mark.parametrize("kind", BY_SIZE)
+@pytest.mark.parametrize("ahead", [True, False], ids=["planned ahead", "planned at the first batch"])
+def test_plans_do_not_slice_what_reads_the_size_of_its_batch(ahead, kind):
+    def wide():
+        layers = [[L.Dense(64, activation="gelu"), BY_SIZE[kind](), L.Dense(4)] for _ in range(3)]
+        return keras.Sequential([keras.Input((4,)), *itertools.chain(*layers)])
+
+    losses, x = [], noise(8, 4)
+    for enabled in (False, True):
+        model = fresh(wide)
+        model.compile("sgd", "mse")
+        if enabled and ahead:
+            plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
+            of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
+            assert {of[layer.name] for layer in model.layers[1::3]} == {1}
+            tfgc.enable(model, plan)
+        elif enabled:
+            tfgc.enable(model, slices=4, verbose=0)
+        losses.append(model.fit(x, x, batch_size=8, epochs=3, verbose=0, shuffle=False).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 def test_budgets_below_all_other_plans_are_met_with_slices():
     model = fresh(convolutions)
     least = tfgc.estimate(model, 512, tfgc.plan(model, 512, strategy="optimal"), optimizer="sgd").needed_bytes

@@ -14,11 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._core.graph import Ref
+from tfgc._core.graph import Graph, Ref
 from tfgc._costs import batch_coupling, sample_noise
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._errors import one_line
-from tfgc._framework import graph_building, private_api
+from tfgc._framework import graph_building, keras_models, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
@@ -62,6 +62,21 @@ def read(
     return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
 
 
+def checked_for_slices(program: Program, graph: Graph) -> Graph:
+    """The annotated graph of a model, in which nodes that are not Keras's own are sliceable only if noise shows it.
+
+    What they read of the batch, such as its size, operations that were traced for one size do not show.
+    """
+    nodes = []
+    for node, cost in zip(graph.nodes, graph.costs):
+        if cost.sliceable and not keras_models.is_keras_own(program.call_of(node.name)[0]):
+            given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
+            obstacle = read(program, given, [node.name], exactly=True)[0][node.name]
+            cost = dataclasses.replace(cost, sliceable=obstacle is None)
+        nodes.append(dataclasses.replace(node, cost=cost))
+    return dataclasses.replace(graph, nodes=tuple(nodes))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Call:
     """The call of a node on symbolic tensors."""
@@ -85,8 +100,7 @@ class _Call:
                 return reason
         dense = all(isinstance(t, tf.Tensor) for t in (*self.given.values(), *made))
         shown = dense and not batch_coupling.couples(operations, self.given.values(), made)
-        keras_own = type(self.program.call_of(self.name)[0]).__module__.startswith("keras.")
-        if shown and keras_own and not scope.losses:
+        if shown and keras_models.is_keras_own(self.program.call_of(self.name)[0]) and not scope.losses:
             return None
         try:
             with tf.init_scope():

@@ -144,8 +144,7 @@ def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[b
     """Equal for calls that trace to the same graph; None where that cannot be known."""
     operation, arguments, training = program.call_of(node.name)
     layer = isinstance(operation, keras.Layer)
-    parts = keras_models.layers_inside(operation) if layer else [operation]
-    if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in parts):
+    if not keras_models.is_keras_own(operation):
         return None
     try:
         config = operation.get_config()

@@ -109,6 +109,12 @@ def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
     return list(attribute(layer, "_flatten_layers")())
 
 
+def is_keras_own(operation: Any) -> bool:
+    """Whether all code of an operation, and of the layers in it, is Keras's own."""
+    parts = layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
+    return all(type(x).__module__.startswith("keras.") and not isinstance(x, keras.layers.Lambda) for x in parts)
+
+
 def held_layers(layer: keras.Layer) -> list[keras.Layer]:
     """The layers that a layer holds directly, in the order in which its code made them its own."""
     return list(attribute(layer, "_layers"))

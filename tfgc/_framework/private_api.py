@@ -134,6 +134,12 @@ def storage(variable: keras.Variable) -> Any:
     return attribute(variable, "_value")
 
 
+def is_watched(variable: keras.Variable) -> bool:
+    """Whether a tape that is active now watches a variable of no strategy."""
+    stored = storage(variable)
+    return variable_reads.are_plain([stored]) and is_recorded([stored.handle])
+
+
 def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:
     """The variables that an optimizer was built for."""
     return attribute(optimizer, "_trainable_variables")

@@ -8,7 +8,7 @@ import keras
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, Segment
-from tfgc._costs import loss_bytes, metric_bytes, node_costs, timing
+from tfgc._costs import independence, loss_bytes, metric_bytes, node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
@@ -32,11 +32,12 @@ def graph_of(
     loss: Any = None,
     seen: bool = False,
     xla: bool = False,
+    options: Mapping[str, Any] = {},
 ) -> Graph:
     """The annotated graph of a model; its costs are left out where sizes are open and no bytes are asked for.
 
     `seen` says that the example was seen in a call, so that its sizes stand above those that the model declares; `xla`
-    that XLA compiles the step.
+    that XLA compiles the step. `options` are those of the strategy.
     """
     if xla and measure:
         raise OptionError("measure=True times layers as TensorFlow runs them, not as XLA compiles them: leave it out")
@@ -62,12 +63,13 @@ def graph_of(
     if not program.graph.sizes_known and not asked:
         return program.graph
     graph = node_costs.annotate(program, xla=xla)
+    if options.get("slices", 1) != 1:
+        graph = independence.checked_for_slices(program, graph)
     if graph.sizes_known and sum(map(graph.bytes, graph.specs)) > _MOST_BYTES:
         raise OptionError(f"batch_size={batch}: the tensors of a step take more than 2**53 bytes, use a smaller batch")
     for node, cost in zip(graph.nodes, graph.costs):
         if cost.obstacle:
-            message = f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}."
-            warn(message, NotReplayableWarning)
+            warn(f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}.", NotReplayableWarning)
     if measure:
         graph = _timed(program, graph, model, batch, input_shapes, seen)
     return with_loss(graph, model, loss) if whole_step else graph

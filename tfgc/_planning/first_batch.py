@@ -87,7 +87,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     start = time.perf_counter()
     strategy, budget = request.strategy, request.budget
     xla = mode == "xla"
-    graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla)
+    graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla, options=request.options)
     batch_size = annotated.batch_of(model, inputs)
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:

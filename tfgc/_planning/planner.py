@@ -52,7 +52,7 @@ def plan(
         strategies.check_options(strategy, options, budget)
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss,
-        xla=mode == "xla",
+        xla=mode == "xla", options=options,
     )  # fmt: skip
     if strategy is None:
         strategy = "optimal" if graph.sizes_known else "keep_all"
@@ -128,7 +128,8 @@ def pareto(
         return by_calls.pareto(model, batch_size, example, mode)
     strategies.check_names("budget", options)
     graph = annotated.graph_of(
-        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
-    )
+        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla",
+        options=options,
+    )  # fmt: skip
     front = strategies.frontier(graph, **links.measured(options))
     return [_noted(graph, outlooks.with_outlook(graph, plan)) for plan in front.plans]

@@ -25,7 +25,7 @@ class Effects:
         reads: Keras variables it reads; their values become arguments.
         writes: Keras variables it writes.
         captured: Tensors it closes over through which gradients can flow.
-        variables: Plain `tf.Variable`s it reads, the trainable ones.
+        variables: Plain `tf.Variable`s it reads.
         constants: Whether it reads eager tensors that a trace captures as constants.
         unread: Slots of logits, attached to its arguments, that it does not use.
         draws: Whether it draws random numbers from hidden state, to be stored for a second run.

@@ -81,7 +81,7 @@ class TracedCall:
         stored = private_api.storage(variable)
         with self._graph.as_default():  # A branch must not hold what the other one reads too.
             value = tf.compat.v1.placeholder(stored.dtype, stored.shape)
-        if variable.trainable and _is_differentiable(value):
+        if _is_differentiable(value):
             self._tape.watch(value)
         self._variables.append(value)
         return value

@@ -101,11 +101,13 @@ class _Block:
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]
+        # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
+        asked_for = [bool(v.trainable) or private_api.is_watched(v) for v in effects.reads]
         inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
         if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
-        sources = replayed_gradients.sources(inputs, len(tensors), effects.reads)
+        sources = replayed_gradients.sources(inputs, len(tensors), asked_for)
         return self._differentiate(recomputation, call, replayed_gradients.Inputs(inputs, sources, on_host), is_new)
 
     def _differentiate(

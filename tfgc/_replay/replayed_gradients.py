@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
@@ -46,11 +45,14 @@ class Inputs(NamedTuple):
     on_host: Collection[int]
 
 
-def sources(inputs: Sequence[tf.Tensor], n_arguments: int, variables: Sequence[keras.Variable]) -> list[int]:
-    """Positions of the inputs that some gradient may flow to: arguments, then the values of variables."""
+def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:
+    """Positions of the inputs that some gradient may flow to: arguments, then the values of variables.
+
+    `asked_for` says of each variable whether a gradient may be asked for.
+    """
     flows = [x.dtype.is_floating or x.dtype.is_complex for x in inputs]
-    for i, variable in enumerate(variables, start=n_arguments):
-        flows[i] &= bool(variable.trainable)
+    for i, is_asked_for in enumerate(asked_for, start=n_arguments):
+        flows[i] &= is_asked_for
     if tf.executing_eagerly():
         # Every tape that could ask is active by now. In a graph, unused gradients are pruned.
         for i, x in enumerate(inputs[:n_arguments]):
