@@ -110,7 +110,7 @@ def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def is_keras_own(operation: Any) -> bool:
-    """Whether all code of an operation, and of the layers in it, is Keras's own."""
+    """Whether Keras's own code is all that an operation, and the layers in it, run."""
     parts = layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
     return all(type(x).__module__.startswith("keras.") and not isinstance(x, keras.layers.Lambda) for x in parts)
 
@@ -181,11 +181,9 @@ def forget_loss(layer: keras.Layer, loss: Any) -> None:
 
 def in_own_dtype(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.KerasTensor:
     """A tensor as the `call` of an operation gets it: floats in the dtype that a layer computes in."""
-    if (
-        not isinstance(operation, keras.Layer)
-        or not operation.autocast
-        or not attribute(operation, "_convert_input_args")
-    ):
+    if not isinstance(operation, keras.Layer) or not operation.autocast:
+        return tensor
+    if not attribute(operation, "_convert_input_args"):
         return tensor
     dtype = operation.input_dtype
     if tensor.dtype == dtype or not keras.backend.is_float_dtype(tensor.dtype):

@@ -124,6 +124,12 @@ def set_global_seed(generator: Any) -> None:
     global_state.set_global_attribute(_GLOBAL_SEED, generator)
 
 
+def make_global_seed() -> None:
+    """Make Keras draw from a new generator, made as at its first use."""
+    set_global_seed(None)
+    seed_generator.global_seed_generator()
+
+
 def tensorflow_seed() -> int | None:
     """What `tf.random.set_seed` was last given."""
     return context.global_seed()

@@ -56,7 +56,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
     def traced(*tensors: tf.Tensor) -> list[tf.Tensor]:
         return trace.run(*tensors)
 
-    before, start = private_api.call_context(), python_random.state()
+    before, start, generator = private_api.call_context(), python_random.state(), private_api.global_seed()
     try:
         graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
     finally:
@@ -64,6 +64,10 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         chooses = python_random.state() != start
         if chooses:
             python_random.rewind(start)
+    if generator is None and private_api.global_seed() is not None:
+        # Keras seeds it from Python's stream, once.
+        private_api.make_global_seed()
+        return discover(fn, packing)
     return Effects(
         reads=tuple(trace.scope.reads.values()),
         writes=tuple(variable for variable, _ in trace.scope.written.values()),

@@ -47,6 +47,7 @@ class TracedCall:
         self._variables: list[tf.Tensor] = []
         trace = side_effects.Trace(fn, packing, self._stand_in)
         start, context = python_random.state(), private_api.call_context()
+        generator = private_api.global_seed()
         try:
             with self._graph.as_default(), self._tape, backward_order.noted_order() as self._chains:
                 arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
@@ -58,6 +59,7 @@ class TracedCall:
             private_api.set_call_context(context)
         if python_random.state() != start:
             python_random.rewind(start)
+            private_api.set_global_seed(generator)
             raise NotCopyableError
         reads, writes = trace.scope.reads.values(), (variable for variable, _ in trace.scope.written.values())
         constants = any(tensor.dtype != tf.resource for tensor in trace.captured)

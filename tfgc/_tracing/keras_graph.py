@@ -158,9 +158,9 @@ class Program:
             operation = step.node.operation
             if not isinstance(operation, keras.Layer):
                 continue
-            layers = keras_models.layers_inside(operation)
-            keys: set[int | str] = {id(thing) for thing in [*layers, *operation.non_trainable_variables]}
-            if any(not type(x).__module__.startswith("keras.") or isinstance(x, keras.layers.Lambda) for x in layers):
+            held = [*keras_models.layers_inside(operation), *operation.non_trainable_variables]
+            keys: set[int | str] = set(map(id, held))
+            if not keras_models.is_keras_own(operation):
                 keys.add("custom")
             pairs += [(last[key], i) for key in keys if key in last]
             last.update(dict.fromkeys(keys, i))

@@ -168,10 +168,10 @@ class FirstCall:
             made = first_batch.plan_step(self._model, specs, signature.mode, self._request)
             if made.unchanged is not None or made.plan.calls:
                 return made, self._original
-            replan = functools.partial(plan_report.planned, self._model.name, _plan_of(planned), verbose=self._verbose)
+            replan = functools.partial(plan_report.planned, self._model, _plan_of(planned), verbose=self._verbose)
             return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
 
-        made, call = plan_report.planned(self._model.name, planned, verbose=self._verbose)
+        made, call = plan_report.planned(self._model, planned, verbose=self._verbose)
         self._made[signature] = made, call
         plan_report.report(self._model.name, made, verbose=self._verbose)
         return made, call

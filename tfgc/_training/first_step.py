@@ -93,7 +93,7 @@ class FirstStep:
             return
         mode = plan_report.mode_of_call(self._run_options["compile_segments"])
         made = plan_report.planned(
-            self._model.name,
+            self._model,
             lambda: first_batch.plan_step_by_calls(self._model, specs, mode, self._request),
             verbose=self._verbose,
         )

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+import keras
 import tensorflow as tf
 
 from tfgc._core.modes import Mode
@@ -11,6 +12,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
 from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
+from tfgc._pure import python_random
 from tfgc._units import format_bytes, format_seconds
 
 # Seconds of planning after which a line says that it is still going on.
@@ -25,10 +27,11 @@ def mode_of_call(compile_segments: bool) -> Mode:
     return "xla" if private_api.in_xla() else "graph"
 
 
-def planned(name: str, plan: Callable[[], Made], *, verbose: bool) -> Made:
-    """What `plan` makes in a thread of its own, outside of all that surrounds the call of the model `name`.
+def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> Made:
+    """What `plan` makes in a thread of its own, outside of all that surrounds the call of the model.
 
-    Its warnings are given here, so that they point at the caller, and a line says so when it takes long.
+    Its warnings are given here, so that they point at the caller, and a line says so when it takes long. Random numbers
+    that layers draw in its traces are drawn again by the call.
     """
 
     def collected() -> tuple[Made, list[tuple[str, type[Warning]]]]:
@@ -37,13 +40,18 @@ def planned(name: str, plan: Callable[[], Made], *, verbose: bool) -> Made:
 
     def on_wait() -> None:
         if verbose:
-            print(f"tfgc: planning {name!r} ...", file=sys.stderr, flush=True)
+            print(f"tfgc: planning {model.name!r} ...", file=sys.stderr, flush=True)
 
+    start, generator, variables = python_random.state(), private_api.global_seed(), len(model.variables)
     try:
         made, found = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
     except TfgcError as error:
         private_api.let_pass(error)
         raise
+    finally:
+        if len(model.variables) == variables:  # Layers that were built meanwhile are not built again.
+            python_random.rewind(start)
+            private_api.set_global_seed(generator)
     for message, category in found:
         warn(message, category)
     return made

@@ -1,0 +1,77 @@
+"""Planning at the first batch traces layers that draw random numbers, and training draws those of plain training."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+from equality import noise
+
+import tfgc
+
+L = keras.layers
+X, Y = noise(32, 8), noise(32, 2)
+
+
+class Drawing(L.Layer):
+    """A residual block whose branch is scaled by a number that is drawn without a seed."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw, self.wide, self.narrow = draw, L.Dense(64, activation="gelu"), L.Dense(8)
+
+    def build(self, shape):
+        self.wide.build(shape)
+        self.narrow.build((*shape[:-1], 64))
+
+    def call(self, x):
+        return x + self.draw(x) * self.narrow(self.wide(x))
+
+
+DRAWS = {
+    "keras.random": lambda x: keras.random.uniform((1, 8), 0.5, 1.5),
+    "random": lambda x: random.random(),
+    "numpy.random": lambda x: float(np.random.rand()),
+}
+
+
+def functional(draw):
+    inputs = x = keras.Input((8,))
+    for _ in range(4):
+        x = Drawing(draw)(x)
+    return keras.Model(inputs, L.Dense(2)(x))
+
+
+class Subclassed(keras.Model):
+    def __init__(self, draw):
+        super().__init__()
+        self.blocks, self.head = [Drawing(draw) for _ in range(4)], L.Dense(2)
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def trained(build, draw, eager, enabled):
+    """Losses of some epochs, and what the streams give next."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(7)
+    model = build(DRAWS[draw])
+    model(X)
+    model.compile(keras.optimizers.SGD(0.05), "mse", run_eagerly=eager)
+    if enabled:
+        tfgc.enable(model, budget="90%", verbose=0)
+    keras.utils.set_random_seed(11)
+    losses = model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"]
+    assert not enabled or tfgc.status(model).plans
+    return losses, [random.random(), np.random.rand(), float(keras.random.uniform(()))]
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("build", [functional, Subclassed])
+def test_training_draws_what_plain_training_draws(build, draw, eager):
+    (plain, next_of_plain), (losses, following) = (trained(build, draw, eager, enabled) for enabled in (False, True))
+    np.testing.assert_allclose(losses, plain, rtol=1e-5)
+    assert following == next_of_plain
