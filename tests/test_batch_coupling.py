@@ -123,6 +123,40 @@ class Rescaled(L.Layer):
         return tf.cond(tf.reduce_max(x) > 300.0, lambda: x / tf.reduce_max(x), lambda: x)
 
 
+class Normed(L.Layer):
+    """Has no direction to give for a sample of zeros."""
+
+    def call(self, x):
+        y = tf.matmul(tf.where(x > 0.0, x, 0.0), tf.ones((4, 3)) / 3.0)
+        return y / tf.norm(y, axis=-1, keepdims=True)
+
+
+SIZED = {
+    "layer": lambda: BySize(),
+    "activation": lambda: L.Dense(4, activation=lambda x: x / tf.cast(tf.shape(x)[0], x.dtype)),
+}
+
+
+class BySize(L.Layer):
+    """Reads how many samples there are, of which operations that are traced show a constant."""
+
+    def call(self, x):
+        return x / keras.ops.cast(keras.ops.shape(x)[0], x.dtype)
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_what_reads_the_size_of_its_batch_is_seen(kind):
+    program = Program(keras.Sequential([keras.Input((4,)), SIZED[kind]()]))
+    nodes, _ = independence.read(program, program.feed(tf.ones((8, 4))))
+    assert list(nodes.values()) == ["mixes the samples of a batch"]
+
+
+def test_a_sample_without_a_result_does_not_count_as_mixed():
+    program = Program(keras.Sequential([keras.Input((4,)), Normed()]))
+    nodes, _ = independence.read(program, program.feed(tf.ones((8, 4))))
+    assert list(nodes.values()) == [None]
+
+
 class Labelled(L.Layer):
     """Adds a loss that is a mean over the numbers that are not -100."""
 

@@ -172,6 +172,17 @@ def by_large_logits(labels, predictions):
     return each / tf.reduce_mean(1.0 + tf.cast(predictions > 20.0, "float32"))
 
 
+def where_known(labels, predictions):
+    known = tf.math.is_finite(labels)
+    errors = tf.where(known, tf.square(tf.where(known, labels, 0.0) - predictions), 0.0)
+    return tf.reduce_sum(errors) / tf.reduce_sum(tf.cast(known, "float32"))
+
+
+def where_not_zero(labels, predictions):
+    counts = tf.cast(tf.cast(labels, "bool"), "float32")
+    return tf.reduce_sum(counts * tf.square(predictions)) / (tf.reduce_sum(counts) + 1.0)
+
+
 IGNORING = {
     "ignore_class=-1": keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1),
     "ignore_class=2": keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2),
@@ -182,6 +193,8 @@ IGNORING = {
     ),
     "by frequency": by_frequency,
     "by large logits": by_large_logits,
+    "not a number is ignored": where_known,
+    "zeros are ignored": where_not_zero,
 }
 
 
@@ -189,8 +202,25 @@ IGNORING = {
 def test_a_mean_over_what_labels_or_logits_leave_is_refused(loss):
     model = fresh(lambda: keras.Sequential([keras.Input((5, 8)), L.Dense(3)]))
     step = tfgc.train_step(model, IGNORING[loss], "sgd", micro_batches=2)
+    labels = (
+        tf.zeros((4, 5, 3)) if loss in ("not a number is ignored", "zeros are ignored") else tf.zeros((4, 5), "int32")
+    )
     with pytest.raises(tfgc.UnsupportedModelError, match="the loss is not a mean over the samples"):
-        step(noise(4, 5, 8), tf.zeros((4, 5), "int32"))
+        step(noise(4, 5, 8), labels)
+
+
+def test_a_loss_that_branches_in_python_runs_in_eager_slices():
+    def chosen(labels, predictions):
+        if tf.reduce_any(labels > 100.0):
+            raise ValueError("a label is too large")
+        return tf.square(labels - predictions)
+
+    losses = []
+    for slices in (1, 2):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
+        step = tfgc.train_step(model, chosen, "sgd", micro_batches=slices, run_eagerly=True)
+        losses.append(float(step(noise(4, 8), noise(4, 1))["loss"]))
+    np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
 MEANS = {

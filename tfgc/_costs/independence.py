@@ -6,8 +6,9 @@ slices, and both must give the same. Variables hold noise meanwhile: a weight of
 """
 
 import dataclasses
+import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -69,7 +70,7 @@ def checked_for_slices(program: Program, graph: Graph) -> Graph:
     """
     nodes = []
     for node, cost in zip(graph.nodes, graph.costs):
-        if cost.sliceable and not keras_models.is_keras_own(program.call_of(node.name)[0]):
+        if cost.sliceable and not _is_keras_own(program, node.name):
             given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
             obstacle = read(program, given, [node.name], exactly=True)[0][node.name]
             cost = dataclasses.replace(cost, sliceable=obstacle is None)
@@ -100,20 +101,22 @@ class _Call:
                 return reason
         dense = all(isinstance(t, tf.Tensor) for t in (*self.given.values(), *made))
         shown = dense and not batch_coupling.couples(operations, self.given.values(), made)
-        if shown and keras_models.is_keras_own(self.program.call_of(self.name)[0]) and not scope.losses:
+        if shown and _is_keras_own(self.program, self.name) and not scope.losses:
             return None
+        # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
+        kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
         try:
             with tf.init_scope():
-                return self._compared(operations, not self.exactly and random_draws.draws(operations))
+                return self._compared(kinds, not self.exactly and random_draws.draws(operations))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code.
             return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
 
-    def _compared(self, operations: Sequence[Any], as_random: bool) -> str | None:
+    def _compared(self, kinds: Iterable[sample_noise.Kind], as_random: bool) -> str | None:
         """Run whole batches of noise and their slices, which may draw other random numbers, if as random."""
         random = np.random.default_rng(0)
-        for kind in sample_noise.kinds(operations):
+        for kind in kinds:
             try:
                 reason = self._compared_on(random, kind, as_random)
             except OUT_OF_MEMORY:
@@ -162,6 +165,14 @@ class _Call:
         return made, [tf.reduce_sum(loss) for loss in scope.losses]
 
 
+def _is_keras_own(program: Program, name: str) -> bool:
+    """Whether a node runs Keras's own code alone: no activation of the user's, either."""
+    operation = program.call_of(name)[0]
+    parts = keras_models.layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
+    held = [value for part in parts for value in vars(part).values() if isinstance(value, types.FunctionType)]
+    return keras_models.is_keras_own(operation) and all(x.__module__.startswith("keras.") for x in held)
+
+
 def _placeholder(tensor: Any) -> tf.Tensor:
     return sample_noise.placeholder(tensor if isinstance(tensor, tf.TensorSpec) else tf.convert_to_tensor(tensor))
 
@@ -174,6 +185,9 @@ def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
             return x.shape == y.shape and bool(tf.reduce_all(x == y))
         error = _ROUNDING[x.dtype.name]
         one, other = (np.asarray(tf.cast(t, "float64")) for t in (x, y))
-        return np.allclose(one, other, rtol=error, atol=error * np.abs(one).max(initial=0), equal_nan=True)
+        finite = np.isfinite(one) & np.isfinite(other)
+        largest = np.abs(one[finite]).max(initial=0)
+        same = np.allclose(one[finite], other[finite], rtol=error, atol=error * largest)
+        return same and np.array_equal(one[~finite], other[~finite], equal_nan=True)
 
     return len(a) == len(b) and all(map(close, a, b))

@@ -5,6 +5,8 @@ and values on both sides of these, are put among the noise, as fuzzers (AFL's di
 among its inputs. Every sample has another share of them, so that samples, and both halves of a batch, differ.
 """
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +19,11 @@ SAMPLES = 6  # An even number.
 _OPEN = 16  # Stands for a size that is not known.
 _SCALES = (1.0, 30.0)  # A function may look at other samples only beyond a threshold.
 _COMPARISONS = frozenset(["Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"])
+_ASKS_FOR_NAN = frozenset(["IsNan", "IsFinite", "IsInf"])
+_ASKS_FOR_ZERO = frozenset(["Where", "Sign"])
 _SAME = frozenset(["Cast", "Identity"])
-_FEW, _MOST_VALUES = 16, 48
+_LOOPS = frozenset(["While", "StatelessWhile"])
+_FEW, _MOST_VALUES = 16, 24
 # Of each sample's entries the share that has a special value: some of all, and of one sample alone.
 _SPREAD, _ALONE = (1.0, 0.6, 0.2, 0.8, 0.4, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -40,19 +45,24 @@ def kinds(operations: Sequence[tf.Operation]) -> Iterator[Kind]:
 
 
 def special_values(operations: Sequence[tf.Operation]) -> list[float]:
-    """The constants that operations of a graph, and of its functions, compare with, and values on both sides."""
+    """What operations of a graph, and of its functions, treat apart: constants that they compare with, and values on
+    both sides; NaN and zero where they ask for them.
+    """
+    nodes = [op.node_def for op in operations]
     found: set[float] = set()
-    for op in operations:
-        if op.type in _COMPARISONS:
-            for constant in map(tf.get_static_value, op.inputs):
-                found |= _numbers(constant)
-    called = {name for op in operations for name in functions_called(op.node_def)}
+    for constant in itertools.chain.from_iterable(map(_compared, operations)):
+        found |= _numbers(constant)
+    called = {name for node in nodes for name in _functions(node)}
     if called:
         library = {f.signature.name: f.node_def for f in operations[0].graph.as_graph_def().library.function}
         for name in _reached(library, called):
+            nodes += library[name]
             found |= _compared_in(library[name])
+    if any(node.op in _ASKS_FOR_ZERO or _is_made_bool(node) for node in nodes):
+        found.add(0.0)
     around = {value + step for value in found for step in (-1.0, 0.0, 1.0)}
-    return sorted(around, key=lambda value: (abs(value), value))[:_MOST_VALUES]
+    nan = [math.nan] if any(node.op in _ASKS_FOR_NAN for node in nodes) else []
+    return nan + sorted(around, key=lambda value: (abs(value), value))[:_MOST_VALUES]
 
 
 def placeholder(like: Any) -> tf.Tensor:
@@ -68,7 +78,7 @@ def draw(random: np.random.Generator, like: Any, kind: Kind, low: float | None =
         return tf.constant(chosen)
     value = kind.value
     if like.dtype.is_integer:
-        value = 0 if value is None else round(value)
+        value = 0 if value is None or math.isnan(value) else round(value)
         numbers: Any = np.full(shape, 0 if value == 1 else 1)
     else:
         numbers = kind.scale * _normal(random, shape) if low is None else random.uniform(low, 1 - low, shape)
@@ -99,11 +109,26 @@ def _chosen(random: np.random.Generator, shape: tuple[int, ...], shares: Sequenc
     return (order < counts[:, None]).reshape(shape)
 
 
+def _compared(op: tf.Operation) -> list[Any]:
+    """The constants that an operation compares with, None for what is none."""
+    return [tf.get_static_value(tensor) for tensor in op.inputs] if op.type in _COMPARISONS else []
+
+
+def _is_made_bool(node: Any) -> bool:
+    return node.op == "Cast" and node.attr["DstT"].type == tf.bool.as_datatype_enum
+
+
+def _functions(node: Any) -> list[str]:
+    """The functions that a node runs; of a loop not the condition, which compares its counter."""
+    condition = node.attr["cond"].func.name if node.op in _LOOPS else None
+    return [name for name in functions_called(node) if name != condition]
+
+
 def _numbers(constant: Any) -> set[float]:
     """The numbers of a constant, if it is a small array of finite ones."""
-    if constant is None or constant.dtype.kind not in "iuf" or constant.size > _FEW:
+    if constant is None or constant.dtype.kind not in "iufV" or constant.size > _FEW:  # bfloat16 is a V
         return set()
-    return {float(x) for x in constant.ravel() if np.isfinite(x) and abs(x) < 2**31 - 1}
+    return {x for x in constant.astype("float64").ravel().tolist() if math.isfinite(x) and abs(x) < 2**31 - 1}
 
 
 def _reached(library: dict[str, Any], names: Iterable[str]) -> set[str]:
@@ -114,7 +139,7 @@ def _reached(library: dict[str, Any], names: Iterable[str]) -> set[str]:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            waiting += [other for node in library[name] for other in functions_called(node) if other in library]
+            waiting += [other for node in library[name] for other in _functions(node) if other in library]
     return found
 
 

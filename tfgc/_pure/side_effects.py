@@ -4,8 +4,10 @@ Nothing is run: the trace shows which variables are read, what is closed over, a
 whether some operation would give another result or have another effect when run again.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -15,6 +17,8 @@ from tfgc._framework import graph_building, private_api
 from tfgc._pure import inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
+
+_here = threading.local()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,29 @@ class Effects:
     seeded: bool = False
     chooses: bool = False
     obstacle: str | None = None
+
+
+@contextlib.contextmanager
+def streams_put_back() -> Iterator[None]:
+    """Put the streams of Python and NumPy back after a trace that draws from them, or lets Keras seed its generator."""
+    start, generator = python_random.state(), private_api.global_seed()
+    try:
+        yield
+    finally:
+        if python_random.state() != start:
+            python_random.rewind(start)
+            private_api.set_global_seed(generator)
+            getattr(_here, "draws", []).append(True)
+
+
+@contextlib.contextmanager
+def draws_noted() -> Iterator[list[bool]]:
+    """Give a list with an item for each trace of this thread in here that drew from a stream which was put back."""
+    _here.draws = found = []
+    try:
+        yield found
+    finally:
+        del _here.draws
 
 
 def discover(fn: Callable, packing: Packing) -> Effects:
@@ -159,6 +186,6 @@ def symbolic(
             tape.watch(standing[-1])
         return standing[-1]
 
-    with Scope(None, stand_in) as scope, inner_functions.inlined(apart):
+    with streams_put_back(), Scope(None, stand_in) as scope, inner_functions.inlined(apart):
         result = fn()
     return result, scope, standing, trainable

@@ -77,7 +77,7 @@ class Recomputation(TwoRuns):
             drawn = [graph_building.capture(t) for t in first.draws]
             with tf.GradientTape() as tape:
                 asked = [held[i] for i in first.sources] + captured
-                tape.watch([*asked, *self.effects.variables])
+                tape.watch([*asked, *(v for v in self.effects.variables if v.dtype.is_floating or v.dtype.is_complex)])
                 again = self._run_again(held, drawn)
             self._check(first.run, again)
             gradients = tape.gradient(

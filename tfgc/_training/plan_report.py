@@ -12,7 +12,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
 from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._pure import python_random
+from tfgc._pure import python_random, side_effects
 from tfgc._units import format_bytes, format_seconds
 
 # Seconds of planning after which a line says that it is still going on.
@@ -33,25 +33,27 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> M
     Its warnings are given here, so that they point at the caller, and a line says so when it takes long. Random numbers
     that layers draw in its traces are drawn again by the call.
     """
+    start, generator, variables = python_random.state(), private_api.global_seed(), len(model.variables)
 
-    def collected() -> tuple[Made, list[tuple[str, type[Warning]]]]:
-        with collected_warnings() as found:
-            return plan(), found
+    def collected() -> tuple[Made, list[tuple[str, type[Warning]]], bool]:
+        with collected_warnings() as found, side_effects.draws_noted() as draws:
+            made = plan()
+            return made, found, bool(draws) or private_api.global_seed() is not generator
 
     def on_wait() -> None:
         if verbose:
             print(f"tfgc: planning {model.name!r} ...", file=sys.stderr, flush=True)
 
-    start, generator, variables = python_random.state(), private_api.global_seed(), len(model.variables)
     try:
-        made, found = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
+        made, found, draws = isolated_traces.in_own_thread(collected, PATIENCE, on_wait)
     except TfgcError as error:
         private_api.let_pass(error)
         raise
-    finally:
-        if len(model.variables) == variables:  # Layers that were built meanwhile are not built again.
-            python_random.rewind(start)
-            private_api.set_global_seed(generator)
+    # Other threads may draw from the streams, so they are left alone where no layer does. Layers that were built
+    # meanwhile are not built again.
+    if draws and len(model.variables) == variables:
+        python_random.rewind(start)
+        private_api.set_global_seed(generator)
     for message, category in found:
         warn(message, category)
     return made

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,8 @@ from tfgc._framework import graph_building
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
 from tfgc._training.segment_runner import Runner
+
+_OFTEN_IGNORED = (-1.0, 0.0, -100.0, 255.0)  # labels
 
 
 class SeparateSamples:
@@ -77,23 +79,27 @@ class SeparateSamples:
         with tf.init_scope():
             try:
                 same = self._is_mean(random, like, usual, usual)  # First: it makes the variables of the loss.
-                special = [Kind(value=value) for value in sample_noise.special_values(self._operations(like))]
             except OUT_OF_MEMORY:
                 raise
             except Exception as error:  # The loss is the user's code.
                 return f"cannot be computed for noise, to see whether it is a mean over samples ({one_line(error)})"
+            special = [Kind(value=value) for value in self._special_values(like)]
             for kinds in [*((usual, kind) for kind in special), *((kind, usual) for kind in special)]:
                 # It may refuse such a value.
                 with contextlib.suppress(ArithmeticError, ValueError, tf.errors.InvalidArgumentError):
                     same = same and self._is_mean(random, like, *kinds)
         return None if same else "is not a mean over the samples of a batch"
 
-    def _operations(self, like: Any) -> list[tf.Operation]:
-        """The operations of the loss."""
-        with graph_building.scratch_graph("loss").as_default() as graph, inner_functions.inlined():
-            noise = (_mapped(sample_noise.placeholder, each) for each in like)
-            self._loss_of(*noise)
-            return graph.get_operations()
+    def _special_values(self, like: Any) -> Sequence[float]:
+        """What the operations of the loss treat apart; what often is, if Python code chooses by values of tensors."""
+        try:
+            with graph_building.scratch_graph("loss").as_default() as graph, inner_functions.inlined():
+                self._loss_of(*(_mapped(sample_noise.placeholder, each) for each in like))
+                return sample_noise.special_values(graph.get_operations())
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:  # The loss is the user's code, which runs op by op.
+            return _OFTEN_IGNORED
 
     def _is_mean(self, random: np.random.Generator, like: Any, of_predictions: Kind, of_labels: Kind) -> bool:
         """Whether the loss of a batch of noise is the mean of those of its halves."""
