@@ -9,7 +9,7 @@ the files beside this one, so that a change in a new release is a change in one 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -140,10 +140,12 @@ def storage(variable: keras.Variable) -> Any:
     return attribute(variable, "_value")
 
 
-def is_watched(variable: keras.Variable) -> bool:
-    """Whether a tape that is active now watches a variable of no strategy."""
-    stored = storage(variable)
-    return variable_reads.are_plain([stored]) and is_recorded([stored.handle])
+def watched(variables: Sequence[keras.Variable]) -> list[bool]:
+    """Of each variable whether a tape that is active now watches it; of those of a strategy False."""
+    handles = variable_reads.handles([storage(variable) for variable in variables])
+    if not is_recorded(handle for handle in handles if handle is not None):
+        return [False] * len(handles)
+    return [handle is not None and is_recorded([handle]) for handle in handles]
 
 
 def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:

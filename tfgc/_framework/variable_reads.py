@@ -27,6 +27,11 @@ def are_plain(stored: Sequence[Any]) -> bool:
     return all(variable.handle.device == first for variable in stored)
 
 
+def handles(stored: Sequence[Any]) -> list[Any]:
+    """The handles of variables, None for those of a strategy."""
+    return [v.handle if type(v) is resource_variable_ops.ResourceVariable else None for v in stored]
+
+
 def values(stored: Sequence[Any]) -> list[tf.Tensor]:
     """The values of variables that `are_plain`."""
     handles = [variable.handle for variable in stored]

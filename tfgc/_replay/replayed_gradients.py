@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
@@ -43,6 +44,14 @@ class Inputs(NamedTuple):
     tensors: list[tf.Tensor]
     sources: list[int]
     on_host: Collection[int]
+
+
+def asked_for(variables: Sequence[keras.Variable]) -> list[bool]:
+    """Of each variable whether a gradient may be asked for: it trains, or a tape watches it."""
+    trains = [bool(variable.trainable) for variable in variables]
+    frozen = [variable for variable, is_trained in zip(variables, trains) if not is_trained]
+    watched = iter(private_api.watched(frozen))
+    return [is_trained or next(watched) for is_trained in trains]
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:
