@@ -26,6 +26,7 @@ NETWORKS = (
 )
 BUDGETS = (("resnet50", 8), ("densenet121", 8), ("efficientnetb0", 8), ("inceptionv3", 8))
 HOST = (
+    ("efficientnetb0", 8, "offload"),
     ("efficientnetb0", 8, "offload", "host_budget=1GB"),
     ("mobilenetv2", 8, "offload", "host_budget=30MB"),
     ("transformer_encoder", 8, "hybrid", "host_budget=30MB"),
@@ -120,7 +121,7 @@ def host(name, batch, strategy, *words):
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
     outlook = plan.outlook
     return (
-        f"| {name}, {batch} | {strategy}, {', '.join(words)} | {seconds:.1f} s | {1 - outlook.cut_off:.1%} "
+        f"| {name}, {batch} | {', '.join((strategy, *words))} | {seconds:.1f} s | {1 - outlook.cut_off:.1%} "
         f"| {outlook.overhead:.1%} | {on_host / 1e6:.1f} MB |"
     )
 

@@ -170,7 +170,7 @@ def _is_keras_own(program: Program, name: str) -> bool:
     operation = program.call_of(name)[0]
     parts = keras_models.layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
     held = [value for part in parts for value in vars(part).values() if isinstance(value, types.FunctionType)]
-    return keras_models.is_keras_own(operation) and all(x.__module__.startswith("keras.") for x in held)
+    return keras_models.is_keras_own(operation) and all(str(x.__module__).startswith("keras.") for x in held)
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:

@@ -1,6 +1,5 @@
 """Whether a training step may run on slices of its batch: no layer mixes samples, and the loss is a mean over them."""
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -85,9 +84,14 @@ class SeparateSamples:
                 return f"cannot be computed for noise, to see whether it is a mean over samples ({one_line(error)})"
             special = [Kind(value=value) for value in self._special_values(like)]
             for kinds in [*((usual, kind) for kind in special), *((kind, usual) for kind in special)]:
-                # It may refuse such a value.
-                with contextlib.suppress(ArithmeticError, ValueError, tf.errors.InvalidArgumentError):
-                    same = same and self._is_mean(random, like, *kinds)
+                if not same:
+                    break
+                try:
+                    same = self._is_mean(random, like, *kinds)
+                except OUT_OF_MEMORY:
+                    raise
+                except Exception:  # The loss may refuse such a value.
+                    continue
         return None if same else "is not a mean over the samples of a batch"
 
     def _special_values(self, like: Any) -> Sequence[float]:
