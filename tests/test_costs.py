@@ -379,6 +379,20 @@ def test_custom_layers_are_read_one_by_one():
     assert not any("Doubled" in str(key) for key in node_costs._READ)
 
 
+def test_activations_of_the_same_name_are_read_one_by_one():
+    """Keras writes the name of a function into a layer's configuration, not what it does."""
+
+    def activation(times):
+        def repeated(x):
+            return keras.ops.concatenate([x] * times)
+
+        return repeated
+
+    x = keras.Input((6,))
+    nodes = graph_of(keras.Model(x, [L.Dense(5, activation=activation(times))(x) for times in (2, 3)])).nodes
+    assert {sum(node.cost.forward_trace) for node in nodes} == {2 * 4 * 5 * F32, 3 * 4 * 5 * F32}
+
+
 def test_unknown_sizes_are_asked_for():
     model = keras.Sequential([keras.Input((None, 4)), L.Dense(3)])
     with pytest.raises(tfgc.OptionError, match="input_shapes"):

@@ -6,7 +6,6 @@ slices, and both must give the same. Variables hold noise meanwhile: a weight of
 """
 
 import dataclasses
-import types
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -70,7 +69,7 @@ def checked_for_slices(program: Program, graph: Graph) -> Graph:
     """
     nodes = []
     for node, cost in zip(graph.nodes, graph.costs):
-        if cost.sliceable and not _is_keras_own(program, node.name):
+        if cost.sliceable and not keras_models.is_keras_own(program.call_of(node.name)[0]):
             given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
             obstacle = read(program, given, [node.name], exactly=True)[0][node.name]
             cost = dataclasses.replace(cost, sliceable=obstacle is None)
@@ -101,7 +100,7 @@ class _Call:
                 return reason
         dense = all(isinstance(t, tf.Tensor) for t in (*self.given.values(), *made))
         shown = dense and not batch_coupling.couples(operations, self.given.values(), made)
-        if shown and _is_keras_own(self.program, self.name) and not scope.losses:
+        if shown and keras_models.is_keras_own(self.program.call_of(self.name)[0]) and not scope.losses:
             return None
         # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
         kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
@@ -163,14 +162,6 @@ class _Call:
             self.program.run([self.name], table, training=True)
         made = [value for ref, value in table.items() if ref not in self.given]
         return made, [tf.reduce_sum(loss) for loss in scope.losses]
-
-
-def _is_keras_own(program: Program, name: str) -> bool:
-    """Whether a node runs Keras's own code alone: no activation of the user's, either."""
-    operation = program.call_of(name)[0]
-    parts = keras_models.layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
-    held = [value for part in parts for value in vars(part).values() if isinstance(value, types.FunctionType)]
-    return keras_models.is_keras_own(operation) and all(str(x.__module__).startswith("keras.") for x in held)
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:

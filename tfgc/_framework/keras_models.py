@@ -110,9 +110,10 @@ def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def is_keras_own(operation: Any) -> bool:
-    """Whether Keras's own code is all that an operation, and the layers in it, run."""
+    """Whether Keras's own code is all that an operation, and the layers in it, run: no function that was given them."""
     parts = layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
-    return all(type(x).__module__.startswith("keras.") and not isinstance(x, keras.layers.Lambda) for x in parts)
+    called = [value for part in parts for value in vars(part).values() if callable(value)]
+    return all(str(x.__module__).startswith("keras.") for x in (*map(type, parts), *called))
 
 
 def held_layers(layer: keras.Layer) -> list[keras.Layer]:
