@@ -67,7 +67,20 @@ def frontier(
 ) -> Frontier:
     """The plans from the least peak to the plain step."""
     host, slices = HostMemory.of(graph, host_budget, bandwidth, speed), check_int("slices", slices)
-    places, chosen, optimal = _cut_places.with_optimal(graph, check_int("positions", positions), slices)
+    plans, coarsened = _found(graph, host, slices, check_int("positions", positions))
+    if coarsened and slices > 1:  # Slices add labels, and what is thinned out may be better.
+        plans += _found(graph, host, 1, positions)[0]
+    plans.append(Plan.from_cuts(graph, [], strategy="hybrid"))
+    options = {**host.options, **({} if slices == 1 else {"slices": slices})}
+    if coarsened:
+        options["coarsened"] = coarsened
+    plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=host.link) for each in plans]
+    return Frontier(graph, (each for each in plans if host.allows(graph, each)))
+
+
+def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple[list[Plan], int | None]:
+    """The plans of least work at each budget, or at some, and that of least peak; how many places, if not all."""
+    places, chosen, optimal = _cut_places.with_optimal(graph, positions, slices)
     plain = Plan.from_cuts(graph, [], strategy="hybrid")
     most, (floor, _) = simulator.predict(graph, plain).peak_bytes, outlooks.floor(graph)
     found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), host)
@@ -76,12 +89,8 @@ def frontier(
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
     paths = _every(found, most) if states <= _ALL else _some(found, least, most, some)
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths]
-    plans += [plain, optimal]
-    options = {**host.options, **({} if slices == 1 else {"slices": slices})}
-    if len(chosen) < len(places) or found.thinned:
-        options["coarsened"] = len(chosen)
-    plans = [dataclasses.replace(each, strategy="hybrid", options=options, link=host.link) for each in plans]
-    return Frontier(graph, (each for each in plans if host.allows(graph, each)))
+    coarsened = len(chosen) if len(chosen) < len(places) or found.thinned else None
+    return [*plans, optimal], coarsened
 
 
 def _every(found: HostPlans, most: int) -> Iterator[Path]:
