@@ -1,12 +1,13 @@
 """Layers with a `tf.custom_gradient`, as TensorFlow's silu: replays copy them, and their gradients have gradients."""
 
+import dataclasses
 import functools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import check_enabled, fresh, in_turn, noise
+from equality import MODES, check_enabled, fresh, in_turn, noise
 from replays import operations_of_step
 
 import tfgc
@@ -121,3 +122,73 @@ def test_the_third_derivative_of_a_function_of_a_gradient(name):
         assert (a is None) == (b is None)
         if a is not None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * float(tf.reduce_max(tf.abs(a))))
+
+
+class Inner(L.Layer):
+    """Runs a dense layer by another function."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.dense, self.how = L.Dense(64, activation="tanh"), how
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.how(lambda x: self.dense(x))(x)
+
+
+class ReadsItsWeight(L.Layer):
+    """The gradient of the weight is that of a variable which TensorFlow sees read."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[-1:], initializer="ones", name="scale")
+
+    def call(self, x):
+        @tf.custom_gradient
+        def scaled(x):
+            def gradient(upstream, variables=None):
+                return upstream * scale, [tf.reduce_sum(upstream * x, [0, 1, 2]) for _ in variables or ()]
+
+            scale = tf.convert_to_tensor(self.scale)
+            return x * scale, gradient
+
+        return scaled(x)
+
+
+MODES_AND_XLA = (*MODES, "xla")
+
+
+def gradients_with(layer, mode, enabled):
+    model = fresh(functools.partial(blocks, layer))
+    if enabled:
+        every = tfgc.plan(model, strategy="uniform", segments=3)
+        every = dataclasses.replace(
+            every, segments=tuple(dataclasses.replace(s, mode="recompute") for s in every.segments)
+        )
+        tfgc.enable(model, every, compile_segments=mode == "compiled")
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(X, training=True) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    run = tf.function(step, jit_compile=mode == "xla" or None) if mode in ("graph", "xla") else step
+    return run()
+
+
+@pytest.mark.parametrize("how", [tf.recompute_grad, keras.remat], ids=["tf.recompute_grad", "keras.remat"])
+@pytest.mark.parametrize("mode", MODES_AND_XLA)
+def test_weights_that_a_layer_recomputes_itself_have_their_gradients(mode, how):
+    plain, ours = (gradients_with(lambda: Inner(how), mode, enabled) for enabled in (False, True))
+    for a, b in zip(plain, ours):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES_AND_XLA)
+def test_a_layer_whose_custom_gradient_reads_a_weight_is_kept(mode):
+    plain = gradients_with(ReadsItsWeight, mode, False)
+    with pytest.warns(tfgc.NotReplayableWarning, match=r"scale' is read inside of .* tf.custom_gradient"):
+        ours = gradients_with(ReadsItsWeight, mode, True)
+    for a, b in zip(plain, ours):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -1,5 +1,6 @@
 """Chosen layers of any model: `enable(layers=...)`, on subclassed models and KerasHub-style backbones."""
 
+import dataclasses
 import functools
 
 import keras
@@ -454,3 +455,43 @@ def test_inputs_that_change_structure_between_calls(mode):
     enable_layers(model, ["block"], mode)
     for a, b in zip(plain, run(model), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@dataclasses.dataclass
+class Output:
+    hidden: tf.Tensor
+    loss: tf.Tensor
+
+
+class GivesAnObject(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(8, activation="tanh")
+
+    def call(self, x):
+        hidden = self.dense(x)
+        return Output(hidden, tf.reduce_mean(hidden**2))
+
+
+class ReadsObjects(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [GivesAnObject() for _ in range(3)]
+
+    def call(self, x):
+        losses = 0.0
+        for block in self.blocks:
+            output = block(x)
+            x, losses = output.hidden, losses + output.loss
+        return x + losses
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer_that_returns_an_object_of_tensors_is_kept(mode):
+    x = noise(4, 8)
+    plain = plain_steps(built(ReadsObjects, x), x, [noise(4, 8, seed=2)], graph=mode != "eager", steps=1)
+    model = fresh(built(ReadsObjects, x))
+    tfgc.enable(model, layers=GivesAnObject, compile_segments=mode == "compiled")
+    with pytest.warns(tfgc.NotReplayableWarning, match=r"it returns a 'Output', an object that holds tensors"):
+        ours = train(model, x, [noise(4, 8, seed=2)], graph=mode == "graph", steps=1)
+    assert_equal(plain, ours, exact=mode == "eager")

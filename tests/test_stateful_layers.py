@@ -254,3 +254,25 @@ def test_a_state_is_read_before_the_next_call_writes_it():
         expected = plain.train_on_batch(batch, noise(8, 12, seed=3))
         plain.reset_metrics()
         assert float(step(batch, noise(8, 12, seed=3))["loss"]) == pytest.approx(float(expected), rel=1e-6)
+
+
+class Remembers(keras.layers.Layer):
+    """Keeps the kernel of the step before, assigned as a variable."""
+
+    def build(self, shape):
+        self.dense = L.Dense(shape[-1], activation="tanh")
+        self.dense.build(shape)
+        self.before = self.add_weight(shape=self.dense.kernel.shape, trainable=False, name="before")
+
+    def call(self, x):
+        y = self.dense(x) + x @ keras.ops.convert_to_tensor(self.before)
+        self.before.assign(self.dense.kernel)
+        return y
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_variable_is_assigned_to_another_one(mode):
+    def build():
+        return keras.Sequential([keras.Input((8,)), *(Remembers() for _ in range(4))])
+
+    check_enabled(build, X, [noise(X.shape[0], 8, seed=2)], mode, segments=2)

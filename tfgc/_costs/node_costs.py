@@ -178,7 +178,7 @@ def _read(
         with tf.GradientTape() as tape:
             tape.watch(sources)
             outputs, scope, variables, trainable = side_effects.symbolic(call, tape, apart)
-        obstacle = obstacles.obstacle(graph, _UNCOUNTED)
+        obstacle = scope.obstacle or obstacles.obstacle(graph, _UNCOUNTED)
         seeds_only = all(drawn_rows.is_seed(variable) for variable, _ in scope.written.values())
         samples = inputs[0].shape[0] if inputs and inputs[0].shape.rank else None
         sliceable = (

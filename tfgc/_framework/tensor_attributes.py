@@ -73,3 +73,9 @@ def copied(tensor: tf.Tensor, copy: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tens
     for name, value in hung:
         setattr(made, name, once(value))
     return made
+
+
+def holds_tensors(thing: Any) -> bool:
+    """Whether an object that is no structure has tensors among its attributes."""
+    values = getattr(thing, "__dict__", {}).values()
+    return any(tf.is_tensor(x) for value in values for x in (value if isinstance(value, (list, tuple)) else [value]))

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import graph_gradients, keras_models, private_api
+from tfgc._framework import custom_gradient_calls, graph_gradients, keras_models, private_api
 from tfgc._pure import inner_functions, random_draws, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
@@ -28,6 +28,12 @@ Label = tuple[str, tf.TensorSpec]  # the layer behind a checksum, and the spec o
 
 _checksums: contextvars.ContextVar[list[tuple[Label, tf.Tensor]] | None] = contextvars.ContextVar(
     "tfgc_checksums", default=None
+)
+
+
+IN_CUSTOM_GRADIENT = (
+    "{!r} is read inside of a function with a tf.custom_gradient. Give the function the weight as an argument to let "
+    "tfgc recompute it"
 )
 
 
@@ -41,6 +47,9 @@ class Scope(keras.StatelessScope):
     Args:
         values: The values of variables, by id. None for a trace that is never run.
         stand_in: Without `values`, gives what stands for a variable when it is first read.
+
+    Attributes:
+        obstacle: Why what runs here would have other gradients than outside, or None.
     """
 
     def __init__(
@@ -48,6 +57,7 @@ class Scope(keras.StatelessScope):
     ) -> None:
         super().__init__(collect_losses=True)
         self._stand_in = stand_in
+        self.obstacle: str | None = None
         self.reads: dict[int, keras.Variable] = {}
         self.written: dict[int, tuple[keras.Variable, tf.Tensor]] = {}
         self.checksums: list[tuple[Label, tf.Tensor]] | None = None if values is None else []
@@ -59,6 +69,8 @@ class Scope(keras.StatelessScope):
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
         value = self.state_mapping.get(id(variable))
         storage = private_api.storage(variable)
+        if variable.trainable and custom_gradient_calls.read_inside():
+            self.obstacle = IN_CUSTOM_GRADIENT.format(variable.path)
         if value is None and self._strict and storage is not None:
             raise StaleEffectsError(variable.path)
         if value is None:
@@ -71,7 +83,7 @@ class Scope(keras.StatelessScope):
         return value
 
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-        variable, value = update
+        variable, value = update[0], tf.convert_to_tensor(update[1])  # It may be another variable.
         self.written[id(variable)] = (variable, value)
         given = self._given.get(id(variable)) if variable.trainable else None
         self.state_mapping[id(variable)] = tf.stop_gradient(value) if given is None else _read_after_write(given, value)

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions
+from tfgc._framework import concrete_functions, custom_gradient_calls
 
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
 _call_in_tensorflow = _TF_FUNCTION.__call__
@@ -38,7 +38,8 @@ def inlined(apart: Callable | None = None) -> Iterator[None]:
     _here.handler = lambda function, args, kwargs: _run(function, apart, args, kwargs)
     _count(1)
     try:
-        yield
+        with custom_gradient_calls.noted():
+            yield
     finally:
         _count(-1)
         _here.handler = outer

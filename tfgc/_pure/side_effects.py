@@ -147,7 +147,7 @@ class Trace:
             self.result = self._fn(*args, **kwargs)
         result = Packing(self.result, made=True)
         self.unread = self._packing.unread(tensors, result.tensors)
-        self.obstacle = self._set_in_branch() or self.obstacle or result.unsupported
+        self.obstacle = self.scope.obstacle or self._set_in_branch() or self.obstacle or result.unsupported
         return result.tensors
 
     def _set_in_branch(self) -> str | None:

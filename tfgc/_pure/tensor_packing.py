@@ -75,6 +75,9 @@ class Packing:
         if not tf.is_tensor(value):
             if isinstance(value, tf.TensorArray):
                 self.unsupported = "it takes or returns a tf.TensorArray. Pass its stack() instead"
+            elif self._made and tensor_attributes.holds_tensors(value):
+                what = f"a {type(value).__name__!r}, an object that holds tensors"
+                self.unsupported = f"it returns {what}. Return a tuple or dict instead"
             return _Leaf("static", value)
         activation, logits = tensor_attributes.activation(value)
         slots: list[int] = []
