@@ -329,6 +329,48 @@ def test_twins_have_equal_settings():
     assert first() != second()
 
 
+VALUES = {
+    "float": (1.0, 3.0),
+    "NumPy's float32": (np.float32(1.0), np.float32(3.0)),
+    "NumPy's int64": (np.int64(1), np.int64(3)),
+    "tuple": ((1.0, 2), (3.0, 2)),
+    "list": ([1.0], [3.0]),
+    "array": (np.array([1.0]), np.array([3.0])),
+}
+
+
+class Scaled(L.Layer):
+    """By the first of some numbers, or a single one."""
+
+    factor = 1.0
+
+    def call(self, x):
+        first = self.factor if np.ndim(self.factor) == 0 else self.factor[0]
+        return x * keras.ops.cast(first, x.dtype)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_number_that_was_replaced_is_that_of_the_next_call(kind):
+    layers = [L.Dense(6), Scaled(name="scaled"), L.Dense(6), L.Dense(6)]
+    model = fresh(lambda: keras.Sequential([keras.Input((6,)), *layers]))
+    layers[1].factor = VALUES[kind][0]
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    for factor in VALUES[kind]:
+        layers[1].factor = factor
+        np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["list", "array"])
+def test_a_number_inside_of_a_list_or_an_array_changes(kind):
+    layers = [L.Dense(6), Scaled(name="scaled"), L.Dense(6), L.Dense(6)]
+    model = fresh(lambda: keras.Sequential([keras.Input((6,)), *layers]))
+    layers[1].factor = copy.copy(VALUES[kind][0])
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    for _ in range(2):
+        np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5)
+        layers[1].factor[0] = 3.0
+
+
 OPTIONAL_MODES = ("eager", "compiled", "graph", "fit", "step")
 
 

@@ -369,3 +369,38 @@ def test_a_model_that_changes_is_planned_anew():
     gradients = trained_for(model, X[:4], "compiled")
     assert len(gradients) == 10
     assert all(np.any(g) for g in gradients[::2])
+
+
+class OwnStep(keras.Model):
+    """Its step takes more than a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [L.Dense(32, activation="gelu") for _ in range(6)]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def train_step(self, x, y, *, weight):
+        with tf.GradientTape() as tape:
+            loss = weight * tf.reduce_mean((self(x, training=True) - y) ** 2)
+        self.optimizer.apply(tape.gradient(loss, [v.value for v in self.trainable_variables]), self.trainable_variables)
+        return loss
+
+
+@pytest.mark.parametrize("how", ["eager", "graph"])
+def test_a_train_step_that_takes_more_than_a_batch(how):
+    x, losses = noise(4096, 32), []
+    for enabled in (False, True):
+        model = fresh(OwnStep)
+        model(x)
+        model.optimizer = keras.optimizers.SGD(0.1)
+        model.optimizer.build(model.trainable_variables)
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        step = model.train_step if how == "eager" else tf.function(model.train_step)
+        losses.append([float(step(x, x, weight=2.0)) for _ in range(3)])
+    assert plans(model)[0].unchanged is None
+    np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -234,6 +234,25 @@ def test_a_nested_model_that_casts_its_input_is_planned_and_trains_as_plainly():
     check_enabled(build, X, [noise(8, 2, seed=4)], "graph")
 
 
+class Twice(keras.Model):
+    """Does more than its graph."""
+
+    def __call__(self, *args, **kwargs):
+        return 2.0 * super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_nested_model_with_a_call_operator_of_its_own_is_called(mode):
+    def build():
+        inputs = x = keras.Input((6,))
+        for _ in range(2):
+            inner = keras.Input((6,))
+            x = Twice(inner, L.Dense(6)(L.Dense(6, activation="tanh")(inner)))(x)
+        return keras.Model(inputs, L.Dense(2)(x))
+
+    check_enabled(build, X, [noise(8, 2, seed=4)], mode)
+
+
 def test_fit_with_an_enabled_model_equals_plain_fit():
     def fit(enabled):
         model = fresh(unet)

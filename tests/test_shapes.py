@@ -7,7 +7,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, fresh
+from equality import MODES, fresh, noise
 
 import tfgc
 from tfgc import strategies
@@ -453,3 +453,19 @@ def test_the_default_plan_never_needs_more_than_keeping_all(batch):
         plan = tfgc.plan(keras.Model(tensors[0], tensors[-1]), batch)
         assert plan.outlook.peak_bytes <= plan.outlook.plain_bytes
         assert plan.outlook.peak_bytes < plan.outlook.plain_bytes or plan.outlook.overhead == 0
+
+
+def test_a_layer_that_takes_no_open_sizes_is_traced_for_each():
+    """In eager loops TensorFlow traces open sizes from the second one on."""
+    layers = [L.Conv2D(4, 3), L.UpSampling2D(2, interpolation="bilinear"), L.Conv2D(4, 3), L.GlobalAveragePooling2D()]
+    model = fresh(lambda: keras.Sequential([keras.Input((None, None, 3)), *layers]))
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    for size in (8, 10, 12, 8):
+        x = noise(2, size, size, 3)
+        gradients = []
+        for training in (False, True):  # recomputed in training alone
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=training) ** 2)
+            gradients.append(tape.gradient(loss, [v.value for v in model.trainable_variables]))
+        for a, b in zip(*gradients):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -3,8 +3,8 @@
 A trace freezes the Python that a layer ran: whether a layer is frozen, its dtype policy, a dropout rate, an activation,
 LoRA. Plain eager code sees each as it is now, so what was traced is looked up by them.
 
-Known weakness: values inside lists, dicts and objects that a layer holds are not compared, and only the attributes
-are that the layer had at its first call.
+Lists and arrays of a few numbers are compared by value. Known weakness: what is inside other lists, dicts and objects
+that a layer holds is not compared, and only the attributes are that the layer had at its first call.
 """
 
 import contextlib
@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfgc._framework.versions import attribute
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, type)
-_PLAIN = (bool, int, float, str, type(None), *_CODE)
+_PLAIN = (bool, int, float, str, type(None), np.generic, *_CODE)
+_MOST_NUMBERS = 64  # of a list or an array that is compared by value
 
 
 class Settings:
@@ -82,7 +84,7 @@ class Settings:
             for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, _CODE)}
             own |= vars(layer)
-            self._readers[layer] = _reader([n for n, v in own.items() if _is_setting(n, v)])
+            self._readers[layer] = _reader([n for n, v in own.items() if _is_setting(n, v, type(layer).__module__)])
         return self._readers[layer][0]
 
     def _values(self, layer: keras.Layer) -> tuple:
@@ -92,7 +94,7 @@ class Settings:
             hash(values)
         except (KeyError, TypeError):
             values = (getattr(layer, name, None) for name in names)
-            values = tuple(value if isinstance(value, _PLAIN) else _Same(value) for value in values)
+            values = tuple(map(_comparable, values))
         return values
 
 
@@ -105,8 +107,25 @@ def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
             yield from (inner for inner in keras.tree.flatten(value) if isinstance(inner, keras.Layer))
 
 
-def _is_setting(name: str, value: Any) -> bool:
-    return isinstance(value, _PLAIN) and name not in books() and not name.startswith(("__", "_self_"))
+def _is_setting(name: str, value: Any, module: str) -> bool:
+    kept = isinstance(value, _PLAIN) or (not _of_keras(module) and _is_of_numbers(value))
+    return kept and name not in books() and not name.startswith(("__", "_self_"))
+
+
+def _is_of_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.size <= _MOST_NUMBERS and value.dtype != object
+    few = isinstance(value, (list, tuple)) and len(value) <= _MOST_NUMBERS
+    return few and all(isinstance(x, _PLAIN) for x in value)
+
+
+def _comparable(value: Any) -> Any:
+    """What is hashable and equal for equal plain values, and lists and arrays of numbers; else for the same thing."""
+    if isinstance(value, _PLAIN):
+        return value
+    if not _is_of_numbers(value):
+        return _Same(value)
+    return (value.shape, str(value.dtype), value.tobytes()) if isinstance(value, np.ndarray) else tuple(value)
 
 
 @functools.cache

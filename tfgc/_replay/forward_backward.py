@@ -23,6 +23,7 @@ from tfgc._framework import (
     private_api,
     weight_gradients,
 )
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.fence import fence, waiting
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
@@ -180,6 +181,7 @@ class _ConcreteCache:
     def __init__(self, python_function: Callable) -> None:
         # TensorFlow warns of retracing by code object, and a `partial` has none.
         partial = functools.partial(python_function)
+        self._python_function = partial
         self._function = tf.function(partial, autograph=False, reduce_retracing=True)
         self._concrete: RecentlyUsed[tuple, Any] = RecentlyUsed(_MOST_SHAPES)
 
@@ -188,8 +190,19 @@ class _ConcreteCache:
         key = tuple(concrete_functions.shape_of(tensor) for given in lists for tensor in given)
         function = self._concrete.get(key)
         if function is None:
-            self._concrete[key] = function = concrete_functions.concrete(self._function, lists)
+            self._concrete[key] = function = self._traced(lists)
         return function
+
+    def _traced(self, lists: Sequence[list[tf.Tensor]]) -> Any:
+        try:
+            return concrete_functions.concrete(self._function, lists)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:
+            # From the second shape on TensorFlow traces open sizes, which some layers do not take.
+            if not self._concrete:
+                raise
+            return concrete_functions.concrete(tf.function(self._python_function, autograph=False), lists)
 
     def __call__(self, *lists: list[tf.Tensor]) -> Any:
         tensors = [tensor for given in lists for tensor in given]

@@ -44,6 +44,8 @@ def flattenable(node: Any) -> FunctionalGraph | None:
     operation = node.operation
     if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
         return None
+    if not type(operation).__call__.__module__.startswith("keras."):
+        return None
     try:
         inner = functional_of(operation)
     except UnsupportedModelError:

@@ -62,10 +62,11 @@ class FirstStep:
             self._plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 
-    def train_step(self, data: Any) -> Any:
-        """Replace the model's `train_step`."""
-        self._plan_for(data)
-        return self._train_step(data)
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
+        if len(args) + len(kwargs) == 1:
+            self._plan_for(*args, *kwargs.values())
+        return self._train_step(*args, **kwargs)
 
     call.is_patched_call = train_step.is_patched_call = True
 
