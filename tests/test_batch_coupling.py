@@ -168,8 +168,9 @@ class Labelled(L.Layer):
 
 @pytest.mark.parametrize(
     ("layer", "words"),
-    [(Rescaled, "mixes the samples of a batch"), (Labelled, "adds a loss that is not a mean over the samples")]
-    + [(Mixing, "mixes the samples of a batch"), (Summed, "adds a loss that is not a mean over the samples")],
+    [(Rescaled, "mixes the samples of a batch in its gradient"), (Mixing, "mixes the samples of a batch")]
+    + [(Labelled, "adds a loss that is not a mean over the samples")]
+    + [(Summed, "adds a loss that is not a mean over the samples")],
 )
 def test_layers_whose_operations_do_not_show_it_run_on_noise(layer, words):
     model = keras.Sequential([keras.Input((4,)), layer(), L.Dense(1, kernel_initializer="zeros")])

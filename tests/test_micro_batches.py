@@ -285,6 +285,27 @@ def test_a_layer_that_mixes_samples_is_named():
         step(noise(4, 8), noise(4, 1))
 
 
+@tf.custom_gradient
+def of_length_one(x):
+    return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)
+
+
+def test_a_layer_whose_gradient_mixes_samples_is_named():
+    layers = [L.Dense(8), L.Lambda(of_length_one, name="normed"), L.Dense(1)]
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), *layers]))
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'normed' .* mixes the samples .* in its gradient"):
+        step(noise(4, 8), noise(4, 1))
+
+
+def test_a_variable_whose_gradient_is_its_new_value_is_named():
+    policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "float32")
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(8, name="quantized", dtype=policy), L.Dense(1)]))
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'quantized' .* whose gradient is its new value"):
+        step(noise(4, 8), noise(4, 1))
+
+
 def test_mistakes_are_explained():
     model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
     for wrong in (0, 2.0, True, "4"):

@@ -366,6 +366,19 @@ def test_plans_slice_what_allows_it():
     assert "in 8 slices" in plan.explain()
 
 
+@tf.custom_gradient
+def of_length_one(x):
+    return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)
+
+
+def test_plans_do_not_slice_what_mixes_samples_in_its_gradient():
+    blocks = [[L.Dense(64, activation="gelu"), L.Lambda(of_length_one), L.Dense(4)] for _ in range(3)]
+    model = fresh(lambda: keras.Sequential([keras.Input((4,)), *itertools.chain(*blocks)]))
+    plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
+    of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
+    assert {of[layer.name] for layer in model.layers[1::3]} == {1}
+
+
 class BySize(L.Layer):
     """Divides by the number of samples, of which traced operations show a constant."""
 

@@ -88,6 +88,9 @@ class _Call:
 
     def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any) -> str | None:
         """Why it gives something else on slices, or None."""
+        replaced = next((v for v in self._weights() if getattr(v, "overwrite_with_gradient", False)), None)
+        if replaced is not None:
+            return f"has a variable, {replaced.path!r}, whose gradient is its new value"
         for variable, _ in scope.written.values():
             if not drawn_rows.is_seed(variable):
                 return f"updates its variable {variable.path!r} with each batch"
@@ -105,7 +108,7 @@ class _Call:
         # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
         kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
         try:
-            with tf.init_scope():
+            with graph_building.eagerly_recorded():
                 return self._compared(kinds, not self.exactly and random_draws.draws(operations))
         except OUT_OF_MEMORY:
             raise
@@ -132,11 +135,11 @@ class _Call:
         half = SAMPLES // 2
         first, other = ([sample_noise.draw(random, t, kind) for t in self.given.values()] for _ in range(2))
         values = [(v, sample_noise.weight(random, v.value)) for v in self._weights()]
-        whole, losses = self._run(first, values)
+        whole, losses, gradients = self._run(first, values)
         if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
             return "does not give one result for each sample of a batch"
         if as_random:  # Other sizes have other random numbers.
-            mixed, _ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
+            mixed, *_ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
             if losses:
                 return "draws random numbers and adds a loss, which may not be a mean over the samples"
             same = equal([t[:half] for t in whole], [t[:half] for t in mixed])
@@ -145,23 +148,35 @@ class _Call:
         for start in (0, half):
             with drawn_rows.rows_from(start):
                 parts.append(self._run([t[start : start + half] for t in first], values))
-        if not equal(whole, [tf.concat(pair, 0) for pair in zip(*(made for made, _ in parts))]):
+        outputs, added, back = zip(*parts)
+        if not equal(whole, [tf.concat(pair, 0) for pair in zip(*outputs)]):
             return "mixes the samples of a batch"
-        if not equal(losses, [(a + b) / 2 for a, b in zip(*(losses for _, losses in parts))]):
+        if not equal(losses, [(a + b) / 2 for a, b in zip(*added)]):
             return "adds a loss that is not a mean over the samples"
+        if not equal(gradients, [tf.concat(pair, 0) for pair in zip(*back)]):
+            return "mixes the samples of a batch in its gradient"
         return None
 
     def _weights(self) -> list[keras.Variable]:
         operation = self.program.call_of(self.name)[0]
         return operation.trainable_variables if isinstance(operation, keras.Layer) else []
 
-    def _run(self, given: Sequence[tf.Tensor], values: Sequence[tuple]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """What the call makes, and the losses that it adds."""
+    def _run(
+        self, given: Sequence[tf.Tensor], values: Sequence[tuple]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+        """What the call makes, the losses that it adds, and gradients of the sum of what it makes, squared."""
         table: dict[Ref, Any] = dict(zip(self.given, given))
-        with keras.StatelessScope(values, collect_losses=True) as scope:
+        sources = [x for x in given if x.dtype.is_floating]
+        with tf.GradientTape() as tape, keras.StatelessScope(values, collect_losses=True) as scope:
+            tape.watch(sources)
             self.program.run([self.name], table, training=True)
-        made = [value for ref, value in table.items() if ref not in self.given]
-        return made, [tf.reduce_sum(loss) for loss in scope.losses]
+            made = [value for ref, value in table.items() if ref not in self.given]
+            squares = [tf.reduce_sum(t**2) for t in made if t.dtype.is_floating]
+        try:
+            found: Any = tape.gradient(squares, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        except LookupError:  # An operation without a gradient, which training does not ask for.
+            found = []
+        return made, [tf.reduce_sum(loss) for loss in scope.losses], list(map(tf.convert_to_tensor, found))
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:

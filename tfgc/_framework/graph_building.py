@@ -15,6 +15,7 @@ from tfgc._framework import versions
 from tfgc._framework.versions import attribute
 
 try:
+    from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import record
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 except ImportError as error:
@@ -29,6 +30,17 @@ def scratch_graph(name: str) -> Any:
 def unrecorded() -> contextlib.AbstractContextManager:
     """In here no tape sees what is computed."""
     return record.stop_recording()
+
+
+@contextlib.contextmanager
+def eagerly_recorded() -> Iterator[None]:
+    """Run eagerly in here, whatever graph is built around; tapes record, which `tf.init_scope` alone would stop."""
+    with tf.init_scope():
+        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+        try:
+            yield
+        finally:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
 
 
 @contextlib.contextmanager
