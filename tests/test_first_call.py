@@ -404,3 +404,35 @@ def test_a_train_step_that_takes_more_than_a_batch(how):
         losses.append([float(step(x, x, weight=2.0)) for _ in range(3)])
     assert plans(model)[0].unchanged is None
     np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+class OwnWeights(keras.Model):
+    """A step that calls no layers, nor the model."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.tanh(x @ self.kernel) - y) ** 2)
+        self.optimizer.apply(tape.gradient(loss, [self.kernel.value]), [self.kernel])
+        return {"loss": loss}
+
+
+def test_a_model_that_calls_no_layers_trains_as_before():
+    losses = []
+    for enabled in (False, True):
+        model = fresh(OwnWeights)
+        model.compile("sgd")
+        model.build((24, 3))
+        if enabled:
+            tfgc.enable(model, verbose=0)
+            with pytest.warns(tfgc.NothingSavedWarning, match="calls no layers, .*It trains as before"):
+                losses.append(model.fit(X[:, 0, 0], X[:, 0, 0], verbose=0, shuffle=False).history["loss"])
+            tfgc.enable(model, budget="50%", verbose=0)
+            with pytest.raises(tfgc.UnsupportedModelError, match="calls no layers"):
+                model.fit(X[:, 0, 0], X[:, 0, 0], verbose=0)
+        else:
+            losses.append(model.fit(X[:, 0, 0], X[:, 0, 0], verbose=0, shuffle=False).history["loss"])
+    assert losses[0] == losses[1]

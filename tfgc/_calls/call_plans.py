@@ -22,6 +22,10 @@ STRATEGY = "calls"
 _BESIDE = 0.05
 
 
+class NoLayersError(UnsupportedModelError):
+    """A model computes by itself."""
+
+
 class CallPlans:
     """Plans by calls.
 
@@ -39,7 +43,7 @@ class CallPlans:
         self._batch_size = tracing.batch_size(example)
         self._step = reading.read(tracing.trace(model, example, xla=xla), xla=xla)
         if not any(isinstance(call.layer, keras.Layer) for call in self._step.root.within()):
-            raise UnsupportedModelError(f"{model.name!r} calls no layers, so there is nothing to recompute")
+            raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self._simulator = Simulator(self._step)
         layers = names.layers_by_name(model)
         self._names = descriptions.call_names(self._step.root, layers, model.name)

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.call_plans import CallPlans, NoLayersError
 from tfgc._calls.tracing import Arguments
 from tfgc._core.plan import Plan
-from tfgc._errors import OpenSizesWarning, OptionError, warn
+from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, warn
 from tfgc._framework import fit_loop, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
@@ -93,11 +93,18 @@ class FirstStep:
             self._refuse_open_sizes()
             return
         mode = plan_report.mode_of_call(self._run_options["compile_segments"])
-        made = plan_report.planned(
-            self._model,
-            lambda: first_batch.plan_step_by_calls(self._model, specs, mode, self._request),
-            verbose=self._verbose,
-        )
+        try:
+            made = plan_report.planned(
+                self._model,
+                lambda: first_batch.plan_step_by_calls(self._model, specs, mode, self._request),
+                verbose=self._verbose,
+            )
+        except NoLayersError as error:
+            if self._request.budget is not None:
+                raise
+            self._is_blind = True
+            warn(f"{error}. It trains as before", NothingSavedWarning)
+            return
         if made.unchanged is None:
             run_by_calls(self._model, made.plan, **self._run_options)
         else:
