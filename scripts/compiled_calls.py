@@ -15,11 +15,12 @@ import argparse
 import json
 
 import kerashub
+import other_models
 
 MODELS = ("vit_s16", "vitdet", "swin", "vae")
 TARGET = "h100"
 BUDGETS = ("70%", "50%")
-RESULTS = kerashub.RESULTS.with_name("compiled-calls.json")
+RESULTS = kerashub.KERASHUB.results.with_name("compiled-calls.json")
 
 
 def main():
@@ -31,9 +32,9 @@ def main():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(MODELS)}")
     saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if not arguments.table:
-        server = kerashub.fork_server()
+        server = other_models.fork_server(kerashub.KERASHUB)
         for name in arguments.models or MODELS:
-            saved[name] = kerashub.in_process(server, compiled, name)
+            saved[name] = other_models.in_process(server, compiled, name)
             print(name, saved[name], flush=True)
             RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
     print(*table(saved), sep="\n")
@@ -47,7 +48,7 @@ def vit_s16():
         image_shape=(224, 224, 3), patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536
     )
     model = ViTImageClassifier(backbone, num_classes=10)
-    return model, kerashub.numbers((16, 224, 224, 3)), kerashub.numbers((16,), 10), kerashub.classes()
+    return model, other_models.numbers((16, 224, 224, 3)), other_models.numbers((16,), 10), kerashub.classes()
 
 
 def compiled(name):

@@ -17,6 +17,7 @@ import json
 import pathlib
 
 import kerashub
+import other_models
 
 # Networks with a graph, by the names of `tfgc.zoo.build`: batch and image size.
 FUNCTIONAL = {
@@ -50,7 +51,7 @@ def main():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
     saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if not arguments.table:
-        server = kerashub.fork_server()
+        server = other_models.fork_server(kerashub.KERASHUB)
         for name in arguments.networks or known:
             saved[name] = {how: case(server, name, how) for how in ("plain", *BUDGETS)}
             print(row(name, saved[name]), flush=True)

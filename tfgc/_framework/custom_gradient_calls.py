@@ -51,7 +51,7 @@ def _count(change: int) -> None:
     with _lock:
         _noting += change
         for name, run in _RUN.items():
-            setattr(custom_gradient, name, _noted(run) if _noting else run)
+            setattr(custom_gradient, name, _NOTED[name] if _noting else run)
 
 
 def _noted(run: Callable) -> Callable:
@@ -78,3 +78,6 @@ def _wrapped(function: Any) -> Callable:
     """The function that `tf.recompute_grad` wraps."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__))
     return cells["f"].cell_contents
+
+
+_NOTED = {name: _noted(run) for name, run in _RUN.items()}

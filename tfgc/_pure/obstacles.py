@@ -92,9 +92,7 @@ def functions_called(node: Any) -> list[str]:
 
 def untraceable(error: BaseException) -> str:
     """The obstacle of what cannot be traced, with the reason."""
-    return (
-        f"it cannot be traced ({one_line(error)}). Use TensorFlow operations for what depends on the values of tensors"
-    )
+    return f"it cannot be traced ({one_line(error)}). Use TensorFlow operations if it asks for the values of tensors"
 
 
 def _remedy(op_type: str, name: str, why: str = "") -> str:
