@@ -50,6 +50,46 @@ def test_what_is_pooled_behind_a_cut_is_the_tensor_that_crossed_it(mode):
     assert_equal(plain, ours, exact=mode == "eager")
 
 
+class LogOfSum(L.Layer):
+    """Has an infinite derivative where all is zero."""
+
+    def call(self, x):
+        return keras.ops.log(keras.ops.sum(x**2, -1))
+
+
+def two_outputs():
+    x = inputs = keras.Input((8,))
+    for _ in range(4):
+        x = L.Dense(8, activation="tanh", use_bias=False)(x)
+    return keras.Model(inputs, {"used": L.Dense(1)(x), "unused": LogOfSum()(x)})
+
+
+@pytest.mark.parametrize("mode", [*MODES, "xla", "slices"])
+def test_an_output_that_the_loss_does_not_use_has_no_gradient(mode):
+    """One of zero would be NaN behind an infinite derivative, as it is for a sample of zeros."""
+    x, made = tf.concat([X[:8], tf.zeros((8, 8))], 0), []
+    for enabled in (False, True):
+        model = fresh(two_outputs)
+        if enabled:
+            plan = tfgc.Plan.from_cuts(keras_graph.read(model), [3], strategy="by hand")
+            chunks = 2 if mode == "slices" else 1
+            segments = (dataclasses.replace(s, mode="recompute", chunks=chunks) for s in plan.segments)
+            tfgc.enable(model, dataclasses.replace(plan, segments=tuple(segments)), compile_segments=mode == "compiled")
+
+        def step(model=model):
+            with tf.GradientTape(persistent=True) as tape:
+                outputs = model(x, training=True)
+                loss = tf.reduce_mean(outputs["used"] ** 2)
+            weights = [v.value for v in model.trainable_variables]
+            return tape.gradient(loss, weights), tape.gradient(loss, weights)
+
+        graph = mode in ("graph", "xla", "slices")
+        made.append(tf.function(step, jit_compile=mode == "xla" or None)() if graph else step())
+    for plain, *ours in zip(made[0][0], *made[1]):
+        for gradient in ours:
+            np.testing.assert_allclose(gradient, plain, rtol=1e-5, atol=1e-7)
+
+
 @ALL
 def test_gradients_that_are_none_or_sparse_stay_so(mode):
     model = fresh(models.half_used)

@@ -39,20 +39,24 @@ class _Backward:
 _found: weakref.WeakValueDictionary[str, _Backward] = weakref.WeakValueDictionary()
 
 
-def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable) -> list[tf.Tensor]:
+def attached(
+    results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable, asked: set[int] | None = None
+) -> list[tf.Tensor]:
     """Copies of `results` whose gradients flow to `arguments` alone.
 
     Args:
         results: The tensors.
         arguments: What `backward` returns the gradients of.
         backward: Takes the gradients of the results.
+        asked: Gets the positions of the results that a tape has gradients of, before it calls `backward`, which gets
+            zeros for the others; `backward` empties it. One result needs no such note.
     """
     if tf.executing_eagerly():
         # A `tf.custom_gradient` would hold the results as long as the tape lives.
         with record.stop_recording():
             made = [tf.identity(x) for x in results]
         _record(made, arguments, backward)
-        return made
+        return _noted(made, asked)
     graph, name, held = tf.compat.v1.get_default_graph(), next(_names), _Backward(backward, len(results))
     setattr(graph, _HELD, [*getattr(graph, _HELD, ()), held])
     _found[name] = held
@@ -67,7 +71,25 @@ def attached(results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backw
         _keep(copies[0].op)
     # The copies of arguments are left out: a tape makes zeros for each output that nothing reads.
     _record(copies[: len(results)], arguments, backward)
-    return [*copies[:1], *map(_alone, copies[1 : len(results)])]
+    if asked is None or len(results) == 1:
+        return [*copies[:1], *map(_alone, copies[1 : len(results)])]
+    return _noted(copies[: len(results)], asked)
+
+
+def _noted(results: list[tf.Tensor], asked: set[int] | None) -> list[tf.Tensor]:
+    """Copies of results that note which of them gradients come from."""
+    if asked is None or len(results) == 1:
+        return results
+    with record.stop_recording():
+        made = [tf.identity(x) if tf.executing_eagerly() else _alone(x) for x in results]
+    for i, (result, copy) in enumerate(zip(results, made)):
+        _record([copy], [result], functools.partial(_note, asked, i))
+    return made
+
+
+def _note(asked: set[int], position: int, upstream: Any) -> list[Any]:
+    asked.add(position)
+    return [upstream]
 
 
 def _record(results: list[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable) -> None:

@@ -98,22 +98,25 @@ class TracedCall:
     def _given(self) -> list[tf.Tensor]:
         return [*self._arguments, *self._variables]
 
-    def backward(self, sources: Sequence[int]) -> "Gradients | None":
+    def backward(self, sources: Sequence[int], asked: Sequence[int]) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
+
+        They come from some of the differentiable tensors, by position among these.
 
         A copy is given the inputs, results of the first run, and what flows back. None where a copy would
         itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied.
         """
         try:
-            return self._backward(sources)
+            return self._backward(sources, asked)
         finally:
             del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
 
-    def _backward(self, sources: Sequence[int]) -> "Gradients | None":
+    def _backward(self, sources: Sequence[int], asked: Sequence[int]) -> "Gradients | None":
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
-            gradients = self._tape.gradient(targets, [self._given[i] for i in sources], output_gradients=upstream)
+            flowing = [[tensors[i] for i in asked] for tensors in (targets, upstream)]
+            gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
         pairs = [pair for chain in self._chains for pair in chain.edges()]
         edges: list[graph_copies.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)

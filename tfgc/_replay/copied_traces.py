@@ -25,7 +25,7 @@ class CopiedRecomputation(TwoRuns):
     def __init__(self, recomputation: Recomputation, traced: traced_calls.TracedCall, is_nested: bool) -> None:
         super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
         self._recomputation, self._traced, self._is_nested = recomputation, traced, is_nested
-        self._gradients: tuple[list[int], traced_calls.Gradients | None] | None = None
+        self._gradients: tuple[tuple, traced_calls.Gradients | None] | None = None
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         if [x.shape for x in inputs] != self._traced.shapes:  # A function traced again, for other sizes.
@@ -41,12 +41,13 @@ class CopiedRecomputation(TwoRuns):
         copied = len(first.results) == traced.n_results
         if not plain or not copied or self._is_nested or private_api.is_recorded([*inputs, *upstream]):
             return self._recomputation.backward(first, upstream)
+        wanted = first.sources, first.asked
         if self._gradients is None:
-            self._gradients = first.sources, None  # If this fails, the trace is used up, and replays run without it.
+            self._gradients = wanted, None  # If this fails, the trace is used up, and replays run without it.
             with self.surroundings.reentered():
-                self._gradients = first.sources, traced.backward(first.sources)
+                self._gradients = wanted, traced.backward(first.sources, first.of_asked(range(len(upstream))))
         known, gradients = self._gradients
-        if gradients is None or known != first.sources:
+        if gradients is None or known != wanted:
             return self._recomputation.backward(first, upstream)
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)

@@ -82,9 +82,9 @@ class Recomputation(TwoRuns):
                 again = self._run_again(held, drawn)
             self._check(first.run, again)
             gradients = tape.gradient(
-                [again.tensors[i] for i in first.run.differentiable],
+                first.of_asked([again.tensors[i] for i in first.run.differentiable]),
                 asked + list(self.effects.variables),
-                output_gradients=list(upstream),
+                output_gradients=first.of_asked(upstream),
             )
             return gradients, again.checksums
 
@@ -123,25 +123,26 @@ class TracedReplay(TwoRuns):
     def __init__(self, recomputation: TwoRuns) -> None:
         super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)
         self._recomputation = recomputation
-        self._backward: RecentlyUsed[tuple[int, ...], _ConcreteCache] = RecentlyUsed(_MOST_SETS)
+        self._backward: RecentlyUsed[tuple, _ConcreteCache] = RecentlyUsed(_MOST_SETS)
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         return self._recomputation.forward(inputs)
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         # The traced function must not keep the tensors of this run.
-        sources, run, backlog = first.sources, first.run, first.backlog
-        function = self._backward.get(tuple(sources))
+        sources, run, backlog, asked = first.sources, first.run, first.backlog, first.asked
+        key = tuple(sources), asked
+        function = self._backward.get(key)
         if function is None:
 
             def trace_backward(inputs: Tensors, upstream: Tensors, draws: Tensors, results: Tensors) -> Gradients:
-                traced, again = weight_gradients.Backward(), FirstRun(inputs, sources, run, draws, results)
+                traced, again = weight_gradients.Backward(), FirstRun(inputs, sources, run, draws, results, asked=asked)
                 gradients, checksums = self._recomputation.backward(again, upstream)
                 n = self.arguments_among(again)
                 traced.order(gradients[:n], gradients[n:], backlog)
                 return gradients, checksums
 
-            self._backward[tuple(sources)] = function = _ConcreteCache(trace_backward)
+            self._backward[key] = function = _ConcreteCache(trace_backward)
         return function(first.inputs, list(upstream), first.draws, first.results)
 
 

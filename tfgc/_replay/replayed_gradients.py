@@ -88,7 +88,7 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
         first = dataclasses.replace(first, inputs=[])
     replay = _Replay(recomputation, first, run.checksums, host)
 
-    made = graph_gradients.attached([tensors[i] for i in positions], arguments, replay.backward)
+    made = graph_gradients.attached([tensors[i] for i in positions], arguments, replay.backward, replay.asked)
     for i, tensor in zip(positions, made):
         tensors[i] = tensor
     return tensors
@@ -110,10 +110,12 @@ class _Replay:
     ) -> None:
         self._recomputation, self._first, self._checksums, self._host = recomputation, first, checksums, host
         self._captures = graph_building.captures_so_far()
+        self.asked: set[int] = set()
 
     def backward(self, *upstream: tf.Tensor) -> Any:
         """The gradients of the arguments of `attached`, given those of its results."""
-        name = self._recomputation.name
+        name, asked = self._recomputation.name, frozenset(self.asked)
+        self.asked.clear()
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(name))
         with graph_building.redirect_captures(self._captures):
@@ -121,6 +123,8 @@ class _Replay:
             if around is not None:
                 upstream = tuple(around.wait(upstream, self._first.backlog))
             first = self._first
+            if 0 < len(asked) < len(upstream):
+                first = dataclasses.replace(first, asked=asked)
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))

@@ -57,7 +57,8 @@ class SlicedRecomputation(TwoRuns):
 
         def step(part: tuple[list[tf.Tensor], list[tf.Tensor]], start: Any) -> batch_slices.Results:
             arguments, upstream = part
-            of_slice, traced = FirstRun([*arguments, *values], sources, run, []), weight_gradients.Backward()
+            of_slice = FirstRun([*arguments, *values], sources, run, [], asked=first.asked)
+            traced = weight_gradients.Backward()
             with self._drawing(start):
                 gradients, _ = self._recomputation.backward(of_slice, upstream)
             traced.order(gradients[:rows], gradients[rows:], backlog)

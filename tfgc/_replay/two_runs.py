@@ -26,6 +26,8 @@ class FirstRun:
         doubtful: Those of the sources that no tape recorded while a graph was built: their gradients are there to be
             pruned, if nobody differentiates that graph from outside.
         backlog: How much gradients of weights may hold that are put off; None for no limit.
+        asked: Which of the differentiable tensors of the run gradients come from; None for all. Zeros are no substitute
+            where a derivative is infinite.
     """
 
     inputs: list[tf.Tensor]
@@ -35,6 +37,11 @@ class FirstRun:
     results: list[tf.Tensor] = dataclasses.field(default_factory=list)
     doubtful: frozenset[int] = frozenset()
     backlog: weight_gradients.Backlog | None = None
+    asked: frozenset[int] | None = None
+
+    def of_asked(self, things: Sequence[Any]) -> list[Any]:
+        """Of one thing for each differentiable tensor those that gradients come from."""
+        return [thing for i, thing in enumerate(things) if self.asked is None or i in self.asked]
 
 
 class TwoRuns:
