@@ -32,6 +32,7 @@ def noise(model, batch):
         return numbers((batch, *tensor.shape[1:]))
 
     x, y = (keras.tree.map_structure(like, tensors) for tensors in (model.input, model.output))
+    x = tuple(x) if isinstance(x, list) else x  # tf.data makes one tensor of a list
     return model, x, y, keras.tree.map_structure(lambda _: "mse", y)
 
 
@@ -63,7 +64,10 @@ def kan():
     import keras
     from keras_efficient_kan import KANLinear
 
-    return noise(keras.Sequential([keras.Input((64,)), *(KANLinear(64) for _ in range(5))]), 512)
+    x = inputs = keras.Input((64,))
+    for _ in range(5):
+        x = KANLinear(64)(x)
+    return noise(keras.Model(inputs, x), 512)
 
 
 MODELS = {
