@@ -487,3 +487,9 @@ def halves(nodes):
 def plan_for(graph, segments):
     """A plan made by hand, for the model that a graph was read from."""
     return Plan(tuple(segments), "by hand", describe(graph))
+
+
+@tf.custom_gradient
+def of_length_one(x):
+    """Its argument; what flows back is divided by its norm over the whole batch."""
+    return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)

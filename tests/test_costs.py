@@ -17,6 +17,7 @@ from tfgc import NotReplayableWarning
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Ref
 from tfgc._costs import node_costs
+from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
 L = keras.layers
@@ -391,6 +392,13 @@ def test_activations_of_the_same_name_are_read_one_by_one():
     x = keras.Input((6,))
     nodes = graph_of(keras.Model(x, [L.Dense(5, activation=activation(times))(x) for times in (2, 3)])).nodes
     assert {sum(node.cost.forward_trace) for node in nodes} == {2 * 4 * 5 * F32, 3 * 4 * 5 * F32}
+
+
+@pytest.mark.parametrize("function", [keras.ops.tanh, keras.random.shuffle], ids=["tanh", "shuffle"])
+def test_a_lambda_is_not_taken_for_keras_own(function):
+    """It may draw from Keras's global generator, so that its order counts."""
+    assert not keras_models.is_keras_own(L.Lambda(function))
+    assert keras_models.is_keras_own(L.Activation("tanh"))
 
 
 def test_unknown_sizes_are_asked_for():

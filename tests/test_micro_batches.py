@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, in_turn, noise
+from models import of_length_one
 
 import tfgc
 
@@ -283,11 +284,6 @@ def test_a_layer_that_mixes_samples_is_named():
     step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
     with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'bn' of 'sequential.*' updates its variable"):
         step(noise(4, 8), noise(4, 1))
-
-
-@tf.custom_gradient
-def of_length_one(x):
-    return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)
 
 
 def test_a_layer_whose_gradient_mixes_samples_is_named():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
+from models import of_length_one
 from replays import second_order
 
 import tfgc
@@ -364,11 +365,6 @@ def test_plans_slice_what_allows_it():
     assert plan.outlook.peak_bytes < tfgc.plan(model, 64, strategy="optimal").outlook.peak_bytes
     assert tfgc.Plan.from_json(plan.to_json()) == plan
     assert "in 8 slices" in plan.explain()
-
-
-@tf.custom_gradient
-def of_length_one(x):
-    return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)
 
 
 def test_plans_do_not_slice_what_mixes_samples_in_its_gradient():

@@ -110,10 +110,10 @@ def layers_inside(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def is_keras_own(operation: Any) -> bool:
-    """Whether Keras's own code is all that an operation, and the layers in it, run: no function that was given them."""
+    """Whether an operation, and the layers in it, run Keras's own code alone: no Lambda, nor what they were given."""
     parts = layers_inside(operation) if isinstance(operation, keras.Layer) else [operation]
-    called = [value for part in parts for value in vars(part).values() if callable(value)]
-    return all(str(x.__module__).startswith("keras.") for x in (*map(type, parts), *called))
+    code = [*map(type, parts), *(value for part in parts for value in vars(part).values() if callable(value))]
+    return all(str(x.__module__).startswith("keras.") and x is not keras.layers.Lambda for x in code)
 
 
 def held_layers(layer: keras.Layer) -> list[keras.Layer]:
