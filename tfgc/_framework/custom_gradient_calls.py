@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfgc._framework import versions
-from tfgc._framework.versions import attribute
+from tfgc._framework.diverted_calls import DivertedCalls
 
 try:
     from tensorflow.python.ops import custom_gradient
@@ -21,63 +21,43 @@ except ImportError as error:
     raise versions.unsupported(error) from error
 
 # What runs such a function, as its module calls it.
-_RUN = {name: attribute(custom_gradient, name) for name in ("_eager_mode_decorator", "_graph_mode_decorator")}
-_lock = threading.Lock()
-_noting = 0
+_RUNS = [
+    DivertedCalls(custom_gradient, name, versions.attribute(custom_gradient, name))
+    for name in ("_eager_mode_decorator", "_graph_mode_decorator")
+]
 _here = threading.local()
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[None]:
     """Note calls of this thread in here."""
-    outer = getattr(_here, "depth", None)
-    _here.depth = 0 if outer is None else outer
-    _count(1)
-    try:
+    with contextlib.ExitStack() as stack:
+        for run in _RUNS:
+            stack.enter_context(run.to(functools.partial(_run_noted, run.original)))
         yield
-    finally:
-        _count(-1)
-        _here.depth = outer
 
 
 def read_inside() -> bool:
     """Whether this thread is in such a function, of those that are noted."""
-    return bool(getattr(_here, "depth", None))
+    return getattr(_here, "depth", 0) > 0
 
 
-def _count(change: int) -> None:
-    """Replace what runs these functions as long as any thread notes them."""
-    global _noting
-    with _lock:
-        _noting += change
-        for name, run in _RUN.items():
-            setattr(custom_gradient, name, _NOTED[name] if _noting else run)
+def _run_noted(run: Callable, function: Callable, args: tuple, kwargs: dict) -> Any:
+    if function.__qualname__ == "recompute_grad.<locals>.inner" and function.__module__ == custom_gradient.__name__:
+        return _wrapped(function)(*args, **kwargs)
 
+    @functools.wraps(function)  # Variables among the arguments are read outside, and have their gradients.
+    def body(*args: Any, **kwargs: Any) -> Any:
+        _here.depth = getattr(_here, "depth", 0) + 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _here.depth -= 1
 
-def _noted(run: Callable) -> Callable:
-    def noted_run(function: Callable, args: tuple, kwargs: dict) -> Any:
-        if getattr(_here, "depth", None) is None:
-            return run(function, args, kwargs)
-        if function.__qualname__ == "recompute_grad.<locals>.inner" and function.__module__ == custom_gradient.__name__:
-            return _wrapped(function)(*args, **kwargs)
-
-        @functools.wraps(function)  # Variables among the arguments are read outside, and have their gradients.
-        def body(*args: Any, **kwargs: Any) -> Any:
-            _here.depth += 1
-            try:
-                return function(*args, **kwargs)
-            finally:
-                _here.depth -= 1
-
-        return run(body, args, kwargs)
-
-    return noted_run
+    return run(body, args, kwargs)
 
 
 def _wrapped(function: Any) -> Callable:
     """The function that `tf.recompute_grad` wraps."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__))
     return cells["f"].cell_contents
-
-
-_NOTED = {name: _noted(run) for name, run in _RUN.items()}

@@ -12,19 +12,16 @@ convert a body that runs in place: one that branches on tensors in Python cannot
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions, custom_gradient_calls
+from tfgc._framework.diverted_calls import DivertedCalls
 
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
-_call_in_tensorflow = _TF_FUNCTION.__call__
-_lock = threading.Lock()
-_running = 0
-_here = threading.local()
+_calls = DivertedCalls(_TF_FUNCTION, "__call__", _TF_FUNCTION.__call__)
 
 
 @contextlib.contextmanager
@@ -34,20 +31,17 @@ def inlined(apart: Callable | None = None) -> Iterator[None]:
     Args:
         apart: Called as `apart(body, args, kwargs, xla)` for one that needs a separate graph. None inlines it, too.
     """
-    outer = getattr(_here, "handler", None)
-    _here.handler = lambda function, args, kwargs: _run(function, apart, args, kwargs)
-    _count(1)
-    try:
-        with custom_gradient_calls.noted():
-            yield
-    finally:
-        _count(-1)
-        _here.handler = outer
+
+    def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return _run(function, apart, args, kwargs)
+
+    with _calls.to(run), custom_gradient_calls.noted():
+        yield
 
 
 def call_apart(body: Callable, tensors: Sequence[tf.Tensor], xla: bool) -> Any:
     """Call a function of tensors in a `tf.function` that is forgotten afterwards."""
-    return _call_in_tensorflow(tf.function(body, jit_compile=xla or None, autograph=False), *tensors)
+    return _calls.original(tf.function(body, jit_compile=xla or None, autograph=False), *tensors)
 
 
 def _run(function: Any, apart: Callable | None, args: tuple, kwargs: dict) -> Any:
@@ -57,18 +51,3 @@ def _run(function: Any, apart: Callable | None, args: tuple, kwargs: dict) -> An
     if apart is None or not (xla or of_tensorflow):
         return body(*args, **kwargs)
     return apart(body, args, kwargs, xla)
-
-
-def _count(change: int) -> None:
-    """Replace `tf.function`'s `__call__` as long as any thread runs purely."""
-    global _running
-    with _lock:
-        _running += change
-        _TF_FUNCTION.__call__ = _call if _running else _call_in_tensorflow
-
-
-def _call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    handler = getattr(_here, "handler", None)
-    if handler is None:
-        return _call_in_tensorflow(function, *args, **kwargs)
-    return handler(function, args, kwargs)
