@@ -52,7 +52,7 @@ def of_session(leader):
 
 
 def ended(process, number):
-    """Send a signal; what the process printed, and its last lines on standard error, once nothing of it runs."""
+    """Send a signal; what the process printed, and what it said on standard error, once nothing of it runs."""
     process.send_signal(number)
     printed, said = process.communicate(timeout=30)
     until = time.monotonic() + 10
@@ -61,7 +61,7 @@ def ended(process, number):
     assert not of_session(process.pid), "a child is left"
     # Python ends itself like that where it is interrupted before it has started, and nothing of tfgc runs yet.
     assert "Traceback" not in said or said.startswith("Fatal Python error: init_import_site"), said[-2000:]
-    return printed
+    return printed, said
 
 
 def pieces(folder):
@@ -153,12 +153,12 @@ def test_commands_that_are_interrupted_lose_nothing(seed, tmp_path):
         kind = moment(rng, running[0], tmp_path)
         for process in running:
             number = rng.choice(SIGNALS)
-            printed = ended(process, number)
+            printed, said = ended(process, number)
             print(kind, commands[0][2], len(commands), number.name, process.returncode, pieces(tmp_path))
             allowed = {signal.SIGINT: (130,)}.get(number, (-number,))
             if printed:  # It was done, and Python had given the signal back to the system.
                 allowed += (-number,)
-            assert process.returncode in (0, *allowed)
+            assert process.returncode in (0, *allowed), said[-2000:]
         assert known <= finished(path)
         finished(compared)
         if len(finished(path)) == 6:

@@ -208,6 +208,31 @@ def test_gradients_of_weights_are_put_off_until_they_hold_too_much(monkeypatch):
     assert waited_for(chain()) == {("conv_2", "conv_3")}
 
 
+def attentive():
+    inputs = keras.Input((6, 16))
+    x = L.Dense(16, name="second")(L.Dense(16, name="first")(inputs))
+    model = keras.Model(inputs, L.MultiHeadAttention(2, 8, name="attention")(x, x))
+    segments = [tfgc.Segment(("first",)), tfgc.Segment(("second",)), tfgc.Segment(("attention",), "keep")]
+    return tfgc.enable(model, tfgc.Plan(tuple(segments), "by hand", tfgc.plan(model).model))
+
+
+def test_gradients_of_weights_that_are_reshaped_come_first_in_a_kept_segment(weights_first):
+    """What an attention projects by is a matrix in its product, not in its variable: they were left to the end."""
+    model = fresh(attentive)
+    graph = graph_of(lambda x: gradients(model, x), noise(2, 6, 16))
+    ended = weight_gradients.operation_order.dependencies(graph.get_operations())
+    in_last_replay = [op for op in ended if op.name.startswith("replay_1/")]
+    waited_for = weight_gradients.operation_order.ancestors(ended, in_last_replay)
+    made = [(v, tensor.op) for v, tensor in zip(model.trainable_variables, graph.outputs) if "attention" in v.path]
+    of_kernels = [op for v, op in made if v.name == "kernel"]
+    assert in_last_replay
+    assert len(of_kernels) == 4
+    for op in of_kernels:
+        while op.type not in ("MatMul", "Einsum", "BatchMatMulV2"):
+            op = op.inputs[0].op
+        assert op in waited_for, op.name
+
+
 def graph_of(step, *x):
     return tf.function(step).get_concrete_function(*x).graph
 

@@ -110,7 +110,7 @@ class BackwardPass:
         self._traced.order(passed, weights, self._backlog)
         self._traced = weight_gradients.Backward()
         if passed and _threads() == 1:
-            self._earlier = passed + weights
+            self._earlier, self._weights = passed + self._weights + weights, []
         elif passed:
             self._earlier, self._weights = passed + self._weights, weights
         elif weights:

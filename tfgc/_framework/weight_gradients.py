@@ -110,7 +110,7 @@ class Backward:
         Returns what is put off in the end.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
-        operation of the forward pass, found by what both read, and by its shape.
+        operation of the forward pass, found by what both read, and by the shape of the gradient or of what it reshapes.
         """
         made = self._graph.get_operations()[self._before :]
         inside, passed_on = set(made), _operations(upstream)
@@ -119,12 +119,23 @@ class Backward:
         unread = [op for op in made if op not in main and not any(tensor.consumers() for tensor in op.outputs)]
         weights = []
         for op in unread:
-            read = (tensor for other in operation_order.ancestors(before, [op], main) for tensor in other.inputs)
+            aside = operation_order.ancestors(before, [op], main)
+            read = (tensor for other in aside for tensor in other.inputs)
             readers = (reader for tensor in read if tensor.op not in inside for reader in tensor.consumers())
             values = (value for reader in readers if reader not in inside for value in reader.inputs)
-            if op.outputs and any(_alike(value, op.outputs[0]) and leads_to_a_source(value) for value in values):
+            alike = (value for value in values if any(_alike(value, gradient) for gradient in _before_reshaping(op)))
+            if any(map(leads_to_a_source, alike)):
                 weights.append(op)
-        return _wait(made, [*passed_on, *set(unread).difference(weights)], weights, backlog)
+        return _wait(made, passed_on, weights, backlog, others=set(unread).difference(weights))
+
+
+def _before_reshaping(op: tf.Operation) -> list[tf.Tensor]:
+    """The result of an operation, and what it is a reshaped or transposed copy of."""
+    found = list(op.outputs[:1])
+    while op.type in ("Identity", "Reshape", "Transpose"):
+        op = op.inputs[0].op
+        found += op.outputs[:1]
+    return found
 
 
 def _alike(value: tf.Tensor, gradient: tf.Tensor) -> bool:
@@ -137,15 +148,19 @@ def _operations(gradients: Iterable[Any]) -> list[tf.Operation]:
 
 
 def _wait(
-    operations: Sequence[tf.Operation], passed_on: list[tf.Operation], weights: list[tf.Operation], backlog: Backlog
+    operations: Sequence[tf.Operation],
+    passed_on: list[tf.Operation],
+    weights: list[tf.Operation],
+    backlog: Backlog,
+    others: Iterable[tf.Operation] = (),
 ) -> list[tf.Tensor]:
-    """Add the edges; return what is put off in the end."""
+    """Add the edges; return what is put off in the end. No edge leads to `others` and what they need, or from there."""
     made, before = set(operations), operation_order.dependencies(operations)
     place = {op: i for i, op in enumerate(operation_order.in_order(before))}
     weights = sorted(made.intersection(weights), key=place.__getitem__)
     # Where nothing is passed on, all comes before the gradients that are made last.
     main = operation_order.ancestors(before, made.intersection(passed_on) or weights[-1:])
-    aside = operation_order.ancestors(before, weights) - main
+    aside = operation_order.ancestors(before, weights) - main - operation_order.ancestors(before, others, main)
     latest: dict[tf.Operation, int] = {}  # of what an operation needs on the way to what is passed on
     for op in place:
         latest[op] = place[op] if op not in aside else max((latest[other] for other in before[op]), default=-1)
