@@ -157,6 +157,20 @@ def batch_of(x):
     return len(tf.nest.flatten(x)[0])
 
 
+def test_a_model_may_return_more_than_tensors():
+    """An output that is left out, as Hugging Face's models have, or a size: its calls could not be traced."""
+
+    class Named(Subclassed):
+        def call(self, x, training=None):
+            return {"made": super().call(x, training=training), "aux": None, "width": 8, "kind": "mean"}
+
+    plain, model = fresh(built(Named, X)), fresh(built(Named, X))
+    tfgc.enable(model, verbose=0)
+    np.testing.assert_allclose(model(X, training=True)["made"], plain(X, training=True)["made"], rtol=1e-6)
+    (made,) = tfgc.status(model).plans
+    assert made.plan.calls
+
+
 @pytest.mark.parametrize(("case", "mode"), in_turn(CASES))
 def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
     build, x = CASES[case]

@@ -469,3 +469,83 @@ def test_a_layer_that_takes_no_open_sizes_is_traced_for_each():
             gradients.append(tape.gradient(loss, [v.value for v in model.trainable_variables]))
         for a, b in zip(*gradients):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def in_structures():
+    """Inputs of a model, and a batch, in structures that Keras matches."""
+    i, j = (keras.Input((8,), name=name) for name in "ij")
+    a, b = noise(16, 8), noise(16, 8, seed=2)
+    return {
+        "nested": ({"u": {"p": i}, "v": [j]}, {"u": {"p": a}, "v": [b]}),
+        "a tuple for a list": ([[i], j], ((a,), b)),
+        "keys that are no names": ({"first": i, "second": j}, {"first": a, "second": b}),
+        "a list for a dict": ({"i": i, "j": j}, [a, b]),
+        "a dict for a list": ([j, i], {"i": a, "j": b}),
+        "a key more": ({"i": i, "j": j}, {"i": a, "j": b, "label": a}),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:The structure of `inputs`", "ignore:When providing `inputs` as a dict")
+@pytest.mark.parametrize("structure", in_structures())
+def test_inputs_may_have_any_structure_that_keras_takes(structure):
+    """They were matched by name, and the first call of an enabled model spoke of an example that nobody gave."""
+
+    def build():
+        inputs, _ = in_structures()[structure]
+        first, second = keras.tree.flatten(inputs)
+        x = L.Dense(8)(first) - second
+        for _ in range(4):
+            x = L.Dense(32, activation="gelu")(x)
+        return keras.Model(inputs, L.Dense(1)(x))
+
+    batch = keras.tree.map_structure(tf.constant, in_structures()[structure][1])
+    plain, model = fresh(build), tfgc.enable(fresh(build), verbose=0)
+    np.testing.assert_allclose(model(batch, training=True), plain(batch, training=True), atol=1e-6)
+    (made,) = tfgc.status(model).plans
+    assert made.plan == tfgc.plan(plain, 16, optimizer=None)
+
+
+def test_an_example_of_nested_inputs_may_have_targets():
+    inputs, batch = in_structures()["nested"]
+    (i, j), y = keras.tree.flatten(inputs), noise(16, 1)
+    model = keras.Model(inputs, L.Dense(1)(L.Dense(32, activation="gelu")(i * j)))
+    expected = tfgc.plan(model, 16)
+    for example in (batch, (batch, y), (batch, y, np.ones(16))):
+        assert tfgc.plan(model, example=example) == expected
+    with pytest.raises(tfgc.OptionError, match="no array for the model's input 'j'"):
+        tfgc.plan(model, example={"i": batch["u"]["p"]})
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph", "xla"])
+def test_a_layer_may_return_a_size_that_is_a_number_once_it_is_known(mode):
+    """As `SmartReshape2D` of cstmodels does: nothing could be planned then."""
+
+    class Flat(L.Layer):
+        def call(self, x):
+            return keras.ops.reshape(x, (-1, x.shape[-1])), keras.ops.shape(x)[1]
+
+    class Mean(L.Layer):
+        def call(self, x, n):
+            return keras.ops.mean(keras.ops.reshape(x, (-1, n, x.shape[-1])), 1)
+
+    def build():
+        x, n = Flat(name="flat")(inputs := keras.Input((None, 8)))
+        for _ in range(4):
+            x = L.Dense(32, activation="gelu")(x)
+        return keras.Model(inputs, L.Dense(1)(Mean(name="mean")(x, n=n)))
+
+    x, wide = tf.constant(noise(4, 3, 8)), tf.constant(noise(4, 6, 8))
+    plain, model = fresh(build), fresh(build)
+    tfgc.enable(model, strategy="uniform", segments=3, compile_segments=mode == "compiled", verbose=0)
+
+    def step(model, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        return [loss, *tape.gradient(loss, [v.value for v in model.trainable_variables])]
+
+    if mode in ("graph", "xla"):
+        step = tf.function(step, jit_compile=mode == "xla")
+    for batch in (x, wide):
+        for one, other in zip(step(plain, batch), step(model, batch), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    assert all(made.plan.segments[0].mode == "recompute" for made in tfgc.status(model).plans)

@@ -128,7 +128,7 @@ def _call(model: keras.Model, args: Any, kwargs: Any) -> tuple[Any, list]:
     with tf.GradientTape() as tape:
         made = model(*args, **{**kwargs, "training": True})
     targets = [*tf.nest.flatten(made, expand_composites=True), *model.losses]
-    targets = [t for t in targets if t.dtype.is_floating]
+    targets = [t for t in targets if isinstance(t, tf.Tensor) and t.dtype.is_floating]
     upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
     tape.gradient(targets, [v.value for v in model.trainable_variables], output_gradients=upstream)
     return made, [value for value in tf.nest.flatten((args, kwargs)) if _is_data(value)]

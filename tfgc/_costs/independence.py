@@ -45,7 +45,7 @@ def read(
     nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]
     ignored = warnings.catch_warnings(action="ignore")  # The layers give them when the model trains.
     with ignored, graph_building.scratch_graph("independence").as_default() as graph:
-        table: dict[Ref, Any] = {ref: _placeholder(tensor) for ref, tensor in given.items()}
+        table: dict[Ref, Any] = {ref: t if t is None else _placeholder(t) for ref, t in given.items()}
         for node in nodes:
             start = len(graph.get_operations())
             try:
@@ -56,7 +56,7 @@ def read(
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
                 found[node.name] = f"cannot be traced for {SAMPLES} samples ({one_line(error)})"
                 break
-            call = _Call(program, node.name, {ref: table[ref] for ref in node.inputs}, exactly)
+            call = _Call(program, node.name, {r: table[r] for r in node.inputs if table[r] is not None}, exactly)
             made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
             found[node.name] = call.obstacle(made, graph.get_operations()[start:], scope)
     return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
@@ -165,12 +165,13 @@ class _Call:
         self, given: Sequence[tf.Tensor], values: Sequence[tuple]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
         """What the call makes, the losses that it adds, and gradients of the sum of what it makes, squared."""
-        table: dict[Ref, Any] = dict(zip(self.given, given))
+        inputs = self.program.graph.nodes[self.program.graph.position[self.name]].inputs
+        table: dict[Ref, Any] = {**dict.fromkeys(inputs), **dict(zip(self.given, given))}  # None: an optional one
         sources = [x for x in given if x.dtype.is_floating]
         with tf.GradientTape() as tape, keras.StatelessScope(values, collect_losses=True) as scope:
             tape.watch(sources)
             self.program.run([self.name], table, training=True)
-            made = [value for ref, value in table.items() if ref not in self.given]
+            made = [value for ref, value in table.items() if ref not in inputs]
             squares = [tf.reduce_sum(t**2) for t in made if t.dtype.is_floating]
         try:
             found: Any = tape.gradient(squares, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)

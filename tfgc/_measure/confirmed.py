@@ -12,12 +12,12 @@ from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, measured_budget, shipped
-from tfgc._planning import annotated, budgets, by_calls, estimates, planner
+from tfgc._planning import budgets, by_calls, estimates, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Shapes, Strategy
 from tfgc._records.job import Case
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import synthetic
+from tfgc._tracing import example_sizes, synthetic
 
 
 @node_costs.remembered()
@@ -149,7 +149,7 @@ class _Asked:
             return estimates.estimate(self.model, self.batch_size, plan, **self.common)
         shapes, example = self.common["input_shapes"], self.common["example"]
         if example is not None:
-            shapes = annotated.shapes(self.model, example)[1]
+            shapes = example_sizes.shapes(self.model, example)[1]
         inputs, _ = synthetic.specs(self.model, plan.batch_size or 1, shapes)
         optimizer, mode = self.common["optimizer"], "xla" if self.common["mode"] == "xla" else "graph"
         return estimates.estimate(self.model, None, plan, example=inputs, optimizer=optimizer, mode=mode)

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import keras_models
 from tfgc._measure import case_choice, examples
-from tfgc._planning import annotated, by_calls
-from tfgc._tracing import functional_graphs, keras_graph, synthetic
+from tfgc._planning import by_calls
+from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
 # What helps where Keras cannot make a model again from what it knows of it.
 ADVICE = "give a function that builds the model in place of True: confirm=build"
@@ -141,7 +141,7 @@ def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, 
     if by_calls.applies_to(model) or (example is not None and _has_targets(model, example)):
         return examples.portable(example)
     if example is not None:
-        input_shapes = annotated.shapes(model, example)[1]
+        input_shapes = example_sizes.shapes(model, example)[1]
     x, outputs = synthetic.specs(model, batch_size, input_shapes)
     if any(spec.dtype == "string" for spec in tf.nest.flatten(x)):
         x, _ = synthetic.batch(model, batch_size, input_shapes)

@@ -9,11 +9,11 @@ import keras
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, Segment
 from tfgc._costs import independence, loss_bytes, metric_bytes, node_costs, timing
-from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, did_you_mean, warn
+from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
-from tfgc._tracing import functional_graphs, keras_graph
+from tfgc._tracing import example_sizes, keras_graph
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
 NOMINAL_BATCH = 64
@@ -46,13 +46,13 @@ def graph_of(
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
-        example_batch, input_shapes = shapes(model, example)
+        example_batch, input_shapes = example_sizes.shapes(model, example)
         if batch_size is not None and example_batch not in (None, batch_size):
             raise OptionError(
                 f"batch_size={batch_size}, but the example is a batch of {example_batch}: give either one"
             )
         batch_size = example_batch or batch_size
-    declared = _declared_batch(model)
+    declared = example_sizes.declared_batch(model)
     asked = whole_step or measure
     if asked and batch_size is None and declared is None:
         raise OptionError(
@@ -156,45 +156,3 @@ def _divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
 
 def _part(count: int | None, batch: int) -> Any:
     return None if count is None else count // batch
-
-
-def batch_of(model: keras.Model, example: Any) -> int | None:
-    """Samples in an example batch, or in those that the model is declared for; None if both leave that open."""
-    return shapes(model, example)[0] or _declared_batch(model)
-
-
-def _declared_batch(model: keras.Model) -> int | None:
-    return next((t.shape[0] for t in functional_graphs.functional_of(model).inputs if t.shape and t.shape[0]), None)
-
-
-def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tuple[int | None, ...]]]:
-    """Batch size and input shapes of an example batch, or of the `tf.TensorSpec`s of one, which may leave both open."""
-    inputs = functional_graphs.functional_of(model).inputs
-    if isinstance(example, dict):
-        unknown = [name for name in example if name not in {t.name for t in inputs}]
-        if unknown:
-            raise OptionError(
-                f"example: the model has no input {unknown[0]!r}{did_you_mean(unknown[0], [t.name for t in inputs])}"
-            )
-        arrays = [example[t.name] for t in inputs]
-    else:
-        arrays = list(example) if isinstance(example, (tuple, list)) else [example]
-        if len(arrays) == 2 and len(inputs) == 1:
-            arrays = arrays[:1]
-        elif len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)):
-            return shapes(model, arrays[0])
-    if len(arrays) != len(inputs):
-        raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
-    given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
-    batches = {shape[0] for shape in given.values() if shape[0] is not None}
-    if len(batches) > 1:
-        raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
-    return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}
-
-
-def _fitting(tensor: keras.KerasTensor, array: Any) -> tuple[int | None, ...]:
-    """The shape of an array as an input takes it: Keras adds or drops a last dimension of one."""
-    shape, rank = tuple(array.shape), len(tensor.shape)
-    if len(shape) == rank + 1 and shape[-1] == 1:
-        return shape[:-1]
-    return (*shape, 1) if len(shape) == rank - 1 and tensor.shape[-1] == 1 else shape

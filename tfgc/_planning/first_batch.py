@@ -16,6 +16,7 @@ from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
+from tfgc._tracing import example_sizes
 from tfgc._units import format_bytes
 
 # The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
@@ -88,7 +89,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     strategy, budget = request.strategy, request.budget
     xla = mode == "xla"
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla, options=request.options)
-    batch_size = annotated.batch_of(model, inputs)
+    batch_size = example_sizes.batch_of(model, inputs)
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:
         _refuse_open_sizes(graph, batch_size, budget)

@@ -38,6 +38,8 @@ def outputs(
     # Asked for other sizes than those that it was built for, a model of Keras's does not cast what its layers get.
     asked = not (known and isinstance(operation, keras.Model))
     made = call(operation.compute_output_spec, given) if asked else built
+    # A layer may return sizes, `ops.shape(x)[1]`: numbers where they are known.
+    made = [t if isinstance(t, keras.KerasTensor) else like(b, b.shape) for t, b in zip(made, built)]
     made = keras_models.as_made(operation, made, given.values())
     if not known or (all(None not in t.shape for t in made) and (trusting or not _declares_own(operation))):
         return made
@@ -64,8 +66,9 @@ def traced(
     except Exception:  # The layer is the user's code; training it plainly may still work.
         batch = next((tensor.shape[0] for tensor in given.values() if tensor.shape), None)
         return [like(t, (t.shape[0] or batch, *t.shape[1:]) if t.shape else ()) for t in declared]
-    # Some layers declare a tensor and return None.
-    return [t if found is None else like(t, _known(t.shape, found.shape)) for t, found in zip(declared, made)]
+    # Some layers declare a tensor and return None, or a size as a number.
+    sized = [getattr(found, "shape", t.shape) for t, found in zip(declared, made)]
+    return [like(t, _known(t.shape, tf.TensorShape(shape))) for t, shape in zip(declared, sized)]
 
 
 def like(tensor: keras.KerasTensor, shape: Sequence[int | None]) -> keras.KerasTensor:

@@ -23,6 +23,7 @@ from tfgc._framework import fit_loop, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
+from tfgc._tracing import example_sizes
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
@@ -162,6 +163,7 @@ class FirstCall:
         """Plan for `signature`."""
         if batch_size is None:
             batch_size = fit_loop.batch_size()
+        inputs = example_sizes.as_declared(self._model, inputs)
         specs = keras.tree.map_structure(lambda tensor: _spec(tensor, batch_size), inputs)
 
         def planned() -> tuple[PlannedStep, Callable]:

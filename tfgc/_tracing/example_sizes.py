@@ -1,0 +1,75 @@
+"""Batch size and input sizes of an example batch, in any structure that Keras takes for a model's inputs."""
+
+from typing import Any
+
+import keras
+
+from tfgc._errors import OptionError, did_you_mean
+from tfgc._framework import keras_models
+from tfgc._tracing import functional_graphs
+
+
+def batch_of(model: keras.Model, example: Any) -> int | None:
+    """Samples in an example batch, or in those that the model is declared for; None if both leave that open."""
+    return shapes(model, example)[0] or declared_batch(model)
+
+
+def declared_batch(model: keras.Model) -> int | None:
+    """Samples in the batches that a model is declared for; None if it leaves that open."""
+    return next((t.shape[0] for t in functional_graphs.functional_of(model).inputs if t.shape and t.shape[0]), None)
+
+
+def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tuple[int | None, ...]]]:
+    """Batch size and input shapes of an example batch, or of the `tf.TensorSpec`s of one, which may leave both open."""
+    function = functional_graphs.functional_of(model)
+    inputs, arrays = function.inputs, _flat(function, example)
+    if len(arrays) != len(inputs):
+        raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
+    given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
+    batches = {shape[0] for shape in given.values() if shape[0] is not None}
+    if len(batches) > 1:
+        raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
+    return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}
+
+
+def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
+    """The arrays of an example batch for the inputs, in their order: `x`, or the first of `(x, y)`."""
+    for x in (example, example[0] if isinstance(example, tuple) and example else None):
+        if x is not None and _is_alike(x, function.input):
+            return keras.tree.flatten(x)
+    names = [t.name for t in function.inputs]
+    if isinstance(example, dict):
+        unknown = next((name for name in example if name not in names), None)
+        if unknown is not None:
+            raise OptionError(f"example: the model has no input {unknown!r}{did_you_mean(unknown, names)}")
+        missing = next((name for name in names if name not in example), None)
+        if missing is not None:
+            raise OptionError(f"example: it has no array for the model's input {missing!r}")
+        return [example[name] for name in names]
+    arrays = list(example) if isinstance(example, (tuple, list)) else [example]
+    if len(arrays) == 2 and len(names) == 1:
+        return arrays[:1]
+    return _flat(function, arrays[0]) if len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)) else arrays
+
+
+def as_declared(model: keras.Model, inputs: Any) -> Any:
+    """The inputs of a call in the structure in which the model declares them, as Keras matches the two."""
+    function = functional_graphs.functional_of(model)
+    return inputs if _is_alike(inputs, function.input) else function.structured_inputs(function.flat_inputs(inputs))
+
+
+def _is_alike(x: Any, inputs: Any) -> bool:
+    """Whether two structures are alike; tuples may stand for lists."""
+    try:
+        keras.tree.assert_same_structure(keras.tree.lists_to_tuples(x), keras.tree.lists_to_tuples(inputs))
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _fitting(tensor: keras.KerasTensor, array: Any) -> tuple[int | None, ...]:
+    """The shape of an array as an input takes it: Keras adds or drops a last dimension of one."""
+    shape, rank = tuple(array.shape), len(tensor.shape)
+    if len(shape) == rank + 1 and shape[-1] == 1:
+        return shape[:-1]
+    return (*shape, 1) if len(shape) == rank - 1 and tensor.shape[-1] == 1 else shape
