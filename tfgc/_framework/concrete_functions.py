@@ -1,5 +1,6 @@
 """The traces that a `tf.function` keeps, calls of one past the checks of its arguments, and what an operation calls."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,25 @@ def called(op: tf.Operation) -> Any:
     if op.type not in ("PartitionedCall", "StatefulPartitionedCall"):
         return None
     return attribute(op.graph, "_get_function")(op.get_attr("f").name)
+
+
+def content(function: Any) -> bytes:
+    """What a function of a graph computes; equal for functions that differ in names alone, if they call no others."""
+    definition = attribute(function, "cached_definition")
+    named = [*definition.signature.input_arg, *definition.node_def]
+    places = {each.name: str(i) for i, each in enumerate(named)}
+
+    def placed(read: str) -> str:
+        name, *output = read.removeprefix("^").split(":")
+        return ":".join([places[name], *output])
+
+    nodes = [
+        (node.op, *map(placed, node.input), *sorted(node.attr.items(), key=lambda each: each[0]))
+        for node in definition.node_def
+    ]
+    made = [placed(definition.ret[each.name]) for each in definition.signature.output_arg]
+    waited_for = sorted(map(placed, definition.control_ret.values()))
+    return hashlib.sha256(repr((nodes, made, waited_for)).encode()).digest()
 
 
 def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:

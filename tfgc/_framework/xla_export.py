@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import concrete_functions, versions
 from tfgc._framework.versions import attribute
 
@@ -14,6 +15,10 @@ try:
     from tensorflow.python.eager.polymorphic_function import compiler_ir  # the public way wants tensors, not shapes
 except ImportError as error:
     raise versions.unsupported(error) from error
+
+
+# Of functions that were compiled: layers of one kind have equal ones, and planning reads them more than once.
+_temporary_bytes: RecentlyUsed[Any, int] = RecentlyUsed(256)
 
 
 def stable_hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
@@ -36,8 +41,16 @@ def temporary_bytes(op: tf.Operation) -> int:
     known = all(t.shape.is_fully_defined() and t.dtype != tf.resource for t in op.inputs)
     if function is None or not known or not op.node_def.attr["_XlaMustCompile"].b:
         return 0
-    arguments = [tf.TensorSpec(t.shape, t.dtype) for t in op.inputs]
     device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
+    arguments = [tf.TensorSpec(t.shape, t.dtype) for t in op.inputs]
+    key = device, tuple(arguments), concrete_functions.content(function)
+    found = _temporary_bytes.get(key)
+    if found is None:
+        _temporary_bytes[key] = found = _assigned(device, function, arguments)
+    return found
+
+
+def _assigned(device: str, function: Any, arguments: list[tf.TensorSpec]) -> int:
     compile_for = attribute(context.context(), "get_compiler_ir")
     try:
         answer = compile_for(device, None, function.name, arguments, [], "optimized_hlo_proto_serialized")
