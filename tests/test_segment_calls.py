@@ -28,6 +28,91 @@ def test_enabled_model_trains_as_the_plain_one(build, mode):
     check_enabled(build, models.inputs_of(build), Y, mode, segments=4, allowed=allowed)
 
 
+TOKENS = np.random.default_rng(0).integers(0, 3, (8, 12)).astype("int32")
+
+
+class Attending(L.Layer):
+    """A block of the user's that calls attention on its input as it is, and is told of no mask behind it."""
+
+    supports_masking = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention, self.norm = L.MultiHeadAttention(2, 4), L.LayerNormalization()
+
+    def call(self, x):
+        return self.norm(x + self.attention(x, x))
+
+
+def masked(block):
+    """Attention takes the mask off the tensors that it is called on, so that what reads them later has none."""
+
+    def build():
+        x = L.Embedding(5, 8, mask_zero=True)(inputs := keras.Input((12,), dtype="int32"))
+        for i in range(3):
+            made = block(i)(x, x) if block is attention else block(name=f"block_{i}")(x)
+            x = L.Dense(8, activation="tanh")(L.Add()([x, made]))
+        return keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling1D()(x)))
+
+    return build
+
+
+def attention(i):
+    return L.MultiHeadAttention(2, 4, name=f"attention_{i}")
+
+
+@ALL
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
+@pytest.mark.parametrize("segments", [1, 2, 3, 5])
+@pytest.mark.parametrize("block", [attention, Attending])
+def test_what_attention_takes_masks_off_has_none_in_other_segments(block, segments, mode):
+    """Residual connections kept the mask: another loss, without a word."""
+    rounding = 0.0 if mode == "eager" else 1e-4  # gradients of keys are small
+    check_enabled(masked(block), TOKENS, [noise(8, 4)], mode, segments=segments, allowed=rounding)
+
+
+@ALL
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
+def test_what_attention_takes_masks_off_has_none_in_nested_replays(mode):
+    build = masked(attention)
+    plain = train(fresh(build), TOKENS, [noise(8, 4)], graph=mode != "eager")
+    model = fresh(build)
+    names = [node.name for node in keras_graph.read(model).nodes]
+    inner = tfgc.Plan((tfgc.Segment(tuple(names[:4])), tfgc.Segment(tuple(names[4:9]))), "by hand", ())
+    segments = (tfgc.Segment(tuple(names[:9]), inner=inner), tfgc.Segment(tuple(names[9:]), "keep"))
+    tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model).model), compile_segments=mode == "compiled")
+    ours = train(model, TOKENS, [noise(8, 4)], graph=mode == "graph")
+    assert_equal(plain, ours, exact=mode == "eager", allowed=0.0 if mode == "eager" else 1e-4)
+
+
+@ALL
+def test_a_recomputed_function_takes_off_the_masks_that_it_takes_off_plainly(mode):
+    embedding, layer = L.Embedding(5, 8, mask_zero=True), L.MultiHeadAttention(2, 4)
+
+    def masks(run):
+        x = embedding(TOKENS)
+        run(x)
+        return getattr(x, "_keras_mask", None)
+
+    def both():
+        plain, ours = masks(lambda x: layer(x, x)), masks(tfgc.recompute(lambda x: layer(x, x)))
+        assert plain is None
+        assert ours is None
+
+    (both if mode == "eager" else tf.function(both))()
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
+def test_attention_keeps_its_place_among_what_reads_the_same():
+    """What ran before it has a mask, what runs after it has none."""
+    x = L.Embedding(5, 8, mask_zero=True)(inputs := keras.Input((12,), dtype="int32"))
+    sides = [L.LSTM(4, name="before")(x), L.GlobalMaxPooling1D()(attention(0)(x, x)), L.LSTM(4, name="after")(x)]
+    graph = keras_graph.read(keras.Model(inputs, L.Concatenate()(sides)))
+    order = [node.name for node in graph.nodes if node.name in ("before", "attention_0", "after")]
+    in_keras = [op.name for op in keras.Model(inputs, L.Concatenate()(sides)).operations if op.name in order]
+    assert order == in_keras
+
+
 def pooled_behind_a_cut():
     """The second of the tensors that cross the cut goes through a function whose maximum is taken."""
     inputs = keras.Input((4, 4, 3))

@@ -122,6 +122,9 @@ class BackwardChain:
         given = {ref: passed(table[ref], end, copies) for ref in refs}
         self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
         made = function(given)
+        for ref, copy in given.items():
+            if tensor_attributes.mask_of(copy) is None and tensor_attributes.mask_of(table[ref]) is not None:
+                tensor_attributes.set_mask(table[ref], None)  # as Keras's attention does
         self._made = tf.nest.flatten(made, expand_composites=True)
         return [passed(tensor, start, []) for tensor in made]
 

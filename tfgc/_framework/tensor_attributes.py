@@ -5,7 +5,7 @@ graph Keras's crossentropies also look at the operation that made a tensor: they
 as the logits. A copy of a tensor, or what a function returns in its place, has neither.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +28,17 @@ def mask_of(tensor: Any) -> Any:
 def set_mask(tensor: Any, mask: Any) -> None:
     """Attach a mask to a tensor, as Keras does."""
     setattr(tensor, MASK, mask)
+
+
+def masked(structure: Any) -> list[int]:
+    """The positions of the values of a structure that have a mask."""
+    return [i for i, value in enumerate(tf.nest.flatten(structure)) if mask_of(value) is not None]
+
+
+def take_masks_off(structure: Any, positions: Iterable[int]) -> None:
+    """Take the masks off the values of a structure in these positions."""
+    for i in positions:
+        set_mask(tf.nest.flatten(structure)[i], None)
 
 
 def is_composite(value: Any) -> bool:

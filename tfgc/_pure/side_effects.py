@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import graph_building, private_api
+from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
@@ -32,6 +32,7 @@ class Effects:
         variables: Plain `tf.Variable`s it reads.
         constants: Whether it reads eager tensors that a trace captures as constants.
         unread: Slots of logits, attached to its arguments, that it does not use.
+        unmasked: Positions of the flat arguments that it takes the mask off, as Keras's attention does.
         draws: Whether it draws random numbers from hidden state, to be stored for a second run.
         seeded: Whether it draws random numbers at all.
         chooses: Whether it draws from Python's or NumPy's global stream, so that each call may choose another path.
@@ -44,6 +45,7 @@ class Effects:
     variables: tuple[tf.Variable, ...] = ()
     constants: bool = False
     unread: frozenset[int] = frozenset()
+    unmasked: tuple[int, ...] = ()
     draws: bool = False
     seeded: bool = False
     chooses: bool = False
@@ -102,6 +104,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         variables=tuple(graph.variables),
         constants=any(tensor.dtype != tf.resource for tensor in trace.captured),
         unread=trace.unread,
+        unmasked=trace.unmasked,
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         seeded=random_draws.draws(graph.get_operations()),
         chooses=chooses,
@@ -122,6 +125,7 @@ class Trace:
         scope: What the run reads and writes.
         captured: Eager tensors that the graph captures.
         unread: Slots of logits that the run does not use.
+        unmasked: Positions of the flat arguments that the run takes the mask off.
         obstacle: Why the function must not be run twice, or None.
     """
 
@@ -133,6 +137,7 @@ class Trace:
         self.result: Any = None
         self.captured: list[tf.Tensor] = []
         self.unread: frozenset[int] = frozenset()
+        self.unmasked: tuple[int, ...] = ()
         self.obstacle = packing.unsupported
 
     def run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -140,13 +145,15 @@ class Trace:
 
         TensorFlow does so once more if the function made variables; the last run counts.
         """
-        args, kwargs = self._packing.unpack(tensors)
+        args, kwargs = given = self._packing.unpack(tensors)
+        masked = tensor_attributes.masked(given)
         self.scope = Scope(None, self._stand_in)
         inlined = inner_functions.inlined(self.scope.apart)
         with self.scope, inlined, graph_building.spy_on_captures(self.captured):
             self.result = self._fn(*args, **kwargs)
         result = Packing(self.result, made=True)
         self.unread = self._packing.unread(tensors, result.tensors)
+        self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
         self.obstacle = self.scope.obstacle or self._set_in_branch() or self.obstacle or result.unsupported
         return result.tensors
 

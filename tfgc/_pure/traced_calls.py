@@ -63,7 +63,9 @@ class TracedCall:
             raise NotCopyableError
         reads, writes = trace.scope.reads.values(), (variable for variable, _ in trace.scope.written.values())
         constants = any(tensor.dtype != tf.resource for tensor in trace.captured)
-        self.effects = side_effects.Effects(tuple(reads), tuple(writes), constants=constants, unread=trace.unread)
+        self.effects = side_effects.Effects(
+            tuple(reads), tuple(writes), constants=constants, unread=trace.unread, unmasked=trace.unmasked
+        )
         if trace.obstacle or not self._is_closed() or len(self.effects.reads) > len(self._variables):
             raise NotCopyableError
         self._arguments = [x for i, x in enumerate(arguments) if i not in trace.unread]

@@ -27,7 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._errors import NotReplayableWarning, warn
-from tfgc._framework import graph_building, private_api
+from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
 from tfgc._replay.fence import seeds_in_time
@@ -108,7 +108,9 @@ class _Block:
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
         sources = replayed_gradients.sources(inputs, len(tensors), asked_for)
-        return self._differentiate(recomputation, call, replayed_gradients.Inputs(inputs, sources, on_host), is_new)
+        made = self._differentiate(recomputation, call, replayed_gradients.Inputs(inputs, sources, on_host), is_new)
+        tensor_attributes.take_masks_off(call.arguments, effects.unmasked)
+        return made
 
     def _differentiate(
         self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
@@ -153,14 +155,12 @@ class RecomputedBlock(_Block):
             with private_api.no_recording():
                 run = recomputation.forward(inputs.tensors)
             return run.finish(replayed_gradients.attach(run, recomputation, inputs))
-        # No eager tape may store anything of this run. A graph keeps what its gradients read and no more, and
-        # tf.vectorized_map, which forgets that a gradient was replaced, needs the plain one.
+        # No eager tape may store anything of this run. In a graph tf.vectorized_map needs the plain gradient.
         run = recomputation.forward(_stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
         if private_api.has_tangents(run.tensors):
             return call.run_plainly()
         if not is_new and private_api.is_recorded(run.tensors):
-            # Something is recorded although every argument was stopped: the
-            # function closes over a tensor or variable that it did not before.
+            # Although every argument was stopped: it closes over a tensor or variable that it did not before.
             recomputation = self.calls.look(call)
         return run.finish(replayed_gradients.attach(run, recomputation, inputs))
 

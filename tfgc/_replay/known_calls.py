@@ -22,8 +22,7 @@ from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
 from tfgc._replay.two_runs import TwoRuns
 
-# A number that changes at every step makes a new kind of call each time. So many kinds are known at a time, and so many
-# are compiled as long as the function lives.
+# How many kinds are known and compiled: a number that changes at every step makes a new kind of call each time.
 _MOST_KNOWN, _MOST_COMPILED = 256, 64
 _WRAPPED = (
     "it closes over tensors or plain variables, or draws raw random numbers, which only tfgc's own wrapper "
@@ -90,6 +89,7 @@ class Call:
 
     Attributes:
         key: Equal for calls of one kind.
+        arguments: Positional ones, and those by keyword.
         compiled: Whether it is to run by `tf.function`s, if it can.
         surroundings: Keras's state around the call.
         run_plainly: Runs the function as it is.
@@ -98,7 +98,7 @@ class Call:
     def __init__(self, function: Function, args: tuple, kwargs: dict, by_shape: bool, compiled: bool) -> None:
         self.surroundings = private_api.CallState()
         self.compiled = compiled
-        self._function, self._args, self._kwargs = function, args, kwargs
+        self._function, self.arguments = function, (args, kwargs)
         self._tensors: list[tf.Tensor] | None = None
         self._packing: Packing | None = None
         # A compiled recomputation holds the plain variables that it reads, of which each replica has its own.
@@ -110,7 +110,7 @@ class Call:
     def set_key(self, by_shape: bool) -> None:
         """Set `key`, with or without the sizes of the tensors."""
         # A call on nothing but eager tensors and flags is looked up without a packing, which would cost more.
-        plain = _plain_key(self._args, self._kwargs, by_shape) if self.compiled else None
+        plain = _plain_key(*self.arguments, by_shape) if self.compiled else None
         self.is_hashable = plain is not None or self.packing.is_hashable
         if plain is None:
             plain = self.packing.key, self.packing.shapes if by_shape else None
@@ -120,23 +120,23 @@ class Call:
     def packing(self) -> Packing:
         """The structure of the arguments."""
         if self._packing is None:
-            self._packing = Packing((self._args, self._kwargs))
+            self._packing = Packing(self.arguments)
             self._tensors = self._packing.take_tensors()
         return self._packing
 
     @property
     def tensors(self) -> list[tf.Tensor]:
         """The tensors of the arguments, in the order of `packing`."""
-        return list(self._args) if self._tensors is None else self._tensors
+        return list(self.arguments[0]) if self._tensors is None else self._tensors
 
     @property
     def on_host(self) -> set[int]:
         """The ids of the tensors that wait for the replay in the host's memory."""
-        return {id(self._args[i]) for i in self._function.on_host}
+        return {id(self.arguments[0][i]) for i in self._function.on_host}
 
     def run_plainly(self) -> Any:
         """Run the function as it is."""
-        return self._function.fn(*self._args, **self._kwargs)
+        return self._function.fn(*self.arguments[0], **self.arguments[1])
 
 
 def _plain_key(args: tuple, kwargs: dict, by_shape: bool) -> Hashable | None:

@@ -150,7 +150,8 @@ class Program:
         """Pairs of steps whose order may matter: they could share state.
 
         Calls that touch the same layer or variable keep Keras's order, and so do
-        all custom layers, which may draw from Keras's global random generator.
+        all custom layers, which may draw from Keras's global random generator. So does Keras's attention among what
+        reads the same tensors, as it takes their masks off.
         """
         last: dict[int | str, int] = {}
         pairs: list[tuple[int, int]] = []
@@ -164,7 +165,13 @@ class Program:
                 keys.add("custom")
             pairs += [(last[key], i) for key in keys if key in last]
             last.update(dict.fromkeys(keys, i))
-        return pairs
+        return pairs + self._around_attention()
+
+    def _around_attention(self) -> list[tuple[int, int]]:
+        read = [{ref for _, ref in step.sources} for step in self._steps.values()]
+        attention = [i for i, step in enumerate(self._steps.values()) if _has_attention(step.node.operation)]
+        beside = [(i, j) for i in attention for j in range(len(read)) if i != j and read[i] & read[j]]
+        return [(min(pair), max(pair)) for pair in beside]
 
     @property
     def is_current(self) -> bool:
@@ -256,3 +263,8 @@ def _base_name(operation: keras.Operation) -> str:
 def _spec(tensor: keras.KerasTensor, settled: bool = False) -> Spec:
     """The `Spec` of a tensor; if all input sizes are known, a size that is still unknown depends on values."""
     return Spec(tuple(tensor.shape), str(tensor.dtype), settled and None in tensor.shape)
+
+
+def _has_attention(operation: keras.Operation) -> bool:
+    parts = keras_models.layers_inside(operation) if isinstance(operation, keras.Layer) else []
+    return any(isinstance(part, keras.layers.MultiHeadAttention) for part in parts)
