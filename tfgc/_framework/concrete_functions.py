@@ -49,7 +49,7 @@ def content(function: Any) -> bytes:
         return ":".join([places[name], *output])
 
     nodes = [
-        (node.op, *map(placed, node.input), *sorted(node.attr.items(), key=lambda each: each[0]))
+        (node.op, *map(placed, node.input), *((key, node.attr[key].SerializeToString()) for key in sorted(node.attr)))
         for node in definition.node_def
     ]
     made = [placed(definition.ret[each.name]) for each in definition.signature.output_arg]
