@@ -216,7 +216,7 @@ class _Writer:
         name = self.name("i")
         if kind == "tokens":
             self.lines.append(f"{name} = keras.Input((5,), dtype='int32')")
-            masked = self.rng.random() < 0.3
+            masked = self.rng.random() < 0.5
             self.add(f"L.Embedding(7, 6, mask_zero={masked})({name})", (5, 6))
         else:
             self.lines.append(f"{name} = keras.Input({kind})")
@@ -303,7 +303,9 @@ class _Writer:
         elif kind == "pair" and len(shape) == 2:
             source = rng.choice(list(PAIRS))
             given = PAIRS[source].format(x, rng.choice([x, *alike]))
-            self.add(f"{source.replace('=R', '=0.2')}({given})", shape)
+            made = f"{source.replace('=R', '=0.2')}({given})"
+            # Attention takes masks off what it is called on, and residual connections rely on that.
+            self.add(f"L.Add()([{x}, {made}])" if rng.random() < 0.5 else made, shape)
         else:
             source, made = self.layer(shape)
             self.add(f"{self.held(source, shape, made)}({x})", made)
