@@ -39,29 +39,21 @@ def operations_of_step(model, x, plan):
     return counts
 
 
-def second_order(model, inputs, outside):
-    """The gradients of the square of a gradient, in a graph; `outside` of the function that takes the inner one."""
+def second_order(model, inputs, way):
+    """The gradients of the square of a gradient, which may be taken in the same graph or in a function."""
     weights = [v.value for v in model.trainable_variables]
 
-    @tf.function
     def first(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = tf.reduce_sum(model(x, training=True) ** 2)
         return tape.gradient(y, x)
 
+    inner = tf.function(first) if way == "of a function" else first
+
     def both(x):
         with tf.GradientTape() as tape:
-            penalty = tf.reduce_sum(first(x) ** 2)
+            penalty = tf.reduce_sum(inner(x) ** 2)
         return tape.gradient(penalty, weights)
 
-    @tf.function
-    def in_one(x):
-        with tf.GradientTape() as outer:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = tf.reduce_sum(model(x, training=True) ** 2)
-            penalty = tf.reduce_sum(tape.gradient(y, x) ** 2)
-        return outer.gradient(penalty, weights)
-
-    return (both if outside else in_one)(tf.constant(inputs))
+    return (tf.function(both) if way == "in one graph" else both)(tf.constant(inputs))

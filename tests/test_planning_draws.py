@@ -5,6 +5,7 @@ import random
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from equality import noise
 
 import tfgc
@@ -75,3 +76,38 @@ def test_training_draws_what_plain_training_draws(build, draw, eager):
     (plain, next_of_plain), (losses, following) = (trained(build, draw, eager, enabled) for enabled in (False, True))
     np.testing.assert_allclose(losses, plain, rtol=1e-5)
     assert following == next_of_plain
+
+
+class Denoiser(keras.Model):
+    """Draws noise in its own training step, as Keras's example of a diffusion model does."""
+
+    def __init__(self, built):
+        super().__init__()
+        self.network = keras.Sequential([L.Dense(64, activation="gelu") for _ in range(4)] + [L.Dense(8)])
+        if built:
+            self.network.build((None, 8))
+
+    def train_step(self, x):
+        noise = keras.random.normal((16, 8))
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(keras.ops.square(self.network(x + noise, training=True) - noise))
+        weights = self.network.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"distance": loss}
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("built", [False, True], ids=["unbuilt", "built"])
+def test_a_training_step_draws_what_it_draws_plainly(built, eager):
+    def losses(enabled):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(7)
+        model = Denoiser(built)
+        model.compile(keras.optimizers.SGD(0.05), run_eagerly=eager)
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        losses = model.fit(X, batch_size=16, epochs=2, shuffle=False, verbose=0).history["distance"]
+        assert not enabled or tfgc.status(model).plans
+        return losses
+
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)

@@ -112,15 +112,15 @@ def test_a_twin_changed_before_its_first_call_stands_apart():
     assert_equal(train(plain, x, y, graph=True), train(model, x, y, graph=True), exact=False)
 
 
-@pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "of a function"])
+@pytest.mark.parametrize("way", ["in one graph", "of a function", "eager"])
 @pytest.mark.parametrize("activation", ["tanh", "silu"])  # TensorFlow's silu is a `tf.custom_gradient`.
-def test_gradients_of_gradients_of_twins(activation, outside):
+def test_gradients_of_gradients_of_twins(activation, way):
     def build():
         return keras.Sequential([keras.Input((8,)), *(L.Dense(8, activation) for _ in range(4)), L.Dense(4)])
 
     plain, ours = fresh(build), fresh(build)
     tfgc.enable(ours, by_block(ours, 2))
-    for a, b in zip(second_order(plain, X, outside), second_order(ours, X, outside), strict=True):
+    for a, b in zip(second_order(plain, X, way), second_order(ours, X, way), strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

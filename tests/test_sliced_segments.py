@@ -320,12 +320,12 @@ def test_second_order_gradients_of_compiled_segments():
     np.testing.assert_allclose(penalty(model), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("outside", [False, True], ids=["in one graph", "from outside"])
-def test_second_order_gradients_in_graphs(outside):
-    expected = second_order(fresh(convolutions), X, outside)[0]
+@pytest.mark.parametrize("way", ["in one graph", "of a function"])
+def test_second_order_gradients_in_graphs(way):
+    expected = second_order(fresh(convolutions), X, way)[0]
     model = fresh(convolutions)
     tfgc.enable(model, sliced(model, 5))
-    np.testing.assert_allclose(second_order(model, X, outside)[0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(second_order(model, X, way)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_graph_that_is_differentiated_inside_and_from_outside():

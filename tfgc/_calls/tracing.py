@@ -19,7 +19,7 @@ from tfgc._calls import recording
 from tfgc._errors import OptionError, UnsupportedModelError, one_line, warn
 from tfgc._framework import isolated_traces, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import side_effects
+from tfgc._pure import python_random
 from tfgc._tracing import functional_graphs
 
 
@@ -140,7 +140,7 @@ def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool)
             # Builds; rewound draws would give later layers the same weights.
             with isolated_traces.losses_put_back(model):
                 recording.record(model, step, xla=xla)
-        with side_effects.streams_put_back(), isolated_traces.losses_put_back(model):
+        with python_random.streams_put_back(), isolated_traces.losses_put_back(model):
             return recording.record(model, step, xla=xla)
 
 

@@ -76,7 +76,8 @@ def in_own_thread(
         on_wait()
         thread.join()
     for name, value in made.items():
-        _state().setdefault(name, value)
+        if _state().get(name) is None:  # `keras.utils.set_random_seed` leaves a generator of None
+            _state()[name] = value
     if raised:
         raise raised[0]
     return found[0]

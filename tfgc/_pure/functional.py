@@ -35,6 +35,10 @@ IN_CUSTOM_GRADIENT = (
     "{!r} is read inside of a function with a tf.custom_gradient. Give the function the weight as an argument to let "
     "tfgc recompute it"
 )
+BETWEEN_INPUTS = (
+    "its tf.gradients go back through an input that is made outside of it. Take gradients of what the layer computes "
+    "from its inputs to let tfgc recompute it"
+)
 
 
 class StaleEffectsError(Exception):
@@ -81,6 +85,11 @@ class Scope(keras.StatelessScope):
             # What a trace captures must be what goes past Keras; made anew for each branch that reads it.
             value = tf.zeros(storage.shape, storage.dtype)
         return value
+
+    def note_gradient(self, tensor: tf.Tensor) -> None:
+        """Note that a derivative goes back through a tensor that is given."""
+        if not any(tensor is value for value in self.state_mapping.values()):
+            self.obstacle = BETWEEN_INPUTS
 
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         variable, value = update[0], tf.convert_to_tensor(update[1])  # It may be another variable.

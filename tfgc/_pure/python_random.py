@@ -7,10 +7,15 @@ first.
 import contextlib
 import pickle
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from tfgc._framework import private_api
+
+_here = threading.local()
 
 
 def state() -> tuple[Any, bytes]:
@@ -34,3 +39,26 @@ def rewind(start: tuple[Any, bytes]) -> None:
     own, numpy = start
     random.setstate(own)
     np.random.set_state(pickle.loads(numpy))
+
+
+@contextlib.contextmanager
+def streams_put_back() -> Iterator[None]:
+    """Put the streams of Python and NumPy back after a trace that draws from them, or lets Keras seed its generator."""
+    start, generator = state(), private_api.global_seed()
+    try:
+        yield
+    finally:
+        if state() != start:
+            rewind(start)
+            private_api.set_global_seed(generator)
+            getattr(_here, "draws", []).append(True)
+
+
+@contextlib.contextmanager
+def draws_noted() -> Iterator[list[bool]]:
+    """Give a list with an item for each trace of this thread in here that drew from a stream which was put back."""
+    _here.draws = found = []
+    try:
+        yield found
+    finally:
+        del _here.draws

@@ -6,19 +6,16 @@ whether some operation would give another result or have another effect when run
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._framework import graph_building, graph_gradient_calls, private_api, tensor_attributes
 from tfgc._pure import inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
-
-_here = threading.local()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,29 +47,6 @@ class Effects:
     seeded: bool = False
     chooses: bool = False
     obstacle: str | None = None
-
-
-@contextlib.contextmanager
-def streams_put_back() -> Iterator[None]:
-    """Put the streams of Python and NumPy back after a trace that draws from them, or lets Keras seed its generator."""
-    start, generator = python_random.state(), private_api.global_seed()
-    try:
-        yield
-    finally:
-        if python_random.state() != start:
-            python_random.rewind(start)
-            private_api.set_global_seed(generator)
-            getattr(_here, "draws", []).append(True)
-
-
-@contextlib.contextmanager
-def draws_noted() -> Iterator[list[bool]]:
-    """Give a list with an item for each trace of this thread in here that drew from a stream which was put back."""
-    _here.draws = found = []
-    try:
-        yield found
-    finally:
-        del _here.draws
 
 
 def discover(fn: Callable, packing: Packing) -> Effects:
@@ -148,8 +122,7 @@ class Trace:
         args, kwargs = given = self._packing.unpack(tensors)
         masked = tensor_attributes.masked(given)
         self.scope = Scope(None, self._stand_in)
-        inlined = inner_functions.inlined(self.scope.apart)
-        with self.scope, inlined, graph_building.spy_on_captures(self.captured):
+        with self.scope, _seen(self.scope, self.scope.apart), graph_building.spy_on_captures(self.captured):
             self.result = self._fn(*args, **kwargs)
         result = Packing(self.result, made=True)
         self.unread = self._packing.unread(tensors, result.tensors)
@@ -193,6 +166,13 @@ def symbolic(
             tape.watch(standing[-1])
         return standing[-1]
 
-    with streams_put_back(), Scope(None, stand_in) as scope, inner_functions.inlined(apart):
+    with python_random.streams_put_back(), Scope(None, stand_in) as scope, _seen(scope, apart):
         result = fn()
     return result, scope, standing, trainable
+
+
+@contextlib.contextmanager
+def _seen(scope: Scope, apart: Callable | None) -> Iterator[None]:
+    """Let `scope` see into functions that are called, and what `tf.gradients` takes gradients of."""
+    with inner_functions.inlined(apart), graph_gradient_calls.noted(scope.note_gradient):
+        yield

@@ -38,8 +38,8 @@ class CopiedRecomputation(TwoRuns):
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         inputs, traced = first.inputs, self._traced
         plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == traced.shapes
-        copied = len(first.results) == traced.n_results
-        if not plain or not copied or self._is_nested or private_api.is_recorded([*inputs, *upstream]):
+        copied = len(first.results) == traced.n_results and not self._is_nested
+        if not plain or not copied or first.twice or private_api.is_recorded([*inputs, *upstream]):
             return self._recomputation.backward(first, upstream)
         wanted = first.sources, first.asked
         if self._gradients is None:

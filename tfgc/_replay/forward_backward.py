@@ -131,12 +131,14 @@ class TracedReplay(TwoRuns):
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         # The traced function must not keep the tensors of this run.
         sources, run, backlog, asked = first.sources, first.run, first.backlog, first.asked
-        key = tuple(sources), asked
+        flowing = tf.nest.flatten([first.inputs, list(upstream)], expand_composites=True)
+        key = tuple(sources), asked, private_api.is_recorded(flowing)
         function = self._backward.get(key)
         if function is None:
 
             def trace_backward(inputs: Tensors, upstream: Tensors, draws: Tensors, results: Tensors) -> Gradients:
-                traced, again = weight_gradients.Backward(), FirstRun(inputs, sources, run, draws, results, asked=asked)
+                traced = weight_gradients.Backward()
+                again = FirstRun(inputs, sources, run, draws, results, asked=asked, twice=key[-1])
                 gradients, checksums = self._recomputation.backward(again, upstream)
                 n = self.arguments_among(again)
                 traced.order(gradients[:n], gradients[n:], backlog)

@@ -28,6 +28,8 @@ class FirstRun:
         backlog: How much gradients of weights may hold that are put off; None for no limit.
         asked: Which of the differentiable tensors of the run gradients come from; None for all. Zeros are no substitute
             where a derivative is infinite.
+        twice: Whether a tape records the replay, so that its gradients may have gradients: those of the results that
+            stand in are not known.
     """
 
     inputs: list[tf.Tensor]
@@ -38,6 +40,7 @@ class FirstRun:
     doubtful: frozenset[int] = frozenset()
     backlog: weight_gradients.Backlog | None = None
     asked: frozenset[int] | None = None
+    twice: bool = False
 
     def of_asked(self, things: Sequence[Any]) -> list[Any]:
         """Of one thing for each differentiable tensor those that gradients come from."""

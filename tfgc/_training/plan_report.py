@@ -12,7 +12,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, warn
 from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
-from tfgc._pure import python_random, side_effects
+from tfgc._pure import python_random
 from tfgc._units import format_bytes, format_seconds
 
 # Seconds of planning after which a line says that it is still going on.
@@ -36,7 +36,7 @@ def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> M
     start, generator, variables = python_random.state(), private_api.global_seed(), len(model.variables)
 
     def collected() -> tuple[Made, list[tuple[str, type[Warning]]], bool]:
-        with collected_warnings() as found, side_effects.draws_noted() as draws:
+        with collected_warnings() as found, python_random.draws_noted() as draws:
             made = plan()
             return made, found, bool(draws) or private_api.global_seed() is not generator
 
