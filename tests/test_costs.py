@@ -233,6 +233,25 @@ def test_flops(layer, shape, forward):
     assert cost.flops == pytest.approx(forward, rel=0.01)
 
 
+def test_a_convolution_whose_kernel_has_an_open_size_counts_no_flops():
+    class Blur(L.Layer):
+        """As Keras's RandomElasticTransform blurs: by a kernel whose size is known when it runs."""
+
+        def build(self, shape):
+            self.size = self.add_weight(shape=(), dtype="int32", initializer="ones", trainable=False)
+
+        def call(self, x):
+            kernel = tf.ones(tf.stack([self.size.value, self.size.value, x.shape[-1], 1]))
+            return tf.nn.depthwise_conv2d(tf.tanh(x), kernel, [1, 1, 1, 1], "SAME")
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    cost, _ = behind_dense(Blur(), (8, 8, 3))
+    assert cost.obstacle is None
+    assert 0 < cost.flops < 2 * 4 * 8 * 8 * 3  # of the tanh alone
+
+
 def test_backward_products_cost_twice_the_forward_ones():
     for layer, shape in [(L.Dense(50), (60,)), (L.Conv2D(5, 3, padding="same"), (8, 8, 3))]:
         cost, _ = behind_dense(layer, shape)

@@ -1,5 +1,6 @@
 """Models with a custom training step that hold the enabled model: no trace from before is used again."""
 
+import logging
 import warnings
 
 import keras
@@ -442,6 +443,51 @@ def test_the_error_advises_layers_where_there_are_no_functional_parts():
         "'empty' is a subclassed model (Empty), whose inside tfgc cannot read. It plans keras.Sequential and "
         "functional models; for others choose the large layers: tfgc.enable(model, layers=[...])"
     )
+
+
+@pytest.mark.filterwarnings("ignore::tfgc.NothingSavedWarning", "ignore:the train_step of 'positive' cannot be traced")
+def test_a_step_in_a_function_of_the_users_is_planned_outside_of_autograph():
+    """AutoGraph rewrites what a `tf.function` calls, and warned that it cannot rewrite the planner."""
+
+    class Positive(keras.Model):
+        """Its step needs AutoGraph: a branch by a tensor's value."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def call(self, x, training=None):
+            return self.net(x, training=training)
+
+        def train_step(self, x):
+            with tf.GradientTape() as tape:
+                distance = tf.reduce_sum(self(x, training=True))
+                if distance < 0:
+                    distance = -distance
+            gradients = tape.gradient(distance, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"distance": distance}
+
+    def distances(enabled):
+        model = fresh(Positive)
+        model(X)
+        model.compile(keras.optimizers.SGD(0.01))
+        model.optimizer.build(model.trainable_variables)
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        step = tf.function(lambda x: model.train_step(x)["distance"])
+        return [float(step(tf.constant(X))) for _ in range(2)]
+
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    tf.get_logger().addHandler(handler)
+    try:
+        found = distances(enabled=True)
+    finally:
+        tf.get_logger().removeHandler(handler)
+    assert said == []
+    np.testing.assert_allclose(found, distances(enabled=False), rtol=1e-5)
 
 
 def peaks_of_an_outer_model():

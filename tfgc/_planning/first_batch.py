@@ -195,6 +195,7 @@ def _why_little(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
         what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
         return (
             f"{what} ({outlook.floor_node!r}) needs {format_bytes(outlook.floor_bytes)} of "
-            f"{format_bytes(outlook.plain_bytes)} of activations by itself. A smaller batch helps"
+            f"{format_bytes(outlook.plain_bytes)} by itself, of activations and of what its kernels work in. "
+            "A smaller batch helps"
         )
     return "no plan that is known needs less. A smaller batch helps"

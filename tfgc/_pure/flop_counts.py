@@ -63,11 +63,11 @@ def _kernel_elements(op: tf.Operation, kernel: tf.TensorShape) -> int | None:
 
 
 def _convolved(op: tf.Operation) -> int:
-    """Multiplications of a convolution or of one of its gradients: those of its forward pass."""
+    """Multiplications of a convolution or of one of its gradients: those of its forward pass; 0 if sizes are open."""
     if op.type.endswith("BackpropInput") or op.type.endswith("BackpropInputV2"):
         kernel, made = op.inputs[1].shape, op.inputs[2].shape
     elif op.type.endswith("BackpropFilter") or op.type.endswith("BackpropFilterV2"):
         kernel, made = op.outputs[0].shape, op.inputs[2].shape
     else:
         kernel, made = op.inputs[1].shape, op.outputs[0].shape
-    return made.num_elements() * _kernel_elements(op, kernel)
+    return (made.num_elements() or 0) * (_kernel_elements(op, kernel) or 0)

@@ -70,6 +70,7 @@ class FirstStep:
 
     call.is_patched_call = train_step.is_patched_call = True
 
+    @tf.autograph.experimental.do_not_convert
     def _plan_for(self, example: Any) -> None:
         flat = tf.nest.flatten((example.args, example.kwargs) if isinstance(example, Arguments) else example)
         batch = next((tensor.shape[0] for tensor in flat if tf.is_tensor(tensor) and tensor.shape.rank), None)
