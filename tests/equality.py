@@ -244,7 +244,7 @@ def in_turn(things, modes=MODES, first=0):
 
 
 def mostly(*fast, modes=MODES):
-    """All modes, of which some are in the fast suite."""
+    """All modes, or other parameters, of which some are in the fast suite."""
     return [pytest.param(mode, marks=[] if mode in fast else pytest.mark.slow) for mode in modes]
 
 

@@ -17,7 +17,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 from random_graphs import random_graph
 
 import tfgc
@@ -115,8 +115,7 @@ def trained(build, mode, segments, device):
     return *made, copies
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
-@pytest.mark.parametrize("build", [chain, drawing, masked])
+@pytest.mark.parametrize(("build", "mode"), in_turn([chain, drawing, masked]))
 def test_gradients_and_states_are_those_of_plain_training(build, mode):
     plain, ours, copies = memory.alone(results, build, mode, 3)
     assert copies

@@ -1,12 +1,13 @@
 """Planning at the first batch traces layers that draw random numbers, and training draws those of plain training."""
 
+import itertools
 import random
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import noise
+from equality import in_turn, noise
 
 import tfgc
 
@@ -69,10 +70,12 @@ def trained(build, draw, eager, enabled):
     return losses, [random.random(), np.random.rand(), float(keras.random.uniform(()))]
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-@pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("build", [functional, Subclassed])
-def test_training_draws_what_plain_training_draws(build, draw, eager):
+@pytest.mark.parametrize(
+    ("case", "mode"), in_turn([*itertools.product([functional, Subclassed], DRAWS)], ["graph", "eager"])
+)
+def test_training_draws_what_plain_training_draws(case, mode):
+    build, draw = case
+    eager = mode == "eager"
     (plain, next_of_plain), (losses, following) = (trained(build, draw, eager, enabled) for enabled in (False, True))
     np.testing.assert_allclose(losses, plain, rtol=1e-5)
     assert following == next_of_plain

@@ -291,8 +291,10 @@ def weights_first(monkeypatch):
     monkeypatch.setattr(weight_gradients, "backlog", lambda: weight_gradients.Backlog(0, 1))
 
 
-@pytest.mark.parametrize("step", [to_an_input, to_one_side_after_the_other, of_one_side, in_a_function])
-@pytest.mark.parametrize("enable", [by_layers, by_segments, nested])
+STEPS = [to_an_input, to_one_side_after_the_other, of_one_side, in_a_function]
+
+
+@pytest.mark.parametrize(("step", "enable"), in_turn(STEPS, [by_layers, by_segments, nested]))
 def test_waiting_makes_nothing_run_that_nobody_asked_for(step, enable, weights_first, monkeypatch):
     model = enable(fresh(branches))
     ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: step(model, x), X[0]))

@@ -9,7 +9,7 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, train
+from equality import MODES, assert_equal, fresh, in_turn, mostly, noise, plain_steps, train
 from replays import operations_of_step, second_order
 
 import tfgc
@@ -110,12 +110,12 @@ def test_gradients_and_states_are_those_of_plain_training(name, mode):
     check(BUILDS[name], mode)
 
 
-@pytest.mark.parametrize("mode", [*MODES, "xla"])
+@pytest.mark.parametrize("mode", mostly("compiled", "graph", modes=[*MODES, "xla"]))
 def test_attention_in_every_mode(mode):
     check(transformer, mode)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", mostly("mixed_float16", modes=["mixed_bfloat16", "mixed_float16"]))
 def test_mixed_precision(policy):
     keras.config.set_dtype_policy(policy)
     plain = plain_steps(transformer, X, Y, graph=True, lr=0.003)
@@ -341,7 +341,7 @@ def blocks_of(model, selective):
     return dataclasses.replace(plan, segments=(*again, Segment(("block_3",), "keep")), parts={}, outlook=None)
 
 
-@pytest.mark.parametrize("mode", [*MODES, "xla"])
+@pytest.mark.parametrize("mode", mostly("compiled", "xla", modes=[*MODES, "xla"]))
 def test_calls_of_layers_in_every_mode(mode):
     plain = plain_steps(stack, X, Y, graph=mode != "eager", jit_compile=mode == "xla", lr=0.003)
     model = fresh(stack)

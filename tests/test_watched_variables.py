@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 
@@ -33,8 +33,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(("name", "way"), in_turn(PLANS, WAYS))
 def test_watched_variables_of_frozen_layers_have_the_plain_gradients(name, way):
     model = fresh(frozen)
     watched = [v.value for layer in (model.layers[1], model.layers[4]) for v in layer.variables]

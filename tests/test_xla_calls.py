@@ -203,7 +203,11 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
 
 @pytest.mark.parametrize(
     ("build", "x", "on_oom"),
-    [(Transformer, SEQUENCE, None), (Transformer, SEQUENCE, "replan"), (with_a_fat_layer, noise(8, 16, 16), None)],
+    [
+        pytest.param(Transformer, SEQUENCE, None, marks=pytest.mark.slow),
+        (Transformer, SEQUENCE, "replan"),
+        (with_a_fat_layer, noise(8, 16, 16), None),
+    ],
 )
 def test_fit_that_xla_compiles_is_planned_for_xla(build, x, on_oom):
     model = fresh(build)
