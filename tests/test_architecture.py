@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # From the ground up. A file imports from its own folder, from folders below, and from the files beside them.
 FLOORS = (
     "_core", "_records", "_framework", "zoo", "_simulate", "_suites", "strategies", "_report", "_pure", "_tracing",
-    "_costs", "_replay", "_calls", "_planning", "_training", "_verify", "_measure", "_compiled",
+    "_costs", "_replay", "_calls", "_planning", "_training", "_verify", "_compiled", "_measure",
     "_cli",
 )  # fmt: skip
 MODULES = sorted((ROOT / "tfgc").rglob("*.py"))

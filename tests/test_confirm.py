@@ -11,9 +11,9 @@ import tensorflow as tf
 from click.testing import CliRunner
 
 import tfgc
-from tfgc import InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
+from tfgc import CompiledMemory, InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
 from tfgc._cli.group import cli
-from tfgc._measure import compare, measured_budget, shipped
+from tfgc._measure import compare, confirmed, measured_budget, shipped
 from tfgc._simulate.simulator import Prediction
 
 STEP = Prediction(0, 0, "peak", "backward", 1, 1, "flop", {}, (), 0, 0)
@@ -154,6 +154,52 @@ def test_without_a_budget_the_plan_is_measured_as_it_is(children):
     )
 
 
+@pytest.fixture
+def compiled(monkeypatch):
+    """Plans that are compiled, None for the plain step; each needs 10 % more than predicted above what stays."""
+    plans = []
+
+    def memory(model, batch_size, plan, target, example, optimizer, loss):
+        plans.append(plan)
+        assert [tuple(part.shape) for part in example] == [(64, 16, 16, 3), (64, 5)]
+        step = tfgc.estimate(model, batch_size, plan, mode="xla", optimizer=optimizer, loss=loss)
+        temporary = round(1.1 * (step.needed_bytes - step.fixed_bytes))
+        return CompiledMemory(target, "NVIDIA", 80_000_000_000, 0, 0, temporary, (), 1.0, "a compiler")
+
+    monkeypatch.setattr(confirmed.memory, "compiled_memory", memory)
+    monkeypatch.setattr(confirmed.compiler, "check_installed", lambda: None)
+    return plans
+
+
+def test_a_plan_for_xla_is_compiled_for_a_gpu_that_is_not_there(compiled):
+    how = {"optimizer": "sgd", "loss": "mse", "mode": "xla"}
+    plain = tfgc.estimate(net(), 64, **how)
+    needed = plain.fixed_bytes + round(1.1 * (plain.needed_bytes - plain.fixed_bytes))
+    plan = tfgc.plan(net(), 64, budget="60%", confirm="h100", **how)
+    noted = plan.options["confirmed"]
+    assert noted["target"] == "h100"
+    assert noted["budget_bytes"] == int(0.6 * needed)  # of what the plain step is compiled to
+    assert compiled[0] is None
+    assert noted["runs"] == len(compiled) - 1
+    step = tfgc.estimate(net(), 64, plan, **how)
+    assert noted["measured_bytes"] == step.fixed_bytes + round(1.1 * (step.needed_bytes - step.fixed_bytes))
+    assert noted["measured_bytes"] <= noted["budget_bytes"]
+    words = Plan.from_json(plan.to_json()).explain().replace("\n  ", " ")
+    assert "laid out by XLA's compiler for h100" in words
+    assert f"plans compiled for it: {noted['runs']}." in words
+
+
+def test_the_command_compiles_for_a_gpu_that_is_not_there(compiled, monkeypatch, tmp_path):
+    monkeypatch.setattr(confirmed.shipped, "batch", lambda *args: (tf.zeros((64, 16, 16, 3)), tf.zeros((64, 5))))
+    path = tmp_path / "plan.json"
+    command = "plan sample_cnn --image-size 16 --batch-size 64 --mode xla --target t4 --optimizer sgd"
+    shown = CliRunner().invoke(cli, [*command.split(), "-o", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "laid out by XLA's compiler for t4" in shown.output
+    assert json.loads(path.read_text())["options"]["confirmed"]["target"] == "t4"
+    assert len(compiled) == 1
+
+
 def test_what_files_say_of_a_measurement_may_be_anything(children):
     plan = tfgc.plan(net(), 64, confirm=True)
     for said in (None, 3, {}, {"measured_bytes": "much"}, {**plan.options["confirmed"], "runs": [1]}):
@@ -164,12 +210,11 @@ def test_what_files_say_of_a_measurement_may_be_anything(children):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            {"confirm": "yes", "batch_size": 4},
-            "confirm='yes': must be True, False, or a function that builds the model",
-        ),
+        ({"confirm": 3}, "confirm=3: must be True, False, a function that builds the model, or the name of a GPU"),
         ({"confirm": True}, "batch_size is needed where bytes"),
-        ({"confirm": True, "batch_size": 4, "mode": "xla"}, "there is none here: tfgc.compiled_memory says"),
+        ({"confirm": True, "batch_size": 4, "mode": "xla"}, 'there is none here. Name one .* confirm="h100"'),
+        ({"confirm": "h10", "batch_size": 4, "mode": "xla"}, "'h10'.* did you mean 'h100'"),
+        ({"confirm": "h100", "batch_size": 4}, "confirm='h100': XLA compiles steps for a GPU; give mode='xla', too"),
     ],
 )
 def test_what_cannot_be_confirmed_is_refused(arguments, words):

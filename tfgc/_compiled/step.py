@@ -104,6 +104,9 @@ def _fresh(model: keras.Model, optimizer: keras.Optimizer | str | None) -> Any:
 
 def _spec(part: Any, batch_size: int | None) -> tf.TensorSpec:
     """The spec of a part of an example, with another batch size if one is given."""
-    tensor = part if tf.is_tensor(part) else tf.convert_to_tensor(part)
-    dtype = keras.config.floatx() if tensor.dtype.is_floating and not tf.is_tensor(part) else tensor.dtype
+    if isinstance(part, tf.TensorSpec) or tf.is_tensor(part):
+        tensor, dtype = part, part.dtype
+    else:
+        tensor = tf.convert_to_tensor(part)
+        dtype = keras.config.floatx() if tensor.dtype.is_floating else tensor.dtype
     return tf.TensorSpec((batch_size or tensor.shape[0], *tensor.shape[1:]), dtype)

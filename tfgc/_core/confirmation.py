@@ -15,16 +15,18 @@ class Confirmation:
     """What the whole step by a plan needs, weights and optimizer slots included, as TensorFlow's allocator counts it.
 
     Attributes:
-        measured_bytes: The most that a step in a child process needed.
+        measured_bytes: The most that a step in a child process needed, or what XLA's compiler laid out for one.
         predicted_bytes: What was predicted.
         budget_bytes: The budget; None without one.
         runs: How many plans were measured.
+        target: The GPU that they were compiled for; None where they were run.
     """
 
     measured_bytes: int
     predicted_bytes: int
     budget_bytes: int | None = None
     runs: int = 1
+    target: str | None = None
 
     def options(self) -> dict[str, Any]:
         """What is added to the options of the plan."""
@@ -33,10 +35,12 @@ class Confirmation:
     def __str__(self) -> str:
         off = self.measured_bytes / max(self.predicted_bytes, 1) - 1
         measured, predicted = format_bytes(self.measured_bytes), format_bytes(self.predicted_bytes)
-        text = f"{measured} measured in a child process, {predicted} predicted ({off:+.1%})"
+        how = "measured in a child process" if self.target is None else f"laid out by XLA's compiler for {self.target}"
+        text = f"{measured} {how}, {predicted} predicted ({off:+.1%})"
         if self.budget_bytes is None:
             return text
-        return f"{text}; budget {format_bytes(self.budget_bytes)}, plans measured for it: {self.runs}"
+        did = "measured" if self.target is None else "compiled"
+        return f"{text}; budget {format_bytes(self.budget_bytes)}, plans {did} for it: {self.runs}"
 
 
 def of(options: Mapping[str, Any]) -> Confirmation | None:

@@ -1,4 +1,4 @@
-"""`tfgc.plan`: a plan which, if that is asked for, is run in a child process and corrected by what is measured."""
+"""`tfgc.plan`: a plan which, if that is asked for, is run or compiled in a child process, and corrected by that."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,15 +7,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc._calls import tracing
+from tfgc._compiled import compiler, memory, targets
 from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
-from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, measured_budget, shipped
+from tfgc._errors import OptionError
+from tfgc._measure import measured_budget, measured_step, shipped
 from tfgc._planning import budgets, by_calls, estimates, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Shapes, Strategy
-from tfgc._records.job import Case
+from tfgc._records.compiled_memory import CompiledMemory
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes, synthetic
 
@@ -33,7 +35,7 @@ def plan(
     measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,
     loss: Any = None,
-    confirm: bool | Callable[[], keras.Model] = False,
+    confirm: bool | str | Callable[[], keras.Model] = False,
     **options: Any,
 ) -> Plan:
     """Choose what to keep and what to recompute when `model` trains.
@@ -69,6 +71,8 @@ def plan(
             reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
             is corrected by the difference and planned for again; at most five plans are run. `plan.explain()` says
             what was measured. A model that Keras cannot serialize is built there by a function: `confirm=build`.
+            With `mode="xla"`, the name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled
+            for it in place of being run, and a share as budget is one of the compiled plain step.
         **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
 
     Returns:
@@ -101,21 +105,28 @@ def plan(
     if budget is None:
         made = asked.plan(None)
         step = asked.predict(made)
-        return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes))
-    total = budgets.budget_bytes(budget, lambda: asked.predict(None).needed_bytes, budgets.resident_bytes(model))
+        return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
+    total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
     best, runs = measured_budget.fitting(
         total, lambda limit: asked.plan(str(max(limit, 1))), asked.predict, asked.measure
     )
-    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs))
+    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
 
 
 def _check(confirm: Any, mode: str) -> None:
-    if confirm is not True and not callable(confirm):
-        raise OptionError(f"confirm={confirm!r}: must be True, False, or a function that builds the model")
-    if mode == "xla" and not tf.config.list_physical_devices("GPU"):
+    if isinstance(confirm, str):
+        targets.find(confirm)
+        if mode != "xla":
+            raise OptionError(f"confirm={confirm!r}: XLA compiles steps for a GPU; give mode='xla', too")
+        compiler.check_installed()
+    elif confirm is not True and not callable(confirm):
         raise OptionError(
-            f"{shipped.label(confirm)}: what mode='xla' predicts runs on a GPU, and there is none here: "
-            "tfgc.compiled_memory says what XLA's GPU compiler allocates for a plan"
+            f"confirm={confirm!r}: must be True, False, a function that builds the model, or the name of a GPU"
+        )
+    elif mode == "xla" and not tf.config.list_physical_devices("GPU"):
+        raise OptionError(
+            f"{shipped.label(confirm)}: what mode='xla' predicts runs on a GPU, and there is none here. Name one to "
+            'compile plans for it: confirm="h100"'
         )
 
 
@@ -139,6 +150,16 @@ class _Asked:
     options: dict[str, Any]
     confirm: Any
 
+    @property
+    def target(self) -> str | None:
+        """The GPU that plans are compiled for; None where they are run."""
+        return self.confirm if isinstance(self.confirm, str) else None
+
+    def plain_bytes(self) -> int:
+        """What the plain step needs: compiled for a GPU where one is named, else as predicted."""
+        plain = self.predict(None)
+        return plain.needed_bytes if self.target is None else self.measure(None, plain)
+
     def plan(self, budget: Budget | None) -> Plan:
         """The plan of a budget, by predictions."""
         return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
@@ -154,27 +175,20 @@ class _Asked:
         optimizer, mode = self.common["optimizer"], "xla" if self.common["mode"] == "xla" else "graph"
         return estimates.estimate(self.model, None, plan, example=inputs, optimizer=optimizer, mode=mode)
 
-    def measure(self, plan: Plan, step: Prediction) -> int:
-        """What the step by a plan needs at most when it is run; `step` is what is predicted."""
-        if plan.batch_size is None:
-            raise OptionError(
-                f"{shipped.label(self.confirm)}: give a batch_size, since a step of one batch is measured"
-            )
-        optimizer, loss = self.common["optimizer"], self.common["loss"]
-        sizes = self.common["input_shapes"], self.common["example"]
-        case = Case(
-            self.model.name,
-            (shipped.shipped(self.model, self.confirm, optimizer, loss), None),
-            "confirm",
-            self.common["mode"],
-            plan.batch_size,
-            plan=plan.to_json(),
-            example=shipped.batch(self.model, plan.batch_size, *sizes, loss),
-        )
-        record = compare.run(case)
-        if record.peak_bytes_max is None:
-            raise TfgcError(
-                f"{shipped.label(self.confirm)}: a step of {self.model.name!r} cannot be run in a child process: "
-                f"{record.status}, {record.detail}. If it cannot be built there, {shipped.ADVICE}"
-            )
-        return step.fixed_bytes + record.peak_bytes_max
+    def measure(self, plan: Plan | None, step: Prediction) -> int:
+        """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""
+        if self.target is not None:
+            return step.fixed_bytes + self._compiled(plan).temp_bytes
+        assert plan is not None
+        return step.fixed_bytes + measured_step.peak_bytes(self.model, plan, self.confirm, self.common)
+
+    def _compiled(self, plan: Plan | None) -> CompiledMemory:
+        shapes, example, loss = (self.common[name] for name in ("input_shapes", "example", "loss"))
+        batch_size = self.batch_size or tracing.batch_size(example)
+        if batch_size is None:
+            raise OptionError(f"confirm={self.confirm!r}: give a batch_size, since a step of one batch is compiled")
+        batch = shipped.batch(self.model, batch_size, shapes, example, loss)
+        return memory.compiled_memory(
+            self.model, batch_size, plan, target=self.confirm, example=batch, loss=loss,
+            optimizer=self.common["optimizer"],
+        )  # fmt: skip

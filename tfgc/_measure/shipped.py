@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import keras_models
-from tfgc._measure import case_choice, examples
+from tfgc._measure import case_choice
 from tfgc._planning import by_calls
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
@@ -133,20 +133,20 @@ def _objects(model: keras.Model, optimizer: Any, loss: Any) -> Iterator[tuple[st
 
 
 def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, loss: Any) -> Any:
-    """The batch that the step runs on, as `examples.portable` returns it.
+    """The batch `(x, y)` that the step runs on: the example, or specs.
 
     Args:
         model, batch_size, input_shapes, example, loss: As for `tfgc.plan`.
     """
     if by_calls.applies_to(model) or (example is not None and _has_targets(model, example)):
-        return examples.portable(example)
+        return example
     if example is not None:
         input_shapes = example_sizes.shapes(model, example)[1]
     x, outputs = synthetic.specs(model, batch_size, input_shapes)
     if any(spec.dtype == "string" for spec in tf.nest.flatten(x)):
         x, _ = synthetic.batch(model, batch_size, input_shapes)
     targets = [_target(one, spec) for one, spec in zip(_losses(model, loss, len(outputs)), outputs, strict=True)]
-    return examples.portable((x, keras_graph.Program(model, batch_size, input_shapes).structured_outputs(targets)))
+    return x, keras_graph.Program(model, batch_size, input_shapes).structured_outputs(targets)
 
 
 def _has_targets(model: keras.Model, example: Any) -> bool:

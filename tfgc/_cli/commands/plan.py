@@ -16,6 +16,11 @@ from tfgc._cli import choices, options
     "--confirm", is_flag=True,
     help="Run the plan in a child process, and correct it where TensorFlow's allocator reports more than the budget.",
 )  # fmt: skip
+@click.option(
+    "--target", metavar="GPU",
+    help="With --mode xla, compile the plan for this GPU, which need not be there, in place of running it: h100, a100, "
+    "a100_40gb, l4, t4 or v100.",
+)  # fmt: skip
 @click.option("-o", "--output", type=options.OUTPUT, help="Write the plan to this file.")
 @options.json_option
 def command(
@@ -25,13 +30,14 @@ def command(
     optimizer: str | None,
     mode: str,
     confirm: bool,
+    target: str | None,
     output: str | None,
     json_path: str | None,
 ) -> None:
     """Choose what to keep and what to recompute when NAME trains.
 
     With --budget, the fastest plan that fits; otherwise the plan with the lowest peak. Memory and
-    work are predicted; nothing is trained unless --confirm is given.
+    work are predicted; nothing is trained unless --confirm is given, or compiled without --target.
     """
     from tfgc._report import fronts
 
@@ -42,7 +48,7 @@ def command(
 
         common = {**given, "measure": measure, "optimizer": optimizer, "mode": mode}
         build = functools.partial(zoo.build, network.name, network.image_size) if confirm else False
-        made = planning.make(model, network.batch_size, confirm=build, **common)
+        made = planning.make(model, network.batch_size, confirm=target or build, **common)
         step, plain = (estimates.estimate(model, network.batch_size, which, **common) for which in (made, None))
     facts = fronts.facts(network.name, made, step, plain)
     if output:
