@@ -15,6 +15,9 @@ from tfgc._simulate.simulator import Prediction
 
 # Plans that are run, at most; the last of them the one that is predicted to need least.
 RUNS = 5
+# Where that one does not fit, those that are predicted to need a little more are run: predictions differ from what is
+# measured by more than such plans differ from each other.
+NEIGHBOURS = (0.01, 0.02, 0.04)
 # A plan that needs this much less than predicted leaves room for a faster one.
 CLOSE = 0.05
 
@@ -56,13 +59,19 @@ def fitting(
         InfeasibleBudgetError: If none is found; it names what the plan that should need least was measured to need.
     """
     runs: list[Run] = []
+
+    def is_run(plan: Plan, limit: int) -> bool:
+        step = predict(plan)
+        if any(run.predicted == step.needed_bytes for run in runs):
+            return False
+        runs.append(Run(plan, step.needed_bytes, measure(plan, step), step.node, limit))
+        return True
+
     limit, most = budget, None
     while len(runs) < RUNS:
         plan, least = _asked(ask, limit if len(runs) < RUNS - 1 or _best(runs, budget) else 1)
-        step = predict(plan)
-        if any(run.predicted == step.needed_bytes for run in runs):
+        if not is_run(plan, limit):
             break
-        runs.append(Run(plan, step.needed_bytes, measure(plan, step), step.node, limit))
         last = runs[-1]
         if last.measured > budget:
             if least:
@@ -75,10 +84,16 @@ def fitting(
         best = _best(runs, budget)
         if best is not None and limit <= best.predicted:
             break
+    floor = min(run.predicted for run in runs)
+    for share in NEIGHBOURS:
+        if _best(runs, budget) is None:
+            limit = int((1 + share) * floor)
+            is_run(ask(limit), limit)
     best = _best(runs, budget)
     if best is None:
+        least = min(runs, key=lambda run: run.measured)
         raise InfeasibleBudgetError(
-            budget, runs[-1].measured, runs[-1].node, f" as measured (predicted: {runs[-1].predicted:,})"
+            budget, least.measured, least.node, f" as measured (predicted: {least.predicted:,})"
         )
     return best, len(runs)
 

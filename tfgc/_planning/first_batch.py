@@ -193,9 +193,7 @@ def _why_little(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
     outlook = plan.outlook
     if outlook is not None and outlook.floor_bytes > 0.9 * outlook.plain_bytes:
         what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
-        floor, whole = format_bytes(outlook.floor_bytes), format_bytes(outlook.plain_bytes)
-        return (
-            f"{what} ({outlook.floor_node!r}) needs {floor} of {whole} by itself, of activations and of what its "
-            "kernels work in. A smaller batch helps"
-        )
+        needs = f"needs {format_bytes(outlook.floor_bytes)} of {format_bytes(outlook.plain_bytes)} by itself"
+        text = f"{what} ({outlook.floor_node!r}) {needs}, of activations and of what its kernels work in"
+        return f"{text}. A smaller batch helps"
     return "no plan that is known needs less. A smaller batch helps"
