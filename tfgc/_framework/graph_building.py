@@ -44,6 +44,19 @@ def eagerly_recorded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def recorded() -> Iterator[bool]:
+    """Let tapes record in here, even where all are stopped, as in the first run of `tf.recompute_grad`; says if so."""
+    stopped = bool(pywrap_tfe.TFE_Py_TapeSetIsStopped())
+    if stopped:
+        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+    try:
+        yield stopped
+    finally:
+        if stopped:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+@contextlib.contextmanager
 def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
     """Add the eager tensors that the graph being built captures, small ones as constants, to the list `found`."""
     graph = tf.compat.v1.get_default_graph()

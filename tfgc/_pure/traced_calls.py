@@ -49,7 +49,8 @@ class TracedCall:
         start, context = python_random.state(), private_api.call_context()
         generator = private_api.global_seed()
         try:
-            with self._graph.as_default(), self._tape, backward_order.noted_order() as self._chains:
+            recorded = graph_building.recorded()
+            with self._graph.as_default(), recorded, self._tape, backward_order.noted_order() as self._chains:
                 arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
                 self._tape.watch([x for x in arguments if _is_differentiable(x)])
                 with random_draws.alike_in_both_runs(), selective_results.boundaries() as boundaries:

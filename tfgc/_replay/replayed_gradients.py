@@ -127,7 +127,11 @@ class _Replay:
                 first = dataclasses.replace(first, asked=asked)
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
-            gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
+            eager = tf.executing_eagerly()
+            with graph_building.recorded() if eager else contextlib.nullcontext(False) as were_stopped:
+                gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
+            if were_stopped:  # Copies, since tapes around were to record nothing.
+                gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
                 arguments, tensors = self._arguments()
                 around.done(arguments, gradients, tensors)
