@@ -238,6 +238,41 @@ WAYS_TO_CHOOSE = {
 }
 
 
+class Unseeded(DropPath):
+    """As Keras's examples write it; `tf.random.set_seed` alone decides what is drawn."""
+
+    def call(self, x, training=None):
+        if not training:
+            return x
+        return x / 0.5 * tf.floor(0.5 + tf.random.uniform((tf.shape(x)[0], 1)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"strategy": "uniform", "segments": 4}, {"layers": Unseeded}], ids=["plan", "layers"]
+)
+def test_equal_segments_of_an_eager_loop_draw_what_one_graph_would(options):
+    """Functions of their own, all of which began with operation number 0, dropped the same samples everywhere."""
+
+    x = tf.constant(noise(32, 128))
+
+    def residual():
+        x = inputs = keras.Input((128,))
+        for i in range(4):
+            x = keras.layers.Add()([x, Unseeded(name=f"drop_{i}")(keras.layers.Dense(128, "tanh")(x))])
+        return keras.Model(inputs, x)
+
+    def gradients(model):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(model(x, training=True) ** 2)
+        return [value, *tape.gradient(value, [v.value for v in model.trainable_variables])]
+
+    plain = fresh(residual)
+    expected = tf.function(lambda: gradients(plain))()
+    ours = tfgc.enable(fresh(residual), verbose=0, **options)
+    for found, each in zip(gradients(ours), expected, strict=True):
+        np.testing.assert_allclose(found, each, rtol=1e-4, atol=1e-3)
+
+
 class Chooses(keras.layers.Layer):
     """Chooses by Python's and NumPy's streams, as Keras's AugMix does, what it does and which weight it reads."""
 

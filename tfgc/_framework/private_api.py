@@ -104,6 +104,11 @@ def in_stateless_scope() -> bool:
     return stateless_scope.in_stateless_scope()
 
 
+def stateless_scope_here() -> Any:
+    """The innermost `keras.StatelessScope` of this thread; None if there is none."""
+    return stateless_scope.get_stateless_scope() if stateless_scope.in_stateless_scope() else None
+
+
 def in_symbolic_scope() -> bool:
     """Return True where Keras calls a model on symbolic tensors, only to look at shapes or to build it."""
     return symbolic_scope.in_symbolic_scope()

@@ -41,6 +41,19 @@ BETWEEN_INPUTS = (
 )
 
 
+def returns_states(written: Sequence[keras.Variable]) -> bool:
+    """Whether gradients may flow through what is written, and not only through results, as in `model.stateless_call`.
+
+    There states are tensors of the caller's. In graphs gradients go through those of a first run; a trainable variable
+    that is written is read again by the same call.
+    """
+    scope = private_api.stateless_scope_here()
+    if scope is None or isinstance(scope, Scope):
+        return False
+    flowing = [variable for variable in written if tf.as_dtype(variable.dtype).is_floating]
+    return any(tf.executing_eagerly() or variable.trainable for variable in flowing)
+
+
 class StaleEffectsError(Exception):
     """The function read a variable that `discover` had not seen."""
 

@@ -32,6 +32,7 @@ from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
 from tfgc._replay.fence import seeds_in_time
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
+from tfgc._replay.replayed_gradients import Inputs
 from tfgc._replay.two_runs import TwoRuns
 
 
@@ -96,6 +97,8 @@ class _Block:
 
     def _run(self, recomputation: TwoRuns, call: Call, is_new: bool) -> Any:
         effects = recomputation.effects
+        if functional.returns_states(effects.writes):
+            return call.run_plainly()
         tensors = [x for i, x in enumerate(call.tensors) if i not in effects.unread]
         on_host = [i for i, x in enumerate(tensors) if id(x) in call.on_host] if self.calls.function.on_host else []
         if not tf.executing_eagerly():
@@ -108,13 +111,11 @@ class _Block:
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
         sources = replayed_gradients.sources(inputs, len(tensors), asked_for)
-        made = self._differentiate(recomputation, call, replayed_gradients.Inputs(inputs, sources, on_host), is_new)
+        made = self._differentiate(recomputation, call, Inputs(inputs, sources, on_host), is_new)
         tensor_attributes.take_masks_off(call.arguments, effects.unmasked)
         return made
 
-    def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
-    ) -> Any:
+    def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         """Run on `inputs`, and attach gradients."""
         raise NotImplementedError
 
@@ -131,9 +132,7 @@ class KeptBlock(_Block):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.calls.function.fn(*args, **kwargs)
 
-    def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
-    ) -> Any:
+    def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         run = recomputation.forward(_stopped(inputs.tensors, inputs.sources))
         return run.finish(run.tensors)
 
@@ -148,9 +147,7 @@ class RecomputedBlock(_Block):
         call = self.calls.call(args, kwargs, compiled=False)
         return self.run(call, self.calls.find(call))
 
-    def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
-    ) -> Any:
+    def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         if recomputation.records_nothing:
             with private_api.no_recording():
                 run = recomputation.forward(inputs.tensors)
@@ -172,9 +169,7 @@ class WrappedBlock(RecomputedBlock):
         super().__init__(calls)
         self._wrap = wrap
 
-    def _differentiate(
-        self, recomputation: TwoRuns, call: Call, inputs: replayed_gradients.Inputs, is_new: bool
-    ) -> Any:
+    def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         run, tensors = replayed_gradients.wrapped(self._wrap, recomputation, inputs)
         return run.finish(tensors)
 

@@ -20,6 +20,7 @@ from tfgc._framework import (
     backward_order,
     concrete_functions,
     graph_building,
+    operation_seeds,
     private_api,
     weight_gradients,
 )
@@ -159,7 +160,8 @@ class CompiledRecomputation(TracedReplay):
         self._layouts: dict[Any, tuple[functional.Run, int, Any]] = {}
 
     def _trace_forward(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
-        run = self._recomputation.forward(inputs)
+        with operation_seeds.continued():
+            run = self._recomputation.forward(inputs)
         # One backward function serves many shapes, so it holds none of them.
         labels = [(name, _of_any_size(spec)) for name, spec in run.labels]
         specs = [_of_any_size(s) for s in run.specs]
