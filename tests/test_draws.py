@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import assert_equal, fresh, in_turn, noise, train
+from tensorflow.python.eager import context
 
 import tfgc
 from tfgc._core.plan import Plan
@@ -271,6 +272,17 @@ def test_equal_segments_of_an_eager_loop_draw_what_one_graph_would(options):
     ours = tfgc.enable(fresh(residual), verbose=0, **options)
     for found, each in zip(gradients(ours), expected, strict=True):
         np.testing.assert_allclose(found, each, rtol=1e-4, atol=1e-3)
+
+
+def test_an_eager_loop_where_no_seed_was_ever_set(monkeypatch):
+    """TensorFlow has no stream of seeds then; Keras's own tests found it."""
+    model = model_with(DropPath)()
+    monkeypatch.setattr(context.context(), "_seed", None)
+    monkeypatch.delattr(context.context(), "_rng")
+    tfgc.enable(model, strategy="uniform", segments=2, verbose=0)
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(model(tf.constant(noise(8, 4)), training=True) ** 2)
+    assert all(g is not None for g in tape.gradient(value, [v.value for v in model.trainable_variables]))
 
 
 class Chooses(keras.layers.Layer):

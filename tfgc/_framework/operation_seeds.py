@@ -26,6 +26,9 @@ _counts: Any = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def continued() -> Iterator[None]:
     """Number what draws in the graph being built on from where the last one ended, as in one graph of all."""
+    if context.global_seed() is None:  # What draws gets a seed of its own, and there is no stream of them.
+        yield
+        return
     graph, stream = tf.compat.v1.get_default_graph(), versions.attribute(context.context(), "_rng")
     _numbers[graph] = _counts.get(stream, 0)
     try:
