@@ -35,12 +35,8 @@ def unrecorded() -> contextlib.AbstractContextManager:
 @contextlib.contextmanager
 def eagerly_recorded() -> Iterator[None]:
     """Run eagerly in here, whatever graph is built around; tapes record, which `tf.init_scope` alone would stop."""
-    with tf.init_scope():
-        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-        try:
-            yield
-        finally:
-            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+    with tf.init_scope(), recorded():
+        yield
 
 
 @contextlib.contextmanager
