@@ -193,12 +193,21 @@ def test_sizes_that_stay_open_change_nothing():
         output_signature=(tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 4))),
     )
     model = tfgc.enable(made())
-    with pytest.warns(tfgc.OpenSizesWarning, match=r"nothing is recomputed in 'net'.*drop_remainder=True"):
+    fix = r"in the data, with dataset\.batch\(n, drop_remainder=True\) and by padding to one size, or plan ahead"
+    with pytest.warns(tfgc.OpenSizesWarning, match=rf"nothing is recomputed in 'net'.*{fix}"):
         model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
     assert not tfgc.status(model).plans
     model = tfgc.enable(made(), budget="50%")
-    with pytest.raises(tfgc.OptionError, match=r"budget='50%'.*example=batch"):
+    with pytest.raises(tfgc.OptionError, match=rf"budget='50%'.*{fix}.*example=batch"):
         model.fit(data, verbose=0, shuffle=False, steps_per_epoch=2)
+
+
+def test_lengths_that_are_open_are_to_be_padded():
+    """A remainder that is dropped would not help."""
+    model = tfgc.enable(made(), budget="50%")
+    ragged = tf.RaggedTensor.from_row_lengths(tf.zeros((12, 8)), [5, 7])
+    with pytest.raises(tfgc.OptionError, match=r"Fix them in the data, by padding to one size, or plan ahead"):
+        model(ragged, training=True)
 
 
 def test_verify_proves_the_plan_of_least_memory():

@@ -69,10 +69,11 @@ def plan(
             compiled with, else the outputs and their gradients alone.
         confirm: Whether to run five steps by the plan in a child process, and to compare what TensorFlow's allocator
             reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
-            is corrected by the difference and planned for again; at most five plans are run. `plan.explain()` says
-            what was measured. A model that Keras cannot serialize is built there by a function: `confirm=build`.
-            With `mode="xla"`, the name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled
-            for it in place of being run, and a share as budget is one of the compiled plain step.
+            is corrected by the difference and planned for again; at most five plans are run. Without budget and
+            strategy it is the plan of least peak as measured, of up to four. `plan.explain()` says what was measured.
+            A model that Keras cannot serialize is built there by a function: `confirm=build`. With `mode="xla"`, the
+            name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled for it in place of being
+            run, and a share as budget is one of the compiled plain step.
         **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
 
     Returns:
@@ -102,15 +103,16 @@ def plan(
     if confirm is False:
         return asked.plan(budget)
     _check(confirm, mode)
-    if budget is None:
-        made = asked.plan(None)
-        step = asked.predict(made)
-        return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
-    total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
-    best, runs = measured_budget.fitting(
-        total, lambda limit: asked.plan(str(max(limit, 1))), asked.predict, asked.measure
-    )
-    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
+    if budget is not None:
+        total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
+        best, runs = measured_budget.fitting(total, asked.within, asked.predict, asked.measure)
+        return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
+    made = asked.plan(None)
+    if strategy is None and not options:
+        best, runs = measured_budget.least(made, asked.within, asked.predict, asked.measure)
+        return _noted(best.plan, Confirmation(best.measured, best.predicted, None, runs, asked.target))
+    step = asked.predict(made)
+    return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
 
 
 def _check(confirm: Any, mode: str) -> None:
@@ -163,6 +165,10 @@ class _Asked:
     def plan(self, budget: Budget | None) -> Plan:
         """The plan of a budget, by predictions."""
         return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
+
+    def within(self, limit: int) -> Plan:
+        """The fastest plan that is predicted to need so many bytes."""
+        return self.plan(str(max(limit, 1)))
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""

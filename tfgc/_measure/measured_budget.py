@@ -13,10 +13,13 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate.simulator import Prediction
 
+Ask = Callable[[int], Plan]
+Predict = Callable[[Plan], Prediction]
+Measure = Callable[[Plan, Prediction], int]
 # Plans that are run, at most; the last of them the one that is predicted to need least.
 RUNS = 5
-# Where that one does not fit, those that are predicted to need a little more are run: predictions differ from what is
-# measured by more than such plans differ from each other.
+# Where that one does not fit, or no budget was given, those that are predicted to need a little more are run:
+# predictions differ from what is measured by more than such plans differ from each other.
 NEIGHBOURS = (0.01, 0.02, 0.04)
 # A plan that needs this much less than predicted leaves room for a faster one.
 CLOSE = 0.05
@@ -41,12 +44,7 @@ class Run:
     limit: int
 
 
-def fitting(
-    budget: int,
-    ask: Callable[[int], Plan],
-    predict: Callable[[Plan], Prediction],
-    measure: Callable[[Plan, Prediction], int],
-) -> tuple[Run, int]:
+def fitting(budget: int, ask: Ask, predict: Predict, measure: Measure) -> tuple[Run, int]:
     """The fastest plan that was found to fit when measured, and how many were run.
 
     Args:
@@ -58,21 +56,13 @@ def fitting(
     Raises:
         InfeasibleBudgetError: If none is found; it names what the plan that should need least was measured to need.
     """
-    runs: list[Run] = []
-
-    def is_run(plan: Plan, limit: int) -> bool:
-        step = predict(plan)
-        if any(run.predicted == step.needed_bytes for run in runs):
-            return False
-        runs.append(Run(plan, step.needed_bytes, measure(plan, step), step.node, limit))
-        return True
-
+    runs = _Runs(predict, measure)
     limit, most = budget, None
-    while len(runs) < RUNS:
-        plan, least = _asked(ask, limit if len(runs) < RUNS - 1 or _best(runs, budget) else 1)
-        if not is_run(plan, limit):
+    while len(runs.found) < RUNS:
+        plan, least = _asked(ask, limit if len(runs.found) < RUNS - 1 or runs.best(budget) else 1)
+        if not runs.add(plan, limit):
             break
-        last = runs[-1]
+        last = runs.found[-1]
         if last.measured > budget:
             if least:
                 break
@@ -81,21 +71,63 @@ def fitting(
             break
         limit = budget + last.predicted - last.measured
         limit = limit if most is None else min(limit, most - 1)
-        best = _best(runs, budget)
+        best = runs.best(budget)
         if best is not None and limit <= best.predicted:
             break
-    floor = min(run.predicted for run in runs)
-    for share in NEIGHBOURS:
-        if _best(runs, budget) is None:
-            limit = int((1 + share) * floor)
-            is_run(ask(limit), limit)
-    best = _best(runs, budget)
+    for limit in runs.neighbours():
+        if runs.best(budget) is None:
+            runs.add(_asked(ask, limit)[0], limit)
+    best = runs.best(budget)
     if best is None:
-        least = min(runs, key=lambda run: run.measured)
+        least = runs.least()
         raise InfeasibleBudgetError(
             budget, least.measured, least.node, f" as measured (predicted: {least.predicted:,})"
         )
-    return best, len(runs)
+    return best, len(runs.found)
+
+
+def least(first: Plan, ask: Ask, predict: Predict, measure: Measure) -> tuple[Run, int]:
+    """The plan that was measured to need least, and how many were run.
+
+    Args:
+        first: The plan that is predicted to need least.
+        ask, predict, measure: As for `fitting`.
+    """
+    runs = _Runs(predict, measure)
+    runs.add(first, 0)
+    for limit in runs.neighbours():
+        runs.add(_asked(ask, limit)[0], limit)
+    return runs.least(), len(runs.found)
+
+
+@dataclasses.dataclass
+class _Runs:
+    """Plans that were run, each prediction once."""
+
+    predict: Predict
+    measure: Measure
+    found: list[Run] = dataclasses.field(default_factory=list)
+
+    def add(self, plan: Plan, limit: int) -> bool:
+        """Run a plan; False if one that is predicted to need the same was run."""
+        step = self.predict(plan)
+        if any(run.predicted == step.needed_bytes for run in self.found):
+            return False
+        self.found.append(Run(plan, step.needed_bytes, self.measure(plan, step), step.node, limit))
+        return True
+
+    def best(self, budget: int) -> Run | None:
+        """Of those that fit the one of the fastest plan."""
+        return max((run for run in self.found if run.measured <= budget), key=lambda run: run.limit, default=None)
+
+    def least(self) -> Run:
+        """The one that was measured to need least."""
+        return min(self.found, key=lambda run: run.measured)
+
+    def neighbours(self) -> list[int]:
+        """Limits a little above the least prediction of all."""
+        least = min(run.predicted for run in self.found)
+        return [int((1 + share) * least) for share in NEIGHBOURS]
 
 
 def _asked(ask: Callable[[int], Plan], limit: int) -> tuple[Plan, bool]:
@@ -104,8 +136,3 @@ def _asked(ask: Callable[[int], Plan], limit: int) -> tuple[Plan, bool]:
         return ask(limit), False
     except InfeasibleBudgetError as error:
         return ask(error.least), True
-
-
-def _best(runs: list[Run], budget: int) -> Run | None:
-    """Of the runs that fit the one of the fastest plan."""
-    return max((run for run in runs if run.measured <= budget), key=lambda run: run.limit, default=None)

@@ -72,8 +72,8 @@ class FirstStep:
 
     @tf.autograph.experimental.do_not_convert
     def _plan_for(self, example: Any) -> None:
-        flat = tf.nest.flatten((example.args, example.kwargs) if isinstance(example, Arguments) else example)
-        batch = next((tensor.shape[0] for tensor in flat if tf.is_tensor(tensor) and tensor.shape.rank), None)
+        tensors = [tensor for tensor in _flat(example) if tf.is_tensor(tensor)]
+        batch = next((tensor.shape[0] for tensor in tensors if tensor.shape.rank), None)
         if self._holds_for(batch):
             return
         with self._lock:  # reentrant, as a step calls the model
@@ -89,9 +89,10 @@ class FirstStep:
         return self._request.budget is None or batch is None or planned_for is None or batch <= planned_for
 
     def _plan(self, example: Any, batch: int | None) -> None:
-        specs = _specs(example, batch or fit_loop.batch_size())
+        batch = batch or fit_loop.batch_size()
+        specs = _specs(example, batch)
         if specs is None:
-            self._refuse_open_sizes()
+            self._refuse_open_sizes(_fixing_sizes(example, batch))
             return
         mode = plan_report.mode_of_call(self._run_options["compile_segments"])
         try:
@@ -113,20 +114,32 @@ class FirstStep:
         self.planned, self._specs = made, specs
         plan_report.report(self._model.name, made, verbose=self._verbose)
 
-    def _refuse_open_sizes(self) -> None:
+    def _refuse_open_sizes(self, fix: str) -> None:
         if self._request.budget is not None:
             raise OptionError(
                 f"budget={self._request.budget!r}: sizes of the batch are open where the step is traced, so its bytes "
-                "are not known. Fix them in the data, with dataset.batch(n, drop_remainder=True), or plan ahead: "
+                f"are not known. Fix them in the data, {fix}, or plan ahead: "
                 f"tfgc.enable(model, tfgc.plan(model, example=batch, budget={self._request.budget!r}))"
             )
         self._is_blind = True
         warn(
             f"nothing is recomputed in {self._model.name!r}: sizes of the batch are open where the step is traced, so "
-            "a plan may need more than storing everything. To save memory, fix them in the data, with "
-            "dataset.batch(n, drop_remainder=True), or plan ahead: tfgc.enable(model, tfgc.plan(model, example=batch))",
+            "a plan may need more than storing everything. To save memory, fix them in the data, "
+            f"{fix}, or plan ahead: tfgc.enable(model, tfgc.plan(model, example=batch))",
             OpenSizesWarning,
         )
+
+
+def _flat(example: Any) -> list[Any]:
+    return tf.nest.flatten((example.args, example.kwargs) if isinstance(example, Arguments) else example)
+
+
+def _fixing_sizes(example: Any, batch_size: int | None) -> str:
+    """How the open sizes of a batch become known."""
+    ways = [] if batch_size else ["with dataset.batch(n, drop_remainder=True)"]
+    if any(None in tensor.shape[1:] for tensor in _flat(example) if tf.is_tensor(tensor) and tensor.shape.rank):
+        ways.append("by padding to one size")
+    return " and ".join(ways)
 
 
 def _specs(example: Any, batch_size: int | None) -> Any:

@@ -121,7 +121,7 @@ def check_names(strategy: Strategy, options: Iterable[str]) -> None:
 
     >>> check_names("optimal", ["batch_size"])
     Traceback (most recent call last):
-    tfgc._errors.OptionError: strategy 'optimal' takes no option 'batch_size': give it beside the strategy (...)
+    tfgc._errors.OptionError: strategy 'optimal' takes no option 'batch_size': tfgc.plan takes it ...
     """
     taken = inspect.signature(get(strategy)).parameters
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
@@ -131,7 +131,7 @@ def check_names(strategy: Strategy, options: Iterable[str]) -> None:
         if option not in known:
             offer = f"it takes {', '.join(known)}" if known else "it takes none"
             hint = did_you_mean(option, [*known, *_OF_EVERY_PLAN])
-            hint = ": give it beside the strategy" if option in _OF_EVERY_PLAN else hint
+            hint = ": tfgc.plan takes it beside the strategy" if option in _OF_EVERY_PLAN else hint
             raise OptionError(f"strategy {_name(strategy)!r} takes no option {option!r}{hint} ({offer})")
 
 
