@@ -299,6 +299,86 @@ def test_disable_reaches_a_layer_that_left_the_model():
     assert "call" not in vars(moved)
 
 
+class Weighted(L.Layer):
+    """Adds to its input what it makes of it, times a number and numbers of a list that users set between calls."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.factor, self.rates, self.inside = 1.0, [0.0], L.Dense(6, activation="tanh")
+
+    def call(self, x):
+        return x + (self.factor + self.rates[0]) * self.inside(x)
+
+
+class Shrinking(keras.Model):
+    """One block for all depths, which counts less the deeper it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = Weighted(name="block")
+
+    def call(self, x):
+        for factor in (1.0, 0.5, 0.1):
+            self.block.factor = factor
+            self.block.rates[0] = factor / 3
+            x = self.block(x)
+        return x
+
+
+@pytest.mark.parametrize("mode", [*MODES, "xla"])
+@pytest.mark.parametrize("how", [{"layers": ["block"]}, {}], ids=["layers", "planned"])
+def test_a_shared_layer_is_set_otherwise_for_each_call_of_a_step(how, mode):
+    """A replay finds the settings of the last call, unless those of its own are put back."""
+
+    def run(enabled):
+        model = fresh(Shrinking)
+        model(X)
+        if enabled:
+            tfgc.enable(model, **how, compile_segments=mode == "compiled", verbose=0)
+        graph = mode in ("graph", "xla") or (mode == "compiled" and not enabled)
+        return train(model, X, [X], graph=graph, jit_compile=mode == "xla" or None, steps=2)
+
+    assert_equal(run(False), run(True), exact=mode == "eager")
+
+
+@pytest.mark.parametrize("mode", [*MODES, "xla"])
+def test_a_layer_is_frozen_before_gradients_are_asked_for(mode):
+    """A replay in inference mode returned other things than the first run, which raised an error."""
+
+    def gradient(enabled):
+        layers = [L.Dense(6), L.BatchNormalization(name="norm"), L.Dense(6, activation="tanh"), L.Dense(2)]
+        model = fresh(lambda: keras.Sequential([keras.Input((6,)), *layers]))
+        if enabled:
+            tfgc.enable(model, layers=["norm"], compile_segments=mode == "compiled")
+
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(X, training=True) ** 2)
+            model.get_layer("norm").trainable = False
+            found = tape.gradient(loss, model.layers[0].kernel.value)
+            model.get_layer("norm").trainable = True
+            return found
+
+        compiled = {"graph": {}, "xla": {"jit_compile": True}}.get(mode)
+        return (step if compiled is None else tf.function(step, **compiled))()
+
+    plain = gradient(False)
+    assert np.abs(plain).max() > 1e-3
+    np.testing.assert_allclose(gradient(True), plain, rtol=1e-4, atol=1e-6)
+
+
+def test_settings_are_put_back_for_a_while():
+    layer = Weighted()
+    first, settings = layer.inside, Settings([layer])
+    kept = settings.kept()
+    layer.factor, layer.trainable, layer.inside, layer.added = 2.0, False, L.Dense(3), "new"
+    layer.rates[0] = 5.0
+    with kept.restored():
+        assert (layer.factor, layer.trainable, layer.inside, layer.rates) == (1.0, True, first, [0.0])
+    assert (layer.factor, layer.trainable, layer.added, layer.rates) == (2.0, False, "new", [5.0])
+    assert layer.inside is not first
+
+
 def test_what_a_layer_changes_while_it_runs_is_no_setting():
     class Counter(L.Layer):
         calls, scale = 0, 1.0

@@ -17,11 +17,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfgc._framework.kept_settings import MISSING, KeptSettings, copied
 from tfgc._framework.versions import attribute
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 _PLAIN = (bool, int, float, str, type(None), np.generic, *_CODE)
 _MOST_NUMBERS = 64  # of a list or an array that is compared by value
+_KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call")
 
 
 class Settings:
@@ -43,11 +45,16 @@ class Settings:
     def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())
         self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
+        self._changing: dict[keras.Layer, set[str]] = {}
         books()  # Raises where this version of Keras keeps others.
 
     def __call__(self) -> tuple:
         """A hashable value."""
         return tuple([self._of(layer) for layer in self._all()])
+
+    def kept(self) -> KeptSettings:
+        """The settings of this moment, to put back for a while."""
+        return KeptSettings([(layer, self._restorable(layer)) for layer in self._all()], self._changing)
 
     def watching(self, fn: Callable) -> Callable:
         """`fn`, `watched` in each call."""
@@ -68,6 +75,7 @@ class Settings:
             kept = [name for name, old, new in zip(names, values, now) if old is new or old == new]
             if len(kept) < len(names):
                 self._readers[layer] = _reader(kept)
+                self._changing.setdefault(layer, set()).update(set(names) - set(kept))
 
     def _all(self) -> Iterator[keras.Layer]:
         for layer in self._layers:
@@ -86,6 +94,12 @@ class Settings:
             own |= vars(layer)
             self._readers[layer] = _reader([n for n, v in own.items() if _is_setting(n, v, type(layer).__module__)])
         return self._readers[layer][0]
+
+    def _restorable(self, layer: keras.Layer) -> dict[str, Any]:
+        own = vars(layer)
+        found = {name: copied(getattr(layer, name, MISSING)) for name in self._names(layer)}
+        inside = () if _of_keras(type(layer).__module__) else (k for k, v in own.items() if isinstance(v, keras.Layer))
+        return found | {name: own[name] for name in (*_KEPT_BY_KERAS, *inside) if name in own}
 
     def _values(self, layer: keras.Layer) -> tuple:
         names = self._names(layer)

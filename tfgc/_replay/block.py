@@ -21,13 +21,14 @@ A `tf.function` that closes over a plain variable, holds a recomputed function a
 differentiated through a `tf.while_loop` as well: TensorFlow keeps its backward pass and raises.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api, tensor_attributes
+from tfgc._framework.layer_settings import Settings
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
 from tfgc._replay.fence import seeds_in_time
@@ -44,7 +45,7 @@ def block(
     compiled: bool = False,
     replay_fn: Callable | None = None,
     wrap: Callable | None = None,
-    cache_key: Callable[[], Hashable] | None = None,
+    settings: Settings | None = None,
     captures_vary: bool = False,
     copied: bool = False,
     slices: int = 1,
@@ -56,14 +57,14 @@ def block(
     """Make a function one differentiable piece: recomputed, or kept whole.
 
     Args:
-        fn, name, wrap, cache_key, captures_vary, copied, slices, selective, holds_tensors, on_host: See `Function`.
+        fn, name, wrap, settings, captures_vary, copied, slices, selective, holds_tensors, on_host: See `Function`.
         replay_fn: See `Function`; by default `fn`.
         replay: Whether gradients come from a second run. If not, TensorFlow keeps what the backward pass needs.
         compiled: Whether eager calls go through `tf.function`s, one for each direction.
         share_traces_with: A block that does the same with other variables, whose traces serve this one, too.
     """
     function = Function(
-        fn, name, replay_fn or fn, wrap, cache_key, captures_vary, copied, slices, selective, holds_tensors, on_host
+        fn, name, replay_fn or fn, wrap, settings, captures_vary, copied, slices, selective, holds_tensors, on_host
     )
     calls = KnownCalls(function, share_traces_with)
     if not replay:

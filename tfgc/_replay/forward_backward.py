@@ -27,6 +27,7 @@ from tfgc._framework import (
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.fence import fence, waiting
+from tfgc._replay.surroundings import Surroundings
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 Tensors: TypeAlias = list[tf.Tensor]
@@ -42,7 +43,7 @@ class Recomputation(TwoRuns):
         replay_fn: What the second run calls: `fn`, or the same function with parts that are recomputed in turn.
         packing: The structure of the arguments.
         effects: What `fn` touches besides them.
-        surroundings: Keras's call state at the first run, which the second one enters again.
+        surroundings: What else the first run sees; the second one enters it again.
         name: What messages call the function.
     """
 
@@ -52,7 +53,7 @@ class Recomputation(TwoRuns):
         replay_fn: Callable,
         packing: tensor_packing.Packing,
         effects: side_effects.Effects,
-        surroundings: private_api.CallState,
+        surroundings: Surroundings,
         name: str,
     ) -> None:
         super().__init__(effects, surroundings, name)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import concrete_functions, graph_copies, private_api, replicas, tensor_attributes
+from tfgc._framework.layer_settings import Settings
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import obstacles, side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
@@ -20,6 +21,7 @@ from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import sliced_runs
 from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
+from tfgc._replay.surroundings import Surroundings
 from tfgc._replay.two_runs import TwoRuns
 
 # How many kinds are known and compiled: a number that changes at every step makes a new kind of call each time.
@@ -40,8 +42,7 @@ class Function:
         replay_fn: What the second run calls: `fn`, or the same function whose parts are blocks, to be recomputed in
             turn.
         wrap: What makes a pure function recomputed: None for tfgc's own, or `tf.recompute_grad`.
-        cache_key: Gives what else the function's Python code depends on, as a hashable value; when that changes the
-            function is traced again. None where that is not known.
+        settings: What else its Python code depends on; when that changes it is traced again. None: it is not known.
         captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
             is not compiled.
         copied: Whether a graph may copy one trace of it for both runs.
@@ -55,7 +56,7 @@ class Function:
     name: str
     replay_fn: Callable
     wrap: Callable | None = None
-    cache_key: Callable[[], Hashable] | None = None
+    settings: Settings | None = None
     captures_vary: bool = False
     copied: bool = False
     slices: int = 1
@@ -91,20 +92,19 @@ class Call:
         key: Equal for calls of one kind.
         arguments: Positional ones, and those by keyword.
         compiled: Whether it is to run by `tf.function`s, if it can.
-        surroundings: Keras's state around the call.
+        surroundings: What the function sees besides its arguments.
         run_plainly: Runs the function as it is.
     """
 
     def __init__(self, function: Function, args: tuple, kwargs: dict, by_shape: bool, compiled: bool) -> None:
-        self.surroundings = private_api.CallState()
+        self.surroundings = Surroundings(function.settings)
         self.compiled = compiled
         self._function, self.arguments = function, (args, kwargs)
         self._tensors: list[tf.Tensor] | None = None
         self._packing: Packing | None = None
         # A compiled recomputation holds the plain variables that it reads, of which each replica has its own.
         replica = replicas.replica() if tf.executing_eagerly() else None
-        settings = () if function.cache_key is None else function.cache_key()
-        self._around = (self.surroundings.key, compiled, replica, settings)
+        self._around = (self.surroundings.key, compiled, replica)
         self.set_key(by_shape)
 
     def set_key(self, by_shape: bool) -> None:
@@ -209,7 +209,7 @@ class KnownCalls:
             return recomputation
         traced = isinstance(recomputation, TracedReplay) and self.can_be_compiled(call)
         # Its first run sees what Python holds by then, so the traced second one must not be older.
-        if traced and self.function.cache_key is not None and not effects.constants and not effects.captured:
+        if traced and self.function.settings is not None and not effects.constants and not effects.captured:
             return self._keep_compiled(call, recomputation)
         # What it closes over is looked up again when it matters, instead of being kept alive.
         self._known[call.key] = dataclasses.replace(effects, captured=())
@@ -231,8 +231,8 @@ class KnownCalls:
         return effects.obstacle is None and not varies
 
     def _recomputation(self, call: Call, effects: Effects) -> Any:
-        function = self.function
-        made = Recomputation(function.fn, function.replay_fn, call.packing, effects, call.surroundings, function.name)
+        function, around = self.function, call.surroundings.kept()
+        made = Recomputation(function.fn, function.replay_fn, call.packing, effects, around, function.name)
         return made if function.slices == 1 else sliced_runs.SlicedRecomputation(made, function.slices)
 
     def _uncompiled(self, call: Call, effects: Effects) -> TwoRuns:

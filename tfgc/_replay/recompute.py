@@ -53,7 +53,7 @@ def recompute(fn: Callable) -> Callable:
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])
-        run = block(settings.watching(fn), name=name, cache_key=settings)
+        run = block(settings.watching(fn), name=name, settings=settings)
     else:
         run = block(fn, name=name)
 

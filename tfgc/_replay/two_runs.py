@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, weight_gradients
+from tfgc._framework import weight_gradients
 from tfgc._pure import functional, side_effects
+from tfgc._replay.surroundings import Surroundings
 
 # A gradient for each source and each thing that the function closes over, and the recorded checksums.
 Gradients = tuple[list[Any], list[tf.Tensor]]
@@ -52,14 +53,14 @@ class TwoRuns:
 
     Args:
         effects: What the function touches besides its arguments.
-        surroundings: Keras's call state at the first run, which the second one enters again.
+        surroundings: What else the first run sees; the second one enters it again.
         name: What messages call the function.
     """
 
     # Whether an active tape must be kept from recording the first run.
     records_nothing = False
 
-    def __init__(self, effects: side_effects.Effects, surroundings: private_api.CallState, name: str) -> None:
+    def __init__(self, effects: side_effects.Effects, surroundings: Surroundings, name: str) -> None:
         self.effects, self.surroundings, self.name = effects, surroundings, name
 
     def arguments_among(self, first: FirstRun) -> int:

@@ -77,7 +77,7 @@ class LayerCall:
             name=self._name,
             compiled=compile_segments,
             wrap=wrap,
-            cache_key=settings,
+            settings=settings,
             captures_vary=True,
             copied=selective and wrap is None and not check_replay,
             selective=selective,

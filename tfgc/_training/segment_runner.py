@@ -231,7 +231,7 @@ def _build(
         compiled=options.compiled,
         replay_fn=replay_fn,
         wrap=options.wrap,
-        cache_key=function.settings,
+        settings=function.settings,
         copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
         slices=segment.chunks,
         selective=segment.selective,
