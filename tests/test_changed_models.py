@@ -345,9 +345,12 @@ def test_a_shared_layer_is_set_otherwise_for_each_call_of_a_step(how, mode):
 def test_a_layer_is_frozen_before_gradients_are_asked_for(mode):
     """A replay in inference mode returned other things than the first run, which raised an error."""
 
-    def gradient(enabled):
+    def build():
         layers = [L.Dense(6), L.BatchNormalization(name="norm"), L.Dense(6, activation="tanh"), L.Dense(2)]
-        model = fresh(lambda: keras.Sequential([keras.Input((6,)), *layers]))
+        return keras.Sequential([keras.Input((6,)), *layers])
+
+    def gradient(enabled):
+        model = fresh(build)
         if enabled:
             tfgc.enable(model, layers=["norm"], compile_segments=mode == "compiled")
 
@@ -377,6 +380,91 @@ def test_settings_are_put_back_for_a_while():
         assert (layer.factor, layer.trainable, layer.inside, layer.rates) == (1.0, True, first, [0.0])
     assert (layer.factor, layer.trainable, layer.added, layer.rates) == (2.0, False, "new", [5.0])
     assert layer.inside is not first
+
+
+class Factor:
+    """An object of the user's, which a layer holds."""
+
+    def __init__(self, by):
+        self.by = by
+
+
+class Times(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.factor, self.inside = Factor(1.0), L.Dense(6)
+
+    def call(self, x):
+        return self.inside(x) * self.factor.by
+
+
+def another_object(model):
+    model.layers[1].factor = Factor(3.0)
+
+
+def another_regularizer(model):
+    model.layers[0].activity_regularizer = keras.regularizers.L2(5.0)
+
+
+@pytest.mark.parametrize("change", [another_object, another_regularizer])
+@pytest.mark.parametrize("how", [{"layers": L.Layer}, {"strategy": "uniform", "segments": 2}], ids=["layers", "plan"])
+def test_an_object_that_a_layer_holds_is_exchanged(how, change):
+    def build():
+        penalized = L.Dense(6, activity_regularizer=keras.regularizers.L2(0.1))
+        return keras.Sequential([keras.Input((6,)), penalized, Times(), L.Dense(2)])
+
+    def losses(enabled):
+        model = fresh(build)
+        if enabled:
+            tfgc.enable(model, **how, verbose=0)
+        found = []
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.add_n([tf.reduce_mean(model(X, training=True) ** 2), *model.losses])
+            tape.gradient(loss, [v.value for v in model.trainable_variables])
+            found.append(float(loss))
+            change(model)
+        return found
+
+    plain = losses(False)
+    assert abs(plain[0] - plain[1]) > 0.1
+    np.testing.assert_allclose(losses(True), plain, rtol=1e-5)
+
+
+class Looking(L.Layer):
+    """Holds a table whose keys cannot be sorted."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.table, self.inside = {1: "tanh", None: "relu", L.Dense: 2, (1, "x"): [3]}, L.Dense(6)
+
+    def call(self, x):
+        return keras.ops.tanh(self.inside(x)) if self.table[1] == "tanh" else x
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", [{"layers": Looking}, {"strategy": "optimal"}], ids=["layers", "plan"])
+def test_a_layer_holds_a_table_whose_keys_cannot_be_sorted(how, mode):
+    def build():
+        return keras.Sequential([keras.Input((6,)), L.Dense(6), Looking(), Looking(), L.Dense(6)])
+
+    def run(enabled):
+        model = fresh(build)
+        if enabled:
+            tfgc.enable(model, **how, compile_segments=mode == "compiled", verbose=0)
+        graph = mode == "graph" if enabled else mode != "eager"
+        return train(model, X, [X], graph=graph, steps=1)
+
+    assert_equal(run(False), run(True), exact=mode == "eager")
+
+
+def test_a_compiled_subclassed_model_is_recomputed():
+    """Keras holds a table by layers then."""
+    model = fresh(Tower)
+    model.compile("sgd", "mse")
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tfgc.recompute(model)(X) ** 2)
+    assert all(g is not None for g in tape.gradient(loss, [v.value for v in model.trainable_variables]))
 
 
 def test_what_a_layer_changes_while_it_runs_is_no_setting():

@@ -88,6 +88,42 @@ def test_slices_train_as_the_whole_batch_does(case, way):
         np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-6)
 
 
+class Sum(L.Layer):
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+def test_an_optional_input_is_none():
+    def build():
+        first, second = keras.Input((4,), name="a", optional=True), keras.Input((4,), name="b")
+        return keras.Model({"a": first, "b": second}, L.Dense(2)(Sum()(L.Dense(4)(second), first)))
+
+    x, y = {"a": None, "b": noise(12, 4)}, noise(12, 2)
+    whole, sliced = (fresh(build) for _ in range(2))
+    expected = tfgc.train_step(whole, "mse", "sgd")(x, y)
+    found = tfgc.train_step(sliced, "mse", "sgd", micro_batches=3)(x, y)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-6)
+    for one, other in zip(whole.weights, sliced.weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+class Added(L.Layer):
+    def call(self, x):
+        self.add_loss(tf.reduce_mean(x**2))
+        return x
+
+
+def test_layers_add_the_only_loss():
+    def build():
+        return keras.Sequential([keras.Input((4,)), L.Dense(4), L.Dense(2), Added()])
+
+    x, (whole, sliced) = noise(12, 4), (fresh(build) for _ in range(2))
+    expected = tfgc.train_step(whole, None, "sgd")(x, None)
+    found = tfgc.train_step(sliced, None, "sgd", micro_batches=3)(x, None)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-6)
+    np.testing.assert_allclose(sliced.layers[0].kernel, whole.layers[0].kernel, rtol=1e-5, atol=1e-7)
+
+
 def test_slices_follow_a_plan():
     model = fresh(convolutions)
     plain = tfgc.train_step(fresh(convolutions), CROSS_ENTROPY, "sgd")(X, Y)

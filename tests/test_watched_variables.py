@@ -57,6 +57,56 @@ def test_frozen_variables_that_nobody_watches_cost_nothing():
     assert tape.gradient(loss, model.layers[1].kernel.value) is None
 
 
+THAWED = {
+    "layers": lambda model: {"layers": L.Dense},
+    "uniform": lambda model: {"strategy": "uniform", "segments": 3},
+    "optimal": lambda model: {"strategy": "optimal"},
+    "op by op": lambda model: {"strategy": "uniform", "segments": 3, "compile_segments": False},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", THAWED)
+def test_a_model_is_thawed_between_its_call_and_the_gradient(how, way):
+    """As Keras's GauGAN example does: its discriminator, frozen for the generator's step, never trained again."""
+
+    def run(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, "gelu") for _ in range(6))]))
+        if enabled:
+            tfgc.enable(model, **THAWED[how](model), verbose=0)
+        weights = [v.value for v in model.trainable_variables]
+
+        def step(frozen):
+            model.trainable = not frozen
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.square(model(X, training=True)))
+            model.trainable = True
+            return tape.gradient(loss, weights)
+
+        return [WAYS[way](lambda frozen=frozen: step(frozen))() for frozen in (False, True, False)]
+
+    for plain, ours in zip(run(False), run(True), strict=True):
+        for expected, found in zip(plain, ours, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_what_is_frozen_for_a_step_is_not_computed():
+    """A generator's step, of which its discriminator passes gradients on alone."""
+    model = fresh(frozen)
+    for layer in model.layers:
+        layer.trainable = True
+    tfgc.enable(model, layers=L.Dense)
+    for trains in (True, False):
+        model.trainable = trains
+        with tf.GradientTape() as tape:
+            x = tf.constant(X)
+            tape.watch(x)
+            loss = tf.reduce_sum(model(x, training=True))
+        of_x, of_kernel = tape.gradient(loss, [x, model.layers[1].kernel.value])
+        assert np.any(of_x)
+        assert (of_kernel is not None) == trains
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_watched_plain_variables_that_do_not_train_have_their_gradient(way):
     variable, x = tf.Variable([2.0, 3.0], trainable=False), tf.constant([1.0, 4.0])

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 MISSING = object()
 
@@ -37,13 +36,6 @@ class KeptSettings:
         finally:
             for own, values in before:
                 _put(own, values)
-
-
-def copied(value: Any) -> Any:
-    """A value that does not change when a list or an array changes in place."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return list(value) if isinstance(value, list) else value
 
 
 def _put(own: dict[str, Any], values: Mapping[str, Any]) -> None:

@@ -3,27 +3,25 @@
 A trace freezes the Python that a layer ran: whether a layer is frozen, its dtype policy, a dropout rate, an activation,
 LoRA. Plain eager code sees each as it is now, so what was traced is looked up by them.
 
-Lists and arrays of a few numbers are compared by value. Known weakness: what is inside other lists, dicts and objects
-that a layer holds is not compared, and only the attributes are that the layer had at its first call.
+Lists and arrays of a few numbers are compared by value, and whether an object is another one. Known weakness: what is
+inside of objects, and of other lists and dicts, is not compared, and only the attributes are that the layer had at its
+first call; a model's objects are not, since `compile` and `fit` exchange them.
 """
 
 import contextlib
 import functools
 import operator
-import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
-from tfgc._framework.kept_settings import MISSING, KeptSettings, copied
+from tfgc._framework.attribute_leaves import leaves
+from tfgc._framework.kept_settings import MISSING, KeptSettings
+from tfgc._framework.setting_values import CODE, PLAIN, by_attributes, comparable, copied, is_object, is_of_numbers
 from tfgc._framework.versions import attribute
 
-_CODE = (types.FunctionType, types.BuiltinFunctionType, type)
-_PLAIN = (bool, int, float, str, type(None), np.generic, *_CODE)
-_MOST_NUMBERS = 64  # of a list or an array that is compared by value
-_KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call")
+_KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call", "activity_regularizer")
 
 
 class Settings:
@@ -45,6 +43,7 @@ class Settings:
     def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())
         self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
+        self._with_objects: set[keras.Layer] = set()
         self._changing: dict[keras.Layer, set[str]] = {}
         books()  # Raises where this version of Keras keeps others.
 
@@ -84,15 +83,22 @@ class Settings:
     def _of(self, layer: keras.Layer) -> tuple:
         # Of a layer that holds others the user may exchange one; Keras's own layers keep theirs.
         inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer).__module__) else ()
-        return layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), inside, self._values(layer)
+        regularizer = layer.activity_regularizer
+        penalty = None if regularizer is None else by_attributes(regularizer)
+        return layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), penalty, inside, self._values(layer)
 
     def _names(self, layer: keras.Layer) -> list[str]:
         if layer not in self._readers:
             own: dict[str, Any] = {}
             for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
-                own |= {name: value for name, value in vars(kind).items() if not isinstance(value, _CODE)}
-            own |= vars(layer)
-            self._readers[layer] = _reader([n for n, v in own.items() if _is_setting(n, v, type(layer).__module__)])
+                own |= {name: value for name, value in vars(kind).items() if not isinstance(value, CODE)}
+            module = type(layer).__module__
+            names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v, module)}
+            if not isinstance(layer, keras.Model) and not _of_keras(module):
+                objects = {n for n, v in vars(layer).items() if _is_named(n) and is_object(v)}
+                self._with_objects |= {layer} if objects else set()
+                names |= objects
+            self._readers[layer] = _reader(sorted(names))
         return self._readers[layer][0]
 
     def _restorable(self, layer: keras.Layer) -> dict[str, Any]:
@@ -103,12 +109,14 @@ class Settings:
 
     def _values(self, layer: keras.Layer) -> tuple:
         names = self._names(layer)
+        if layer in self._with_objects:
+            return tuple([comparable(getattr(layer, name, None)) for name in names])
         try:
             values = self._readers[layer][1](vars(layer))
             hash(values)
         except (KeyError, TypeError):
             values = (getattr(layer, name, None) for name in names)
-            values = tuple(map(_comparable, values))
+            values = tuple(map(comparable, values))
         return values
 
 
@@ -118,28 +126,16 @@ def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
         if isinstance(value, keras.Layer):
             yield value
         elif isinstance(value, (list, tuple, dict)) and name not in books():
-            yield from (inner for inner in keras.tree.flatten(value) if isinstance(inner, keras.Layer))
+            yield from (inner for inner in leaves(value) if isinstance(inner, keras.Layer))
 
 
 def _is_setting(name: str, value: Any, module: str) -> bool:
-    kept = isinstance(value, _PLAIN) or (not _of_keras(module) and _is_of_numbers(value))
-    return kept and name not in books() and not name.startswith(("__", "_self_"))
+    kept = isinstance(value, PLAIN) or (not _of_keras(module) and is_of_numbers(value))
+    return kept and _is_named(name)
 
 
-def _is_of_numbers(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.size <= _MOST_NUMBERS and value.dtype != object
-    few = isinstance(value, (list, tuple)) and len(value) <= _MOST_NUMBERS
-    return few and all(isinstance(x, _PLAIN) for x in value)
-
-
-def _comparable(value: Any) -> Any:
-    """What is hashable and equal for equal plain values, and lists and arrays of numbers; else for the same thing."""
-    if isinstance(value, _PLAIN):
-        return value
-    if not _is_of_numbers(value):
-        return _Same(value)
-    return (value.shape, str(value.dtype), value.tobytes()) if isinstance(value, np.ndarray) else tuple(value)
+def _is_named(name: str) -> bool:
+    return name not in books() and not name.startswith(("__", "_self_"))
 
 
 @functools.cache
@@ -152,21 +148,6 @@ def _reader(names: list[str]) -> tuple[list[str], Callable[[dict[str, Any]], tup
     if len(names) > 1:
         return names, operator.itemgetter(*names)
     return names, lambda own: tuple(own[name] for name in names)
-
-
-class _Same:
-    """Equal to what holds the very same thing."""
-
-    __slots__ = ("_thing",)
-
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-
-    def __hash__(self) -> int:
-        return id(self._thing)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._thing is other._thing
 
 
 @functools.cache

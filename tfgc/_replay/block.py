@@ -80,6 +80,7 @@ class _Block:
     def __init__(self, calls: KnownCalls) -> None:
         self.calls = calls
         self._warned = False
+        self._trained: set[int] = set()  # ids of variables that trained in a call
 
     def run(self, call: Call, known: TwoRuns | None) -> Any:
         """Run a call as a pure function, in the way that is `known` of its kind, or that a look at it shows."""
@@ -107,12 +108,14 @@ class _Block:
             tensors = [graph_building.capture(x) for x in tensors]
         # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
         asked_for = replayed_gradients.asked_for(effects.reads)
+        frozen = replayed_gradients.frozen_since(effects.reads, asked_for, self._trained)
         inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
         if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
-        sources = replayed_gradients.sources(inputs, len(tensors), asked_for)
-        made = self._differentiate(recomputation, call, Inputs(inputs, sources, on_host), is_new)
+        frozen = {len(tensors) + i: variable for i, variable in frozen.items()}
+        sources = sorted([*replayed_gradients.sources(inputs, len(tensors), asked_for), *frozen])
+        made = self._differentiate(recomputation, call, Inputs(inputs, sources, on_host, frozen), is_new)
         tensor_attributes.take_masks_off(call.arguments, effects.unmasked)
         return made
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -39,11 +39,13 @@ class Inputs(NamedTuple):
         tensors: The tensors of its arguments, then the values of variables.
         sources: Positions of those that gradients flow to.
         on_host: Positions of those that wait for the replay in the host's memory.
+        frozen: The variables of those sources that count only if they train when gradients are asked for.
     """
 
     tensors: list[tf.Tensor]
     sources: list[int]
     on_host: Collection[int]
+    frozen: Mapping[int, keras.Variable]
 
 
 def asked_for(variables: Sequence[keras.Variable]) -> list[bool]:
@@ -52,6 +54,22 @@ def asked_for(variables: Sequence[keras.Variable]) -> list[bool]:
     frozen = [variable for variable, is_trained in zip(variables, trains) if not is_trained]
     watched = iter(private_api.watched(frozen))
     return [is_trained or next(watched) for is_trained in trains]
+
+
+def frozen_since(
+    variables: Sequence[keras.Variable], asked_for: Sequence[bool], trained: set[int]
+) -> dict[int, keras.Variable]:
+    """The variables, by position, that are not asked for but trained in an earlier call.
+
+    A GAN's discriminator is frozen for the generator's step, and may be thawed between its own call and the gradient.
+
+    Args:
+        variables: What the call reads.
+        asked_for: What `asked_for` returns.
+        trained: The ids of variables that trained in a call; those of this one are added.
+    """
+    trained.update(id(variable) for variable, is_asked_for in zip(variables, asked_for) if is_asked_for)
+    return {i: v for i, v in enumerate(variables) if not asked_for[i] and id(v) in trained}
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:
@@ -71,7 +89,7 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[b
 
 def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     """The tensors of `run`, with gradients that come from a replay."""
-    effects, (inputs, sources, on_host) = recomputation.effects, given
+    effects, (inputs, sources, on_host, frozen) = recomputation.effects, given
     arguments = [inputs[i] for i in sources]
     arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
     positions = run.differentiable
@@ -86,7 +104,7 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
     if host is not None and tf.executing_eagerly():
         first = dataclasses.replace(first, inputs=[])
-    replay = _Replay(recomputation, first, run.checksums, host)
+    replay = _Replay(recomputation, first, run.checksums, host, frozen)
 
     made = graph_gradients.attached([tensors[i] for i in positions], arguments, replay.backward, replay.asked)
     for i, tensor in zip(positions, made):
@@ -106,25 +124,36 @@ class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
     def __init__(
-        self, recomputation: TwoRuns, first: FirstRun, checksums: list[tf.Tensor], host: HostInputs | None
-    ) -> None:
+        self, recomputation: TwoRuns, first: FirstRun, checksums: list[tf.Tensor], host: HostInputs | None,
+        frozen: Mapping[int, keras.Variable],
+    ) -> None:  # fmt: skip
         self._recomputation, self._first, self._checksums, self._host = recomputation, first, checksums, host
+        self._frozen = frozen
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
 
     def backward(self, *upstream: tf.Tensor) -> Any:
         """The gradients of the arguments of `attached`, given those of its results."""
-        name, asked = self._recomputation.name, frozenset(self.asked)
+        first, asked, effects = self._first, frozenset(self.asked), self._recomputation.effects
         self.asked.clear()
+        if 0 < len(asked) < len(upstream):
+            first = dataclasses.replace(first, asked=asked)
+        if not self._frozen:
+            return self._gradients(first, upstream)
+        wanted = [i for i in first.sources if i not in self._frozen or self._frozen[i].trainable]
+        if not wanted and not effects.captured and not effects.variables:
+            return [None] * len(first.sources)
+        found = iter(self._gradients(dataclasses.replace(first, sources=wanted), upstream))
+        return [next(found) if i in wanted else None for i in first.sources] + [*found]
+
+    def _gradients(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Any:
+        name = self._recomputation.name
         if not graph_building.can_reach(self._captures):
             raise UnsupportedModelError(COPIED_BRANCH.format(name))
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
-                upstream = tuple(around.wait(upstream, self._first.backlog))
-            first = self._first
-            if 0 < len(asked) < len(upstream):
-                first = dataclasses.replace(first, asked=asked)
+                upstream = tuple(around.wait(upstream, first.backlog))
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             eager = tf.executing_eagerly()
@@ -133,16 +162,16 @@ class _Replay:
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
-                arguments, tensors = self._arguments()
+                arguments, tensors = self._arguments(first)
                 around.done(arguments, gradients, tensors)
             if not self._checksums:
                 return gradients
-            layers = [layer for layer, _ in self._first.run.labels]
+            layers = [layer for layer, _ in first.run.labels]
             return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
 
-    def _arguments(self) -> tuple[list[tf.Tensor], int]:
-        """The arguments of `attached`, plain variables as their handles, and how many are arguments of the call."""
-        effects, first = self._recomputation.effects, self._first
+    def _arguments(self, first: FirstRun) -> tuple[list[tf.Tensor], int]:
+        """What a replay has gradients of, plain variables as their handles, and how many are arguments of the call."""
+        effects = self._recomputation.effects
         arguments = [first.inputs[i] for i in first.sources]
         variables = [variable.handle for variable in effects.variables]
         return [*arguments, *effects.captured, *variables], self._recomputation.arguments_among(first)

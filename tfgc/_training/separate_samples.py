@@ -47,7 +47,7 @@ class SeparateSamples:
         x, y, sample_weight = made = tf.nest.map_structure(_tensor, batch, expand_composites=False)
         _check_arrays(made)
         if not self._checked:
-            samples = tf.nest.flatten(x)[0].shape[0]
+            samples = next(tensor.shape[0] for tensor in tf.nest.flatten(x) if tensor is not None)
             if samples is not None and samples < self._slices:
                 raise OptionError(
                     f"micro_batches={self._slices}, but the batch has {samples} samples; give at most as many"
@@ -74,6 +74,8 @@ class SeparateSamples:
 
     def _loss_obstacle(self, *like: Any) -> str | None:
         """Why the loss of a batch is not the mean of those of its slices, as noise shows; None if it is."""
+        if self._loss.loss is None:  # Those that layers add were looked at with them.
+            return None
         random, usual = np.random.default_rng(0), Kind()
         with tf.init_scope():
             try:

@@ -16,6 +16,7 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Segment
 from tfgc._costs import node_costs
 from tfgc._framework import keras_models
+from tfgc._framework.attribute_leaves import leaves
 from tfgc._replay.known_calls import Counterpart, KnownCalls
 from tfgc._tracing.keras_graph import Program
 
@@ -100,11 +101,19 @@ def _attributes(operation: keras.Operation) -> tuple | None:
     own = keras_models.own_attributes(operation)
     found = []
     for key in sorted(own):
-        leaves = keras.tree.flatten(own[key])
-        if not all(map(_is_plain, leaves)):
+        if not all(map(_is_plain, leaves(own[key], keys=True))):
             return None
-        found.append((key, tuple(map(_value, leaves))))
+        found.append((key, _structure(own[key])))
     return tuple(found)
+
+
+def _structure(value: Any) -> Any:
+    """A value, and what is in it, as something hashable that is equal for equal structures of equal values."""
+    if isinstance(value, dict):
+        return dict, tuple((_value(key), _structure(inner)) for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return list, tuple(map(_structure, value))
+    return _value(value)
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -90,4 +90,4 @@ class Trainer(keras.Model):
 
 
 def _samples(x: Any) -> tf.Tensor:
-    return tf.shape(tf.nest.flatten(x)[0])[0]
+    return tf.shape(next(tensor for tensor in tf.nest.flatten(x) if tensor is not None))[0]

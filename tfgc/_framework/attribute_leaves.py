@@ -1,0 +1,21 @@
+"""What the attributes of layers hold, in lists and dictionaries, too."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def leaves(value: Any, keys: bool = False) -> Iterator[Any]:
+    """What is in a structure of lists, tuples and dictionaries, as they are ordered, with or without the keys.
+
+    Unlike `keras.tree.flatten`, it takes keys that cannot be sorted: Keras holds dictionaries by layers.
+
+    >>> list(leaves({"b": [1, (2,)], 3: 4}))
+    [1, 2, 4]
+    """
+    if isinstance(value, dict):
+        value = [*value, *value.values()] if keys else value.values()
+    elif not isinstance(value, (list, tuple)):
+        yield value
+        return
+    for item in value:
+        yield from leaves(item, keys)

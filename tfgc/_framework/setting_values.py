@@ -1,0 +1,65 @@
+"""Values of attributes that count as settings of a layer, and how they are compared and copied."""
+
+import types
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+CODE = (types.FunctionType, types.BuiltinFunctionType, type)
+PLAIN = (bool, int, float, str, type(None), np.generic, *CODE)
+_MOST_NUMBERS = 64  # of a list or an array that is compared by value
+
+
+def is_of_numbers(value: Any) -> bool:
+    """Whether a value is a list, a tuple or an array of a few numbers or names."""
+    if isinstance(value, np.ndarray):
+        return value.size <= _MOST_NUMBERS and value.dtype != object
+    few = isinstance(value, (list, tuple)) and len(value) <= _MOST_NUMBERS
+    return few and all(isinstance(x, PLAIN) for x in value)
+
+
+def is_object(value: Any) -> bool:
+    """Neither a plain value nor a structure, and nothing that Keras or TensorFlow tracks."""
+    tracked = (keras.Layer, keras.Variable, tf.Module, tf.Variable)
+    return not isinstance(value, (*PLAIN, *tracked, list, tuple, dict, set)) and not tf.is_tensor(value)
+
+
+def comparable(value: Any) -> Any:
+    """What is hashable and equal for equal plain values, and lists and arrays of numbers; else for the same thing."""
+    if isinstance(value, PLAIN):
+        return value
+    if not is_of_numbers(value):
+        return _Same(value)
+    return (value.shape, str(value.dtype), value.tobytes()) if isinstance(value, np.ndarray) else tuple(value)
+
+
+def by_attributes(thing: Any) -> Any:
+    """What is equal for objects of one type with equal attributes."""
+    own = getattr(thing, "__dict__", None)
+    if isinstance(thing, CODE) or own is None:
+        return comparable(thing)
+    return type(thing), tuple((name, comparable(value)) for name, value in own.items())
+
+
+def copied(value: Any) -> Any:
+    """A value that does not change when a list or an array changes in place."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return list(value) if isinstance(value, list) else value
+
+
+class _Same:
+    """Equal to what holds the very same thing."""
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __hash__(self) -> int:
+        return id(self._thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._thing is other._thing
