@@ -159,3 +159,33 @@ def test_a_given_plan_does_not_know_the_batch_of_an_error():
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         fitted("given", "trap0", "backward", on_oom=None)
     assert "its plan" not in caught.value.message
+
+
+class HoldsOptimizers(Subclassed):
+    """Has its optimizers in a dictionary, and fails after the first of its two updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.by_name, self.fails = {"one": keras.optimizers.SGD(0.1), "two": keras.optimizers.SGD(0.1)}, False
+
+    def train_step(self, data):
+        for name, optimizer in self.by_name.items():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data, training=True) ** 2)
+            if self.fails and name == "two":
+                self.fails = False
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+            optimizer.apply(tape.gradient(loss, [v.value for v in self.trainable_variables]), self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_optimizers_in_a_dictionary_have_updated_weights():
+    """A step that failed after an update was said to be taken back."""
+    model = fresh(HoldsOptimizers)
+    model(X)
+    model.compile(run_eagerly=True)
+    tfgc.enable(model, on_oom="replan", verbose=0)
+    model.fit(X, batch_size=64, verbose=0)
+    model.fails = True
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="failed in its update, so some weights may be"):
+        model.fit(X, batch_size=64, verbose=0)

@@ -82,10 +82,12 @@ class CallPlans:
         Raises:
             InfeasibleBudgetError: If there is none; it names the least budget that works, and the call that sets it.
         """
-        for judged in reversed(self._front):
+        # Of equal peaks the front has the one of less work, which may leave larger gaps between chunks.
+        choices = [self._search.least(), *self._front]
+        for judged in reversed(choices):
             if self._reserved(judged) + self._constant(fixed) <= total:
                 return self._plan(judged)
-        least = min(self._front, key=self._reserved)
+        least = min(choices, key=self._reserved)
         raise InfeasibleBudgetError(
             total, self._reserved(least) + self._constant(fixed), self._names[least.outcome.owner]
         )

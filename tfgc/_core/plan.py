@@ -190,3 +190,9 @@ def _check_cover(graph: Graph, segments: Iterable[Segment], names: Sequence[str]
     missing = [name for name in names if name in left]
     if missing:
         raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {missing[0]!r}")
+
+
+def check_plan(plan: object) -> None:
+    """Raise `OptionError` unless `plan` is a `Plan` or None."""
+    if not isinstance(plan, Plan | None):
+        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")

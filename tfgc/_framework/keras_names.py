@@ -107,7 +107,7 @@ def _check_outputs(kind: str, given: dict[str, Any], model: keras.Model) -> None
         return
     names = getattr(model, "output_names", None) or []
     structure = graph.structured_outputs(graph.outputs)
-    known = [*names, *(structure if isinstance(structure, dict) else [])]
+    known = list(dict.fromkeys([*names, *(structure if isinstance(structure, dict) else [])]))
     for name in given:
         if name not in known:
             has = (

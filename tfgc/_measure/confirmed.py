@@ -168,7 +168,7 @@ class _Asked:
 
     def within(self, limit: int) -> Plan:
         """The fastest plan that is predicted to need so many bytes."""
-        return self.plan(str(max(limit, 1)))
+        return self.plan(f"{max(limit, 1)}B")
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 import numpy as np
@@ -12,12 +12,13 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError
+from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._units import parse_bytes
 
+P, T = ParamSpec("P"), TypeVar("T")
 # Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
 Budget = int | float | str
 # The share of free memory that is left for fragmentation, and for what else the process holds.
@@ -107,6 +108,27 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
     return int(share * plain())
 
 
+def explained(budget_of: Callable[..., Budget | None]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate what plans for `budget_of` its arguments: a smaller batch does not help where that is a share."""
+
+    def decorate(plan: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(plan)
+        def planned(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return plan(*args, **kwargs)
+            except InfeasibleBudgetError as error:
+                budget = budget_of(*args, **kwargs)
+                share = None if budget is None else check_budget(budget)
+                if share is None:
+                    raise
+                also = f", {share:.0%} of the plain step"
+                raise InfeasibleBudgetError(error.budget, error.least, error.node, also, "a larger share") from None
+
+        return planned
+
+    return decorate
+
+
 def plain_bytes(graph: Graph, fixed: int) -> int:
     """What a step needs if nothing is recomputed, `fixed` bytes of weights and slots included."""
     return simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed).needed_bytes
@@ -114,22 +136,32 @@ def plain_bytes(graph: Graph, fixed: int) -> int:
 
 def check_budget(budget: Budget) -> float | None:
     """Raise `OptionError` unless `budget` is one; return the share of the plain step that it stands for, if it does."""
-    share = None
+    share, bare = None, _bare_number(budget)
     if isinstance(budget, str) and budget.strip().endswith("%"):
         with contextlib.suppress(ValueError):
             share = float(budget.strip()[:-1]) / 100
         if share is None or not 0 < share < float("inf"):
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-    elif isinstance(budget, float) and 0 < budget <= 1:
-        share = budget
+    elif bare is not None and 0 < bare <= 1:
+        share = bare
     elif budget != "auto":
         try:
             parse_bytes(budget)
         except OptionError as error:
             raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
-        if not isinstance(budget, str) and 1 < budget <= _PERCENT:
+        if bare is not None and bare <= _PERCENT:
             raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
     return share
+
+
+def _bare_number(budget: Budget) -> float | None:
+    """The number that a budget is, or spells without a unit; None for others."""
+    if isinstance(budget, bool):
+        return None
+    try:
+        return float(budget)
+    except ValueError:
+        return None
 
 
 def resident_bytes(model: keras.Model) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfgc._core.modes import check_predictable
-from tfgc._core.plan import Plan
+from tfgc._core.plan import Plan, check_plan
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
@@ -47,6 +47,7 @@ def estimate(
         1152
     """
     check_predictable(mode)
+    check_plan(plan)
     if by_calls.applies_to(model) or (plan is not None and plan.calls):
         by_calls.refuse(None, input_shapes, measure, loss, {})
         return by_calls.estimate(model, batch_size, example, plan, mode, optimizer)

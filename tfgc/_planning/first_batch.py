@@ -71,6 +71,7 @@ class PlannedStep:
         return dataclasses.replace(self, plan=plan, predicted_bytes=predicted_bytes, overhead=overhead)
 
 
+@budgets.explained(lambda model, inputs, mode, request: request.budget)
 @node_costs.remembered()
 def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
     """Plan the training step in which a functional model is called.
@@ -86,8 +87,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         OptionError: If there is a budget and the batch or other sizes are open.
     """
     start = time.perf_counter()
-    strategy, budget = request.strategy, request.budget
-    xla = mode == "xla"
+    strategy, budget, xla = request.strategy, request.budget, mode == "xla"
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla, options=request.options)
     batch_size = example_sizes.batch_of(model, inputs)
     counted = graph.sizes_known and batch_size is not None
@@ -132,6 +132,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     )  # fmt: skip
 
 
+@budgets.explained(lambda model, example, mode, request: request.budget)
 def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
     """Plan the training step of any model by the calls of its layers.
 
@@ -145,11 +146,10 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         InfeasibleBudgetError: If nothing fits in the budget.
         UnsupportedModelError: If the model cannot be traced symbolically.
     """
-    start = time.perf_counter()
+    start, budget = time.perf_counter(), request.budget
     plans = CallPlans(model, example, request.layers, xla=mode == "xla")
     fixed = budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
-    budget = request.budget
     plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
     step = plans.estimate(plan, fixed)
     unchanged = _why_little(plan, step, plain) if budget is None else None

@@ -20,6 +20,7 @@ Shapes = Mapping[str, Sequence[int | None]]
 Strategy = str | Callable[..., Plan]
 
 
+@budgets.explained(lambda *args, budget=None, **kwargs: budget)
 @node_costs.remembered()
 def plan(
     model: keras.Model,

@@ -16,6 +16,7 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import fit_loop
+from tfgc._framework.attribute_leaves import leaves
 from tfgc._planning import by_calls
 from tfgc._training import layer_calls, out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
@@ -79,7 +80,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         obstacle = self._obstacle()
         if obstacle is not None:
             raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
-        optimizers = {id(held): held for held in vars(model).values() if isinstance(held, keras.Optimizer)}
+        optimizers = {id(held): held for held in leaves(vars(model)) if isinstance(held, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
         own = vars(model).get("train_step")
         self._step, self._is_prepared = self._with_declared_sizes(model.train_step), model.run_eagerly

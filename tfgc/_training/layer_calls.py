@@ -97,6 +97,8 @@ class LayerCall:
 def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[keras.Layer]:
     """Return the layers of `model` that are meant, each once: by one selector or several of any kinds."""
     single = isinstance(chosen, str | keras.Layer) or not isinstance(chosen, Iterable)
+    if isinstance(chosen, dict):
+        raise OptionError(f"layers={chosen!r}: give a list of layers, names or patterns, layers={[*chosen]!r}")
     selectors: Any = [chosen] if single else chosen
     parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
     found: dict[keras.Layer, None] = {}

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, TfgcError, check_bool
+from tfgc._core.plan import Plan, check_plan
+from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, check_bool
 from tfgc._framework import keras_models, keras_names
-from tfgc._planning import planner
+from tfgc._planning import by_calls, planner
 from tfgc._replay import call_checks
 from tfgc._training import early_updates, out_of_memory
 from tfgc._training.atomic_step import AtomicStep
@@ -88,6 +88,7 @@ def train_step(
 
     Raises:
         TfgcError: If the model has no trainable weights.
+        UnsupportedModelError: If the model is neither Sequential nor functional.
         OptionError: For an optimizer, a loss or a metric that Keras does not know.
         OptionError: With `apply_gradients="as_ready"`, if the optimizer or another option needs all gradients at once.
         UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
@@ -110,6 +111,11 @@ def train_step(
         ['loss', 'mae']
     """
     keras_models.check_model(model)
+    if by_calls.applies_to(model):
+        raise UnsupportedModelError(
+            f"train_step runs Sequential and functional models, and {model.name!r} is a subclassed one "
+            f"({type(model).__name__}). Train it in fit or in your own loop: tfgc.enable(model) plans its first step"
+        )
     if optimizer is None:
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
@@ -141,8 +147,7 @@ def train_step(
     early_updates.check_option(apply_gradients, {name: why for name, (is_set, why) in excluded.items() if is_set})
     if on_oom is not None and tf.distribute.has_strategy():
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
-    if not isinstance(plan, Plan | None):
-        raise OptionError(f"plan={plan!r} is not a tfgc.Plan: make one with tfgc.plan(model, ...)")
+    check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
     if plan is None and micro_batches > 1:
         plan = planner.plan(model, strategy="keep_all")

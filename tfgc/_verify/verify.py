@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfgc._calls import names
 from tfgc._core.modes import MODES
-from tfgc._core.plan import Plan
+from tfgc._core.plan import Plan, check_plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models, private_api
 from tfgc._planning import by_calls, first_batch, planner
@@ -100,6 +100,7 @@ def verify(
         if mode not in MODES:
             raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
     check_int("steps", steps)
+    check_plan(plan)
     keras_models.check_model(model)
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")

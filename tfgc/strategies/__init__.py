@@ -23,8 +23,8 @@ from tfgc.strategies._frontier import Frontier
 Strategy: TypeAlias = str | Callable[..., Plan]
 # Options of `tfgc.plan` and `tfgc.enable` that a misspelled one may have been meant to be.
 _OF_EVERY_PLAN = (
-    "batch_size", "budget", "example", "input_shapes", "layers", "loss", "measure", "mode", "model", "optimizer",
-    "strategy",
+    "batch_size", "budget", "confirm", "example", "input_shapes", "layers", "loss", "measure", "mode", "model",
+    "optimizer", "strategy",
 )  # fmt: skip
 
 
