@@ -436,3 +436,58 @@ def test_a_model_that_calls_no_layers_trains_as_before():
         else:
             losses.append(model.fit(X[:, 0, 0], X[:, 0, 0], verbose=0, shuffle=False).history["loss"])
     assert losses[0] == losses[1]
+
+
+class Messages(L.Layer):
+    """Sums what the bonds of each atom bring from its neighbors."""
+
+    def call(self, inputs):
+        atoms, bonds, pairs = inputs
+        return tf.math.unsorted_segment_sum(bonds * tf.gather(atoms, pairs[:, 1]), pairs[:, 0], tf.shape(atoms)[0])
+
+    def compute_output_shape(self, shapes):
+        return shapes[0]
+
+
+def molecules():
+    atoms, bonds, pairs = keras.Input((16,)), keras.Input((16,)), keras.Input((2,), dtype="int32")
+    x = atoms
+    for _ in range(4):
+        x = L.Dense(16, "tanh")(L.LayerNormalization()(Messages()([x, bonds, pairs])))
+    return keras.Model([atoms, bonds, pairs], L.Dense(1)(x))
+
+
+ATOMS, BONDS = noise(400, 16), noise(600, 16, seed=3)
+PAIRS = tf.constant(np.random.default_rng(0).integers(0, 400, (600, 2)), "int32")
+
+
+@pytest.mark.parametrize("mode", ["eager loop", "fit", "fit under XLA"])
+@pytest.mark.parametrize("budget", [None, "80%"])
+def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mode):
+    """As in Keras's example of molecular graphs, where a batch is one graph of atoms and bonds."""
+
+    def losses(enabled):
+        model = fresh(molecules)
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=mode == "eager loop", jit_compile="XLA" in mode)
+        if enabled:
+            tfgc.enable(model, budget=budget, verbose=0)
+        data = tf.data.Dataset.from_tensors(((ATOMS, BONDS, PAIRS), ATOMS[:, :1])).repeat(3)
+        found = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
+        if enabled:
+            assert plans(model)[0].plan.calls
+            assert plans(model)[0].predicted_bytes < 0.8 * plans(model)[0].plain_bytes
+        return found
+
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
+
+
+def test_what_plans_nodes_refuses_inputs_that_differ_in_their_first_sizes():
+    example = (ATOMS, BONDS, PAIRS)
+    plan = tfgc.plan(molecules(), example=example)
+    assert plan.calls
+    planned, plain = (tfgc.estimate(molecules(), plan=p, example=example).peak_bytes for p in (plan, None))
+    assert planned < plain
+    with pytest.raises(tfgc.OptionError, match=r"differ in their first sizes, .* leave strategy and its options out"):
+        tfgc.enable(molecules(), strategy="sqrt")(example, training=True)
+    with pytest.raises(tfgc.OptionError, match="strategy='sqrt' is for functional models"):
+        tfgc.plan(molecules(), strategy="sqrt", example=example)

@@ -32,6 +32,14 @@ def unrecorded() -> contextlib.AbstractContextManager:
     return record.stop_recording()
 
 
+def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], list[Any]]) -> tf.Tensor:
+    """A copy of a tensor whose gradient is what `backward` makes of the upstream one."""
+    with record.stop_recording():
+        copy = tf.identity(tensor)
+    record.record_operation("tfgc_copy", [copy], [tensor], backward)
+    return copy
+
+
 @contextlib.contextmanager
 def eagerly_recorded() -> Iterator[None]:
     """Run eagerly in here, whatever graph is built around; tapes record, which `tf.init_scope` alone would stop."""

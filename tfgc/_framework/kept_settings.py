@@ -28,7 +28,7 @@ class KeptSettings:
         """In here the layers have the attributes of that moment, by `vars`, so that Keras tracks nothing of it."""
         before = []
         for layer, values in self._values:
-            own, names = vars(layer), values.keys() - self._left_out.get(layer, set())
+            own, names = layer.__dict__, values.keys() - self._left_out.get(layer, set())
             before.append((own, {name: own.get(name, MISSING) for name in names}))
             _put(own, {name: values[name] for name in names})
         try:

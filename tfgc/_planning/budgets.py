@@ -18,7 +18,8 @@ from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._units import parse_bytes
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 # Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
 Budget = int | float | str
 # The share of free memory that is left for fragmentation, and for what else the process holds.

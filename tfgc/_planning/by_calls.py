@@ -18,7 +18,7 @@ from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import functional_graphs, keras_graph
+from tfgc._tracing import example_sizes, functional_graphs, keras_graph
 
 # A layer is fat that needs this share of the plain step, and holds so many layers that hold layers.
 _FAT = 0.3
@@ -31,9 +31,11 @@ MODES = ("graph", "xla")
 _KNOWN = ("batch_size", "budget", "example", "layers", "optimizer")
 
 
-def applies_to(model: Any) -> bool:
-    """Whether a model is one of Keras's that has no graph of nodes."""
-    return isinstance(model, keras.Model) and not keras_models.runs_graph(model)
+def applies_to(model: Any, example: Any = None) -> bool:
+    """Whether a model is planned by calls alone: it has no graph of nodes, or no batch that all its inputs have."""
+    if not isinstance(model, keras.Model):
+        return False
+    return not keras_models.runs_graph(model) or (example is not None and example_sizes.lengths_differ(model, example))
 
 
 def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: Mapping[str, Any]) -> None:
@@ -145,6 +147,8 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
     if example is None:
         check_has_graph(model)
         example = _example(model, keras_graph.read(model, batch_size))
+    elif keras_models.runs_graph(model) and example_sizes.lengths_differ(model, example):
+        example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     given = tracing.batch_size(example)
     if batch_size not in (None, given):
         if given is None:

@@ -48,7 +48,7 @@ def estimate(
     """
     check_predictable(mode)
     check_plan(plan)
-    if by_calls.applies_to(model) or (plan is not None and plan.calls):
+    if by_calls.applies_to(model, example) or (plan is not None and plan.calls):
         by_calls.refuse(None, input_shapes, measure, loss, {})
         return by_calls.estimate(model, batch_size, example, plan, mode, optimizer)
     graph = annotated.graph_of(

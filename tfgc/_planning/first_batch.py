@@ -7,20 +7,16 @@ from typing import Any
 import keras
 
 from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.tracing import Arguments
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
-from tfgc._planning import annotated, budgets, by_calls, planner
+from tfgc._planning import annotated, budgets, by_calls, little_saved, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
 from tfgc._simulate import simulator
-from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes
-from tfgc._units import format_bytes
-
-# The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
-_LEAST_GAIN = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +82,13 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         InfeasibleBudgetError: If nothing fits in the budget.
         OptionError: If there is a budget and the batch or other sizes are open.
     """
+    if example_sizes.lengths_differ(model, inputs):
+        if request.strategy is not None or request.options:
+            raise OptionError(
+                f"inputs of {model.name!r} differ in their first sizes, so there is no batch to plan its nodes for: "
+                "leave strategy and its options out, and it is planned by the calls of its layers"
+            )
+        return plan_step_by_calls(model, Arguments((inputs,), {}), mode, request)
     start = time.perf_counter()
     strategy, budget, xla = request.strategy, request.budget, mode == "xla"
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla, options=request.options)
@@ -123,7 +126,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
     step, plain_by_calls = read_by_calls or (simulator.estimate(graph, plan, fixed, judged), None)
     if plain_by_calls is not None and limit is None:  # A budget is a share of the plain step by nodes.
         plain = plain_by_calls
-    unchanged = _why_little(plan, step, plain) if strategy is None else None
+    unchanged = little_saved.reason(plan, step, plain) if strategy is None else None
     if unchanged is not None:
         plan, step = nothing, plain
     return PlannedStep(
@@ -152,7 +155,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     plain = plans.estimate(None, fixed)
     plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
     step = plans.estimate(plan, fixed)
-    unchanged = _why_little(plan, step, plain) if budget is None else None
+    unchanged = little_saved.reason(plan, step, plain) if budget is None else None
     return PlannedStep(
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
@@ -171,29 +174,3 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
         f"budget={budget!r}: sizes of the model's inputs are open in this call, so its bytes are not known. Plan ahead "
         f"for the largest: tfgc.enable(model, tfgc.plan(model, batch_size=n, input_shapes={{...}}, budget={budget!r}))"
     )
-
-
-def _why_little(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
-    """Why the best plan does not need much less than the plain step, and what would; None if it does."""
-    if step.needed_bytes <= (1 - _LEAST_GAIN) * plain.needed_bytes:
-        return None
-    whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes
-    if constant > whole / 2:
-        return (
-            f"weights, their gradients and optimizer slots are {format_bytes(constant)} of {format_bytes(whole)}, "
-            "which no plan makes less. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
-        )
-    kept = max(
-        (segment for segment in plan.segments if segment.obstacle),
-        key=lambda segment: segment.inside_bytes or 0,
-        default=None,
-    )
-    if kept is not None and (kept.inside_bytes or 0) > plain.activation_bytes / 2:
-        return f"{kept} has to be kept: {kept.obstacle}"
-    outlook = plan.outlook
-    if outlook is not None and outlook.floor_bytes > 0.9 * outlook.plain_bytes:
-        what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
-        needs = f"needs {format_bytes(outlook.floor_bytes)} of {format_bytes(outlook.plain_bytes)} by itself"
-        text = f"{what} ({outlook.floor_node!r}) {needs}, of activations and of what its kernels work in"
-        return f"{text}. A smaller batch helps"
-    return "no plan that is known needs less. A smaller batch helps"

@@ -42,7 +42,7 @@ def plan(
         keras_names.optimizer(optimizer)
     if loss is not None:
         keras_names.loss(loss)
-    if by_calls.applies_to(model):
+    if by_calls.applies_to(model, example):
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
         return by_calls.plan(model, batch_size, example, budget, optimizer, mode)
     batch_is_known = batch_size is not None or example is not None
@@ -124,7 +124,7 @@ def pareto(
         (True, 0.0)
     """
     check_predictable(mode)
-    if by_calls.applies_to(model):
+    if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, loss, options)
         return by_calls.pareto(model, batch_size, example, mode)
     strategies.check_names("budget", options)

@@ -14,8 +14,7 @@ Known weaknesses. A function that closes over a tensor or a plain `tf.Variable`
 is traced at every eager call, to see what it closes over this time: call such
 functions inside `tf.function`; the replay reads plain variables as they are by then.
 Python side effects run twice (`self.last = x`), and tensors that they put aside have no gradient;
-random numbers of Python and NumPy are those of the first run again. An output that the loss does not use counts as
-used with a gradient of zero, so that what leads to it gets zeros, not None.
+random numbers of Python and NumPy are those of the first run again.
 `tf.vectorized_map` drops the gradient of any `tf.custom_gradient`, so that the plain one is taken, and all is stored.
 A `tf.function` that closes over a plain variable, holds a recomputed function and was differentiated before cannot be
 differentiated through a `tf.while_loop` as well: TensorFlow keeps its backward pass and raises.
@@ -31,6 +30,7 @@ from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._framework.layer_settings import Settings
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
+from tfgc._replay.asked_outputs import stopped
 from tfgc._replay.fence import seeds_in_time
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
 from tfgc._replay.replayed_gradients import Inputs
@@ -137,8 +137,13 @@ class KeptBlock(_Block):
         return self.calls.function.fn(*args, **kwargs)
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
-        run = recomputation.forward(_stopped(inputs.tensors, inputs.sources))
-        return run.finish(run.tensors)
+        given = stopped(inputs.tensors, inputs.sources)
+        asked = recomputation.asked_outputs(given) if tf.executing_eagerly() else None
+        if asked is None:
+            run = recomputation.forward(given)
+            return run.finish(run.tensors)
+        run = recomputation.forward(asked.passing(given, inputs.sources))
+        return run.finish(asked.noting(run.tensors))
 
     def _warn(self, obstacle: str) -> None:
         """Nothing is lost where the function was not to be recomputed."""
@@ -157,7 +162,7 @@ class RecomputedBlock(_Block):
                 run = recomputation.forward(inputs.tensors)
             return run.finish(replayed_gradients.attach(run, recomputation, inputs))
         # No eager tape may store anything of this run. In a graph tf.vectorized_map needs the plain gradient.
-        run = recomputation.forward(_stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
+        run = recomputation.forward(stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
         if private_api.has_tangents(run.tensors):
             return call.run_plainly()
         if not is_new and private_api.is_recorded(run.tensors):
@@ -192,8 +197,3 @@ class CompiledBlock:
             if known is not None or self.calls.can_be_compiled(call):
                 return self._uncompiled.run(call, known)
         return self._uncompiled(*args, **kwargs)
-
-
-def _stopped(inputs: list[tf.Tensor], sources: Any) -> list[tf.Tensor]:
-    """The inputs, of which only the sources let gradients through."""
-    return [x if i in sources else tf.stop_gradient(x) for i, x in enumerate(inputs)]

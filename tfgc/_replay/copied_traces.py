@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional, side_effects, traced_calls
+from tfgc._replay.asked_outputs import AskedOutputs
 from tfgc._replay.fence import fence, waiting
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
@@ -78,6 +79,9 @@ class SharedTrace(TwoRuns):
         self.records_nothing = compiled.records_nothing
         self._compiled = compiled
         self._counterparts = counterparts
+
+    def asked_outputs(self, inputs: list[tf.Tensor]) -> AskedOutputs | None:
+        return self._compiled.asked_outputs(inputs)
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         run = self._compiled.forward(inputs)

@@ -25,7 +25,9 @@ from tfgc._framework import (
     weight_gradients,
 )
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.reached_outputs import reached_outputs
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
+from tfgc._replay.asked_outputs import AskedOutputs, Reached
 from tfgc._replay.fence import fence, waiting
 from tfgc._replay.surroundings import Surroundings
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
@@ -159,6 +161,7 @@ class CompiledRecomputation(TracedReplay):
         super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
         self._layouts: dict[Any, tuple[functional.Run, int, Any]] = {}
+        self._reached: dict[Any, Reached | None] = {}
 
     def _trace_forward(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         with operation_seeds.continued():
@@ -170,10 +173,26 @@ class CompiledRecomputation(TracedReplay):
         self._layouts[tf.compat.v1.get_default_graph()] = layout, len(run.draws), private_api.call_context()
         return run.tensors + run.draws + run.results
 
-    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+    def _concrete(self, inputs: list[tf.Tensor]) -> Any:
         before = private_api.call_context()
         function = self._forward.concrete([inputs])
         private_api.set_call_context(before)
+        return function
+
+    def asked_outputs(self, inputs: list[tf.Tensor]) -> AskedOutputs | None:
+        if self._reached and not any(self._reached.values()):  # Other sizes change nothing about it.
+            return None
+        graph = self._concrete(inputs).graph
+        outputs = self._layouts[graph][0].differentiable
+        if graph not in self._reached:
+            reached = reached_outputs(graph, len(inputs), outputs)
+            is_partial = any(0 < len(each) < len(outputs) for each in reached)
+            self._reached[graph] = reached if is_partial else None
+        reached = self._reached[graph]
+        return None if reached is None else AskedOutputs(reached, outputs)
+
+    def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
+        function = self._concrete(inputs)
         made = concrete_functions.call_flat(function, inputs)
         layout, drawn, context_left = self._layouts[function.graph]
         private_api.set_call_context(context_left)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfgc._framework import weight_gradients
 from tfgc._pure import functional, side_effects
+from tfgc._replay.asked_outputs import AskedOutputs
 from tfgc._replay.surroundings import Surroundings
 
 # A gradient for each source and each thing that the function closes over, and the recorded checksums.
@@ -66,6 +67,10 @@ class TwoRuns:
     def arguments_among(self, first: FirstRun) -> int:
         """How many of the sources are arguments of the call, and no values of variables."""
         return sum(i < len(first.inputs) - len(self.effects.reads) for i in first.sources)
+
+    def asked_outputs(self, inputs: list[tf.Tensor]) -> AskedOutputs | None:
+        """What finds out for a call which outputs gradients come from, where TensorFlow would take all for asked."""
+        return None
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         """Run on `inputs`: the argument tensors, then the values of the variables."""

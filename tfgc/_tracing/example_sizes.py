@@ -28,8 +28,24 @@ def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tupl
     given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
     batches = {shape[0] for shape in given.values() if shape[0] is not None}
     if len(batches) > 1:
-        raise OptionError(f"example: its inputs have different batch sizes: {sorted(batches)}")
+        raise OptionError(
+            f"example: its inputs have different batch sizes: {sorted(batches)}. Such a model is planned by the calls "
+            "of its layers: tfgc.plan(model, example=...) without a strategy and options"
+        )
     return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}
+
+
+def lengths_differ(model: keras.Model, example: Any) -> bool:
+    """Whether the inputs of a functional model differ in their first sizes, as the atoms and bonds of molecules do."""
+    function = functional_graphs.functional_of(model)
+    sizes = {tuple(getattr(array, "shape", ()))[:1] for array in _flat(function, example)}
+    return len(sizes - {(), (None,)}) > 1
+
+
+def inputs_of(model: keras.Model, example: Any) -> Any:
+    """The inputs of an example batch in the structure in which the model declares them."""
+    function = functional_graphs.functional_of(model)
+    return function.structured_inputs(_flat(function, example))
 
 
 def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
