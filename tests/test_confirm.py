@@ -122,8 +122,8 @@ def test_the_least_is_the_one_that_is_measured_to_need_least():
         assert count == len(seen)
         return run.predicted, run.measured, seen
 
-    assert least(lambda need: need + 7) == (400, 407, [400, 410])
-    assert least(lambda need: 399 if need == 410 else 450) == (410, 399, [400, 410])
+    assert least(lambda need: need + 7) == (400, 407, [400, 410, 420])
+    assert least(lambda need: 399 if need == 410 else 450) == (410, 399, [400, 410, 420])
 
 
 # `plan` with it; children are stood in for by what a child would say.
@@ -333,6 +333,24 @@ def test_a_model_arrives_with_its_own_classes_and_functions():
     assert made.loss.__name__ == "squared"
     assert made.layers[2].trainable is False
     tfgc.plan(model, 4).check_model(tfgc.plan(made, 4).model)
+
+
+def test_a_layer_that_builds_its_weights_arrives():
+    """Keras puts a function into each such layer, which holds the layer itself."""
+
+    class Scale(keras.layers.Layer):
+        def build(self, shape):
+            self.factor = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+        def call(self, x):
+            return self.factor * x
+
+    def build():
+        return keras.Sequential([keras.Input((4,)), Scale(), keras.layers.Dense(3)])
+
+    for confirm in (True, build):
+        made = sent(build(), confirm)
+        assert [tuple(v.shape) for v in made.trainable_variables] == [(4,), (4, 3), (3,)]
 
 
 def test_a_model_arrives_compiled_as_it_is_planned():

@@ -74,9 +74,9 @@ def fitting(budget: int, ask: Ask, predict: Predict, measure: Measure) -> tuple[
         best = runs.best(budget)
         if best is not None and limit <= best.predicted:
             break
-    for limit in runs.neighbours():
+    for limit in _neighbours(ask) if runs.best(budget) is None else ():
         if runs.best(budget) is None:
-            runs.add(_asked(ask, limit)[0], limit)
+            runs.add(ask(limit), limit)
     best = runs.best(budget)
     if best is None:
         least = runs.least()
@@ -95,8 +95,8 @@ def least(first: Plan, ask: Ask, predict: Predict, measure: Measure) -> tuple[Ru
     """
     runs = _Runs(predict, measure)
     runs.add(first, 0)
-    for limit in runs.neighbours():
-        runs.add(_asked(ask, limit)[0], limit)
+    for limit in _neighbours(ask):
+        runs.add(ask(limit), limit)
     return runs.least(), len(runs.found)
 
 
@@ -124,10 +124,14 @@ class _Runs:
         """The one that was measured to need least."""
         return min(self.found, key=lambda run: run.measured)
 
-    def neighbours(self) -> list[int]:
-        """Limits a little above the least prediction of all."""
-        least = min(run.predicted for run in self.found)
-        return [int((1 + share) * least) for share in NEIGHBOURS]
+
+def _neighbours(ask: Ask) -> list[int]:
+    """Limits a little above the smallest budget that works, which is above the least prediction by a reserve."""
+    try:
+        ask(1)
+    except InfeasibleBudgetError as error:
+        return [int((1 + share) * error.least) for share in NEIGHBOURS]
+    return []
 
 
 def _asked(ask: Callable[[int], Plan], limit: int) -> tuple[Plan, bool]:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError, one_line
-from tfgc._framework import keras_models
+from tfgc._framework import keras_models, layer_settings
 from tfgc._measure import case_choice
 from tfgc._planning import by_calls
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
@@ -123,7 +123,8 @@ def _objects(model: keras.Model, optimizer: Any, loss: Any) -> Iterator[tuple[st
     if model.compiled:
         parts += [model.optimizer, *tf.nest.flatten(model.loss), *model.metrics]
     for part in parts:
-        for value in [part, *getattr(part, "__dict__", {}).values()]:
+        own = getattr(part, "__dict__", {})
+        for value in [part, *(own[name] for name in own if name not in layer_settings.books())]:
             named = value if isinstance(value, types.FunctionType) else type(value)
             package = getattr(named, "__module__", "").partition(".")[0]
             if package in ("keras", "tensorflow", "builtins", "tfgc"):
