@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, noise, train
+from equality import MODES, assert_equal, fresh, in_turn, noise, train
 
 import tfgc
 from tfgc._framework.layer_settings import Settings
@@ -326,7 +326,7 @@ class Shrinking(keras.Model):
 
 
 @pytest.mark.parametrize("mode", [*MODES, "xla"])
-@pytest.mark.parametrize("how", [{"layers": ["block"]}, {}], ids=["layers", "planned"])
+@pytest.mark.parametrize("how", ["layers", "planned"])
 def test_a_shared_layer_is_set_otherwise_for_each_call_of_a_step(how, mode):
     """A replay finds the settings of the last call, unless those of its own are put back."""
 
@@ -334,7 +334,8 @@ def test_a_shared_layer_is_set_otherwise_for_each_call_of_a_step(how, mode):
         model = fresh(Shrinking)
         model(X)
         if enabled:
-            tfgc.enable(model, **how, compile_segments=mode == "compiled", verbose=0)
+            chosen = {"layers": ["block"]} if how == "layers" else {}
+            tfgc.enable(model, **chosen, compile_segments=mode == "compiled", verbose=0)
         graph = mode in ("graph", "xla") or (mode == "compiled" and not enabled)
         return train(model, X, [X], graph=graph, jit_compile=mode == "xla" or None, steps=2)
 
@@ -442,8 +443,7 @@ class Looking(L.Layer):
         return keras.ops.tanh(self.inside(x)) if self.table[1] == "tanh" else x
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("how", [{"layers": Looking}, {"strategy": "optimal"}], ids=["layers", "plan"])
+@pytest.mark.parametrize(("how", "mode"), in_turn(["layers", "plan"], MODES))
 def test_a_layer_holds_a_table_whose_keys_cannot_be_sorted(how, mode):
     def build():
         return keras.Sequential([keras.Input((6,)), L.Dense(6), Looking(), Looking(), L.Dense(6)])
@@ -451,7 +451,8 @@ def test_a_layer_holds_a_table_whose_keys_cannot_be_sorted(how, mode):
     def run(enabled):
         model = fresh(build)
         if enabled:
-            tfgc.enable(model, **how, compile_segments=mode == "compiled", verbose=0)
+            chosen = {"layers": Looking} if how == "layers" else {"strategy": "optimal"}
+            tfgc.enable(model, **chosen, compile_segments=mode == "compiled", verbose=0)
         graph = mode == "graph" if enabled else mode != "eager"
         return train(model, X, [X], graph=graph, steps=1)
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import fresh, noise
+from equality import fresh, in_turn, noise
 
 import tfgc
 
@@ -48,8 +48,7 @@ def shown(model, way):
     return [[None if g is None else np.linalg.norm(g) for g in each] for each in found]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(("plan", "way"), in_turn(PLANS, WAYS))
 def test_what_leads_to_nothing_else_has_no_gradient(plan, way):
     plain, model = shown(fresh(heads), way), fresh(heads)
     assert [None in each for each in plain] == [True] * 4

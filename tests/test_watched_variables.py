@@ -65,8 +65,7 @@ THAWED = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("how", THAWED)
+@pytest.mark.parametrize(("how", "way"), in_turn(THAWED, WAYS))
 def test_a_model_is_thawed_between_its_call_and_the_gradient(how, way):
     """As Keras's GauGAN example does: its discriminator, frozen for the generator's step, never trained again."""
 
