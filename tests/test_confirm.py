@@ -99,40 +99,13 @@ def test_where_the_plan_of_least_misses_its_neighbours_are_measured():
         found(600, LADDER, lambda need: 690 if need == 410 else 700)
 
 
-def test_the_least_is_the_one_that_is_measured_to_need_least():
-    def plan(need):
-        return Plan((), str(need), ())
-
-    def least(measured):
-        seen = []
-
-        def ask(limit):
-            if limit < 406:  # The reserve that plans for a budget keep leaves no plan.
-                raise InfeasibleBudgetError(limit, 407, "peak")
-            return plan(limit // 10 * 10)
-
-        def measure(chosen, step):
-            seen.append(step.needed_bytes)
-            return measured(step.needed_bytes)
-
-        def predict(chosen):
-            return dataclasses.replace(STEP, peak_bytes=int(chosen.strategy))
-
-        run, count = measured_budget.least(plan(400), ask, predict, measure)
-        assert count == len(seen)
-        return run.predicted, run.measured, seen
-
-    assert least(lambda need: need + 7) == (400, 407, [400, 410, 420])
-    assert least(lambda need: 399 if need == 410 else 450) == (410, 399, [400, 410, 420])
-
-
 # `plan` with it; children are stood in for by what a child would say.
 
 
-def net(filters=(8,) * 8):
+def net():
     x = inputs = keras.Input((16, 16, 3))
-    for i, count in enumerate(filters):
-        x = keras.layers.Conv2D(count, 3, padding="same", activation="relu", name=f"conv{i}")(x)
+    for i in range(8):
+        x = keras.layers.Conv2D(8, 3, padding="same", activation="relu", name=f"conv{i}")(x)
     return keras.Model(inputs, keras.layers.Dense(5, name="head")(keras.layers.GlobalAveragePooling2D(name="pool")(x)))
 
 
@@ -188,32 +161,6 @@ def test_without_a_budget_the_plan_is_measured_as_it_is(children):
     )
 
 
-def test_without_budget_and_strategy_the_plan_that_is_measured_to_need_least_is_taken(monkeypatch):
-    """The plan that is predicted to need least needs a half more when it is run, its neighbours do not."""
-    model = net((8, 9, 10, 11, 12, 8, 9, 10, 11, 12, 8, 9))
-    first, seen = tfgc.plan(model, 64, optimizer="sgd"), []
-
-    def run(case):
-        plan = Plan.from_json(case.plan)
-        seen.append(plan)
-        step = tfgc.estimate(model, case.batch_size, plan, optimizer="sgd")
-        more = 1.5 if plan == first else 1.0
-        return Measurement(
-            case.network, case.case, case.mode, case.batch_size, peak_bytes_max=round(more * step.needed_bytes)
-        )
-
-    monkeypatch.setattr(compare, "run", run)
-    plan = tfgc.plan(model, 64, optimizer="sgd", confirm=True)
-    assert seen[0] == first
-    noted = plan.options["confirmed"]
-    assert noted["runs"] == len(seen) > 1
-    assert plan.segments != first.segments
-    step = tfgc.estimate(model, 64, plan, optimizer="sgd")
-    assert noted["predicted_bytes"] == step.needed_bytes
-    words = plan.explain().replace("\n  ", " ")
-    assert f"the least of {len(seen)} plans" in words
-
-
 @pytest.fixture
 def compiled(monkeypatch):
     """Plans that are compiled, None for the plain step; each needs 10 % more than predicted above what stays."""
@@ -257,7 +204,7 @@ def test_the_command_compiles_for_a_gpu_that_is_not_there(compiled, monkeypatch,
     assert shown.exit_code == 0, shown.output
     assert "laid out by XLA's compiler for t4" in shown.output
     assert json.loads(path.read_text())["options"]["confirmed"]["target"] == "t4"
-    assert len(compiled) == json.loads(path.read_text())["options"]["confirmed"]["runs"]
+    assert len(compiled) == 1
 
 
 def test_what_files_say_of_a_measurement_may_be_anything(children):

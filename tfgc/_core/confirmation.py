@@ -37,9 +37,9 @@ class Confirmation:
         measured, predicted = format_bytes(self.measured_bytes), format_bytes(self.predicted_bytes)
         how = "measured in a child process" if self.target is None else f"laid out by XLA's compiler for {self.target}"
         text = f"{measured} {how}, {predicted} predicted ({off:+.1%})"
-        did = "measured" if self.target is None else "compiled"
         if self.budget_bytes is None:
-            return f"{text}, the least of {self.runs} plans {did}" if self.runs > 1 else text
+            return text
+        did = "measured" if self.target is None else "compiled"
         return f"{text}; budget {format_bytes(self.budget_bytes)}, plans {did} for it: {self.runs}"
 
 

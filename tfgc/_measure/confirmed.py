@@ -69,11 +69,10 @@ def plan(
             compiled with, else the outputs and their gradients alone.
         confirm: Whether to run five steps by the plan in a child process, and to compare what TensorFlow's allocator
             reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
-            is corrected by the difference and planned for again; at most five plans are run. Without budget and
-            strategy it is the plan of least peak as measured, of up to four. `plan.explain()` says what was measured.
-            A model that Keras cannot serialize is built there by a function: `confirm=build`. With `mode="xla"`, the
-            name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled for it in place of being
-            run, and a share as budget is one of the compiled plain step.
+            is corrected by the difference and planned for again; at most five plans are run. `plan.explain()` says
+            what was measured. A model that Keras cannot serialize is built there by a function: `confirm=build`.
+            With `mode="xla"`, the name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled
+            for it in place of being run, and a share as budget is one of the compiled plain step.
         **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
 
     Returns:
@@ -108,9 +107,6 @@ def plan(
         best, runs = measured_budget.fitting(total, asked.within, asked.predict, asked.measure)
         return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
     made = asked.plan(None)
-    if strategy is None and not options:
-        best, runs = measured_budget.least(made, asked.within, asked.predict, asked.measure)
-        return _noted(best.plan, Confirmation(best.measured, best.predicted, None, runs, asked.target))
     step = asked.predict(made)
     return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
 

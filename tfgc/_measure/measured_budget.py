@@ -18,8 +18,8 @@ Predict = Callable[[Plan], Prediction]
 Measure = Callable[[Plan, Prediction], int]
 # Plans that are run, at most; the last of them the one that is predicted to need least.
 RUNS = 5
-# Where that one does not fit, or no budget was given, those that are predicted to need a little more are run:
-# predictions differ from what is measured by more than such plans differ from each other.
+# Where that one does not fit, those that are predicted to need a little more are run: predictions differ from what is
+# measured by more than such plans differ from each other.
 NEIGHBOURS = (0.01, 0.02, 0.04)
 # A plan that needs this much less than predicted leaves room for a faster one.
 CLOSE = 0.05
@@ -84,20 +84,6 @@ def fitting(budget: int, ask: Ask, predict: Predict, measure: Measure) -> tuple[
             budget, least.measured, least.node, f" as measured (predicted: {least.predicted:,})"
         )
     return best, len(runs.found)
-
-
-def least(first: Plan, ask: Ask, predict: Predict, measure: Measure) -> tuple[Run, int]:
-    """The plan that was measured to need least, and how many were run.
-
-    Args:
-        first: The plan that is predicted to need least.
-        ask, predict, measure: As for `fitting`.
-    """
-    runs = _Runs(predict, measure)
-    runs.add(first, 0)
-    for limit in _neighbours(ask):
-        runs.add(ask(limit), limit)
-    return runs.least(), len(runs.found)
 
 
 @dataclasses.dataclass
