@@ -65,12 +65,15 @@ def test_segments_with_nothing_trainable_at_or_before_them_are_never_replayed(mo
 
 @pytest.mark.parametrize("mode", MODES)
 def test_trainability_is_read_at_every_call(mode, lines):
+    """What trained since the model was enabled may be thawed before gradients are asked for: it is passed through."""
     model = traced_chain(lines)
-    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=4), compile_segments=mode == "compiled")
+    plan = tfgc.plan(model, strategy="uniform", segments=4)
+    tfgc.enable(model, plan, compile_segments=mode == "compiled")
     run_traced(model, mode)
     lines()
     for layer in model.layers[:2]:
         layer.trainable = False
+    tfgc.enable(model, plan, compile_segments=mode == "compiled")
     run_traced(model, mode)
     assert "backward l1" not in lines()
     for layer in model.layers[:2]:

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import tensorflow as tf
+
 # What passes no gradient on, although it reads and makes floating numbers.
 _BLOCKING = frozenset({"StopGradient", "PreventGradient", "ZerosLike", "OnesLike"})
+# Unlike lists of tensors, in which loops keep what gradients flow through.
+_WITHOUT_GRADIENT = (tf.bool, tf.string)
 
 
 def reached_outputs(graph: Any, inputs: int, outputs: list[int]) -> list[frozenset[int]]:
@@ -20,7 +24,7 @@ def reached_outputs(graph: Any, inputs: int, outputs: list[int]) -> list[frozens
         waiting, seen = [graph.outputs[output]], set()
         while waiting:
             tensor = waiting.pop()
-            if id(tensor) in seen or not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            if id(tensor) in seen or tensor.dtype in _WITHOUT_GRADIENT or tensor.dtype.is_integer:
                 continue
             seen.add(id(tensor))
             if id(tensor) in places:

@@ -143,14 +143,14 @@ def check_budget(budget: Budget) -> float | None:
             share = float(budget.strip()[:-1]) / 100
         if share is None or not 0 < share < float("inf"):
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-    elif bare is not None and 0 < bare <= 1:
+    elif bare is not None and (0 < bare < 1 or (bare == 1 and isinstance(budget, float))):
         share = bare
     elif budget != "auto":
         try:
             parse_bytes(budget)
         except OptionError as error:
             raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
-        if bare is not None and bare <= _PERCENT:
+        if bare is not None and 1 < bare <= _PERCENT:
             raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
     return share
 
@@ -161,7 +161,7 @@ def _bare_number(budget: Budget) -> float | None:
         return None
     try:
         return float(budget)
-    except ValueError:
+    except (TypeError, ValueError):
         return None
 
 

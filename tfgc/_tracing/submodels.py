@@ -28,7 +28,7 @@ def advice(model: keras.Model, has_graph: Callable[[Any], bool]) -> str:
         >>> advice(Outer(), lambda part: isinstance(part, keras.Sequential))
         'Enable each functional part that it holds: tfgc.enable(model.nets[0])'
     """
-    paths = [path for path, part in _walk(model, has_graph) if not part.built or part.weights]
+    paths = parts(model, has_graph)
     if not paths:
         return (
             "It plans keras.Sequential and functional models; for others choose the large layers: "
@@ -37,6 +37,11 @@ def advice(model: keras.Model, has_graph: Callable[[Any], bool]) -> str:
     calls = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])
     more = "" if len(paths) <= _MOST else f", and {len(paths) - _MOST} more"
     return f"Enable each functional part that it holds: {calls}{more}"
+
+
+def parts(model: keras.Model, has_graph: Callable[[Any], bool]) -> list[str]:
+    """The paths of the parts of a model that could be planned."""
+    return [path for path, part in _walk(model, has_graph) if not part.built or part.weights]
 
 
 def _walk(model: keras.Model, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:

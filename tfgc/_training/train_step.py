@@ -12,6 +12,7 @@ from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, check_bo
 from tfgc._framework import keras_models, keras_names
 from tfgc._planning import by_calls, planner
 from tfgc._replay import call_checks
+from tfgc._tracing import submodels
 from tfgc._training import early_updates, out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
@@ -111,7 +112,7 @@ def train_step(
         ['loss', 'mae']
     """
     keras_models.check_model(model)
-    if by_calls.applies_to(model):
+    if by_calls.applies_to(model) and not submodels.parts(model, keras_models.runs_graph):
         raise UnsupportedModelError(
             f"train_step runs Sequential and functional models, and {model.name!r} is a subclassed one "
             f"({type(model).__name__}). Train it in fit or in your own loop: tfgc.enable(model) plans its first step"
