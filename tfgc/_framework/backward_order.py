@@ -17,12 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
-from tfgc._framework import graph_building, tensor_attributes, versions
-
-try:
-    from tensorflow.python.eager import record
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework import graph_building, tensor_attributes
 
 _CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.ContextVar("tfgc_chains", default=None)
 
@@ -150,20 +145,8 @@ def passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list
         return tensor
 
     def copy(value: tf.Tensor) -> tf.Tensor:
-        copies.append(_identity(value, backward if value.dtype.is_floating else None))
+        is_taken = value.dtype.is_floating
+        copies.append(graph_building.recorded_copy(value, backward) if is_taken else tf.identity(value))
         return copies[-1]
 
     return tensor_attributes.copied(tensor, copy)
-
-
-def _identity(tensor: tf.Tensor, backward: Callable[[tf.Tensor], tf.Tensor] | None) -> tf.Tensor:
-    """A copy of `tensor`; tapes take its gradient through `backward`, if that is given.
-
-    A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
-    """
-    if backward is None:
-        return tf.identity(tensor)
-    with record.stop_recording():
-        copied = tf.identity(tensor)
-    record.record_operation("identity", [copied], [tensor], lambda g: [backward(g)], lambda t: [t])
-    return copied

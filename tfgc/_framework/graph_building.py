@@ -32,11 +32,14 @@ def unrecorded() -> contextlib.AbstractContextManager:
     return record.stop_recording()
 
 
-def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], list[Any]]) -> tf.Tensor:
-    """A copy of a tensor whose gradient is what `backward` makes of the upstream one."""
+def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tensor:
+    """A copy of a tensor whose gradient is what `backward` makes of the upstream one.
+
+    A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
+    """
     with record.stop_recording():
         copy = tf.identity(tensor)
-    record.record_operation("tfgc_copy", [copy], [tensor], backward)
+    record.record_operation("identity", [copy], [tensor], lambda g: [backward(g)], lambda t: [t])
     return copy
 
 

@@ -95,7 +95,7 @@ class Settings:
             module = type(layer).__module__
             names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v, module)}
             if not isinstance(layer, keras.Model) and not _of_keras(module):
-                objects = {n for n, v in vars(layer).items() if _is_named(n) and is_object(v)}
+                objects = {n for n, v in vars(layer).items() if _may_be_set(n) and is_object(v)}
                 self._with_objects |= {layer} if objects else set()
                 names |= objects
             self._readers[layer] = _reader(sorted(names))
@@ -131,10 +131,11 @@ def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
 
 def _is_setting(name: str, value: Any, module: str) -> bool:
     kept = isinstance(value, PLAIN) or (not _of_keras(module) and is_of_numbers(value))
-    return kept and _is_named(name)
+    return kept and _may_be_set(name)
 
 
-def _is_named(name: str) -> bool:
+def _may_be_set(name: str) -> bool:
+    """Whether an attribute of that name is the layer's, and none in which Keras or TensorFlow keep their books."""
     return name not in books() and not name.startswith(("__", "_self_"))
 
 

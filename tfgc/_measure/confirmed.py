@@ -102,13 +102,15 @@ def plan(
     if confirm is False:
         return asked.plan(budget)
     _check(confirm, mode)
-    if budget is not None:
-        total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
-        best, runs = measured_budget.fitting(total, asked.within, asked.predict, asked.measure)
-        return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
-    made = asked.plan(None)
-    step = asked.predict(made)
-    return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
+    if budget is None:
+        made = asked.plan(None)
+        step = asked.predict(made)
+        return _noted(made, Confirmation(asked.measure(made, step), step.needed_bytes, target=asked.target))
+    total = budgets.budget_bytes(budget, asked.plain_bytes, budgets.resident_bytes(model))
+    best, runs = measured_budget.fitting(
+        total, lambda limit: asked.plan(f"{max(limit, 1)}B"), asked.predict, asked.measure
+    )
+    return _noted(best.plan, Confirmation(best.measured, best.predicted, total, runs, asked.target))
 
 
 def _check(confirm: Any, mode: str) -> None:
@@ -161,10 +163,6 @@ class _Asked:
     def plan(self, budget: Budget | None) -> Plan:
         """The plan of a budget, by predictions."""
         return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
-
-    def within(self, limit: int) -> Plan:
-        """The fastest plan that is predicted to need so many bytes."""
-        return self.plan(f"{max(limit, 1)}B")
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""

@@ -13,9 +13,6 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate.simulator import Prediction
 
-Ask = Callable[[int], Plan]
-Predict = Callable[[Plan], Prediction]
-Measure = Callable[[Plan, Prediction], int]
 # Plans that are run, at most; the last of them the one that is predicted to need least.
 RUNS = 5
 # Where that one does not fit, those that are predicted to need a little more are run: predictions differ from what is
@@ -44,7 +41,12 @@ class Run:
     limit: int
 
 
-def fitting(budget: int, ask: Ask, predict: Predict, measure: Measure) -> tuple[Run, int]:
+def fitting(
+    budget: int,
+    ask: Callable[[int], Plan],
+    predict: Callable[[Plan], Prediction],
+    measure: Callable[[Plan, Prediction], int],
+) -> tuple[Run, int]:
     """The fastest plan that was found to fit when measured, and how many were run.
 
     Args:
@@ -56,13 +58,21 @@ def fitting(budget: int, ask: Ask, predict: Predict, measure: Measure) -> tuple[
     Raises:
         InfeasibleBudgetError: If none is found; it names what the plan that should need least was measured to need.
     """
-    runs = _Runs(predict, measure)
+    runs: list[Run] = []
+
+    def is_run(plan: Plan, limit: int) -> bool:
+        step = predict(plan)
+        if any(run.predicted == step.needed_bytes for run in runs):
+            return False
+        runs.append(Run(plan, step.needed_bytes, measure(plan, step), step.node, limit))
+        return True
+
     limit, most = budget, None
-    while len(runs.found) < RUNS:
-        plan, least = _asked(ask, limit if len(runs.found) < RUNS - 1 or runs.best(budget) else 1)
-        if not runs.add(plan, limit):
+    while len(runs) < RUNS:
+        plan, least = _asked(ask, limit if len(runs) < RUNS - 1 or _best(runs, budget) else 1)
+        if not is_run(plan, limit):
             break
-        last = runs.found[-1]
+        last = runs[-1]
         if last.measured > budget:
             if least:
                 break
@@ -71,47 +81,22 @@ def fitting(budget: int, ask: Ask, predict: Predict, measure: Measure) -> tuple[
             break
         limit = budget + last.predicted - last.measured
         limit = limit if most is None else min(limit, most - 1)
-        best = runs.best(budget)
+        best = _best(runs, budget)
         if best is not None and limit <= best.predicted:
             break
-    for limit in _neighbours(ask) if runs.best(budget) is None else ():
-        if runs.best(budget) is None:
-            runs.add(ask(limit), limit)
-    best = runs.best(budget)
+    for limit in _neighbours(ask) if _best(runs, budget) is None else ():
+        if _best(runs, budget) is None:
+            is_run(ask(limit), limit)
+    best = _best(runs, budget)
     if best is None:
-        least = runs.least()
+        least = min(runs, key=lambda run: run.measured)
         raise InfeasibleBudgetError(
             budget, least.measured, least.node, f" as measured (predicted: {least.predicted:,})"
         )
-    return best, len(runs.found)
+    return best, len(runs)
 
 
-@dataclasses.dataclass
-class _Runs:
-    """Plans that were run, each prediction once."""
-
-    predict: Predict
-    measure: Measure
-    found: list[Run] = dataclasses.field(default_factory=list)
-
-    def add(self, plan: Plan, limit: int) -> bool:
-        """Run a plan; False if one that is predicted to need the same was run."""
-        step = self.predict(plan)
-        if any(run.predicted == step.needed_bytes for run in self.found):
-            return False
-        self.found.append(Run(plan, step.needed_bytes, self.measure(plan, step), step.node, limit))
-        return True
-
-    def best(self, budget: int) -> Run | None:
-        """Of those that fit the one of the fastest plan."""
-        return max((run for run in self.found if run.measured <= budget), key=lambda run: run.limit, default=None)
-
-    def least(self) -> Run:
-        """The one that was measured to need least."""
-        return min(self.found, key=lambda run: run.measured)
-
-
-def _neighbours(ask: Ask) -> list[int]:
+def _neighbours(ask: Callable[[int], Plan]) -> list[int]:
     """Limits a little above the smallest budget that works, which is above the least prediction by a reserve."""
     try:
         ask(1)
@@ -126,3 +111,8 @@ def _asked(ask: Callable[[int], Plan], limit: int) -> tuple[Plan, bool]:
         return ask(limit), False
     except InfeasibleBudgetError as error:
         return ask(error.least), True
+
+
+def _best(runs: list[Run], budget: int) -> Run | None:
+    """Of the runs that fit the one of the fastest plan."""
+    return max((run for run in runs if run.measured <= budget), key=lambda run: run.limit, default=None)

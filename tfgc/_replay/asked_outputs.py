@@ -32,9 +32,9 @@ class AskedOutputs:
         """Copies of the inputs that pass on no gradient unless an output is asked for that they lead to."""
 
         def passed(i: int, tensor: tf.Tensor) -> tf.Tensor:
-            def backward(upstream: Any) -> list[Any]:
+            def backward(upstream: Any) -> Any:
                 self._is_over = True
-                return [upstream if self._asked.intersection(self._reached[i]) else None]
+                return upstream if self._asked.intersection(self._reached[i]) else None
 
             return graph_building.recorded_copy(tensor, backward)
 
@@ -45,11 +45,11 @@ class AskedOutputs:
         """Copies of the results that note which of them a gradient comes to, which all do before any input."""
 
         def noted(i: int, tensor: tf.Tensor) -> tf.Tensor:
-            def backward(upstream: Any) -> list[Any]:
+            def backward(upstream: Any) -> Any:
                 if self._is_over:  # Another pass of the tape.
                     self._asked, self._is_over = set(), False
                 self._asked.add(i)
-                return [upstream]
+                return upstream
 
             return graph_building.recorded_copy(tensor, backward)
 
