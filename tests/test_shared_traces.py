@@ -8,6 +8,7 @@ from equality import MODES, assert_equal, fresh, noise, train
 from replays import second_order
 
 import tfgc
+from tfgc._framework import graph_copies
 from tfgc._tracing import keras_graph
 from tfgc._training import shared_traces
 from tfgc._training.segment_boundaries import boundary_tensors
@@ -139,6 +140,23 @@ def test_what_prints_or_asserts_is_kept(tmp_path):
     step = tf.function(lambda: model(X, training=True))
     step()
     assert (tmp_path / "lines").read_text().splitlines() == ["ran loud"]
+
+
+@pytest.mark.parametrize("tensors", [[0, 0, 0, 1], [0, 0, 0, 1, 1], [0, 1, 1, 1, 2, 2]])
+def test_what_waits_several_times_for_one_operation_can_be_copied(tensors):
+    """Outputs that are added up have one upstream gradient in common, and small constants of a replay wait for all."""
+    with tf.Graph().as_default() as graph:
+        given = [tf.compat.v1.placeholder(tf.float32, ()) for _ in tensors]
+        made = tf.identity(tf.constant(2.0))
+        part = graph_copies.Part(graph, given, [made], [(made.op.inputs[0].op, [x.op for x in given])])
+
+    @tf.function
+    def copied():
+        others = [tf.random.stateless_uniform((), (1, i)) for i in range(3)]
+        (copy,) = part.copy([others[i] for i in tensors], "copy")
+        return copy
+
+    assert copied() == 2.0
 
 
 @pytest.mark.parametrize("mode", ["compiled", "graph"])

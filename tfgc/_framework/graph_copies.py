@@ -83,7 +83,12 @@ class Part:
         """
         places = dict(zip(self._given, tensors, strict=True))
         read = {f"{place}:0": tensor for place, tensor in places.items() if place in self._read}
-        read.update((f"^{place}", tensor) for place, tensor in places.items() if f"^{place}" in self._read)
+        waited_for: set[tf.Operation] = set()
+        for place, tensor in places.items():
+            if f"^{place}" in self._read:
+                # TensorFlow's importer fails where an operation waits for another one several times.
+                read[f"^{place}"] = tf.identity(tensor) if tensor.op in waited_for else tensor
+                waited_for.add(tensor.op)
         handed_on = {f"{place}:0": tensor for place, tensor in places.items()}
         shapes = dict(made for made in self._made if made is not None and made[0] not in handed_on)
         new = tf.graph_util.import_graph_def(self._definition, input_map=read, return_elements=[*shapes], name=name)
