@@ -14,7 +14,10 @@ from tfgc._pure import small_results
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The tensors of one traced call; `gradients` are those of its sources and of its trainable variables."""
+    """The tensors of one traced call; `gradients` are those of its sources and of its trainable variables.
+
+    `scope` is what the names of its operations begin with in a step.
+    """
 
     graph: Any
     inputs: list[tf.Tensor]
@@ -23,6 +26,7 @@ class Call:
     upstream: list[tf.Tensor]
     gradients: list[Any]
     sources: list[tf.Tensor]
+    scope: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

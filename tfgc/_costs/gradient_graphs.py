@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfgc._costs import folded_constants, kernel_memory, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
+from tfgc._costs.early_products import early_products
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
@@ -94,16 +95,15 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         if fusion
         else tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
     )
+    moved = () if xla else early_products(call, operations, buffers)
     besides = {} if xla else kernel_memory.while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
-    given = [*call.inputs, *call.variables]
-    again, results = replayed(call.graph.get_operations(), given, [*call.outputs, *read])
+    to_replay = call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read]
+    again, results = replayed(*to_replay)
     products = [] if xla else selective_results.selective_results(operations.forward, call.inputs, call.outputs)
-    rest, taken = (
-        replayed(call.graph.get_operations(), given, [*call.outputs, *read], products) if products else ((), ())
-    )
+    rest, taken = replayed(*to_replay, products) if products else ((), ())
     needed = refs(taken)
     products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}
     selective = [op for op in operations.early if op in rest] if products else []
@@ -114,10 +114,10 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     return Footprint(
         kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
         kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
-        saved_internal_bytes=(*internal.values(), *(workspaces if operations.late else ())),
+        saved_internal_bytes=(*internal.values(), *moved, *(workspaces if operations.late else ())),
         forward_trace=(*workspaces, *added(runs, temporary.forward)),
-        forward_saving_trace=(*workspaces, *added(saving, temporary.forward)),
-        # Workspaces are there until the end of the backward pass.
+        forward_saving_trace=(*workspaces, *added(saving, temporary.forward), *moved),
+        # Workspaces and products that were moved are there until the end of the backward pass.
         backward_trace=added(back, temporary.backward),
         aliases=tuple(_find(inputs, root) for root in outputs),
         overwrites=None if xla else _taken(operations, buffers, inputs, outputs),

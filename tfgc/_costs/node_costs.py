@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs import batch_coupling, gradient_graphs, tensor_lists, xla_functions, xla_graph
+from tfgc._costs import batch_coupling, early_products, gradient_graphs, tensor_lists, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, keras_models, row_products
@@ -114,7 +114,7 @@ def _cost(
         call = (id(operation), str(arguments), specs, wanted, training)
         own = _OWN.get()
         readings = {} if own is None else own
-    call = (call, xla)
+    call = (call, xla, early_products.are_made(program.name))
     reading = readings.get(call)
     if reading is None:
         try:
@@ -194,7 +194,7 @@ def _read(
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
     footprint = gradient_graphs.footprint(
-        Call(graph, inputs, variables, outputs, upstream, gradients, sources),
+        Call(graph, inputs, variables, outputs, upstream, gradients, sources, program.name),
         xla=xla,
         temporary=xla_functions.most(functions),
     )

@@ -67,13 +67,14 @@ class Program:
 
     Attributes:
         graph: The `Graph`.
+        name: The model's.
         trusts_layers: Whether sizes are those that layers declare, where these are known.
     """
 
     def __init__(
         self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
     ) -> None:
-        self._model = model
+        self._model, self.name = model, model.name
         self._function = functional_graphs.functional_of(model)
         self._steps: dict[str, _Step] = {}
         self._read: list[tuple[Any, FunctionalGraph]] = [(model, self._function)]
