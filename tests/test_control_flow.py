@@ -231,6 +231,56 @@ def test_control_flow_inside_of_the_recomputed_function(name, graph):
     close(run(body), run(tfgc.recompute(lambda x: THROUGH[name](tfgc.recompute(lambda y: tf.tanh(y @ variable)), x))))
 
 
+class Gate(keras.layers.Layer):
+    """Chooses one of two layers, as a mixture of experts or stochastic depth does."""
+
+    def __init__(self, kind, **kwargs):
+        super().__init__(**kwargs)
+        self.kind, self.seed = kind, keras.random.SeedGenerator(1)
+        self.experts = [keras.layers.Dense(12, activation="tanh") for _ in range(2)]
+
+    def build(self, shape):
+        for expert in self.experts:
+            expert.build(shape)
+
+    def call(self, x):
+        first, second = self.experts
+        positive = tf.reduce_mean(tf.abs(x)) >= 0.0
+        if self.kind == "drawn":
+            return keras.ops.cond(keras.random.uniform((), seed=self.seed) >= 0.0, lambda: first(x), lambda: second(x))
+        if self.kind == "switch":
+            return keras.ops.switch(tf.cast(positive, tf.int32), [second, first], x)
+        if self.kind == "tensors":  # All weights are read outside of the branches.
+            y, z = first(x), second(x)
+            return tf.cond(positive, lambda: y * 2.0, lambda: z)
+        return keras.ops.cond(positive, lambda: first(x), lambda: second(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    in_turn(["cond", "drawn", "switch", "tensors"], [{"layers": Gate}, {"strategy": "sqrt"}, {"strategy": "keep_all"}]),
+)
+def test_what_a_branch_that_is_not_taken_reads_has_no_gradient_in_eager_code(kind, how, replays):
+    """TensorFlow gives zeros from a `tf.function`, by which weight decay would move it."""
+
+    def found(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((12,)), Gate(kind), Gate(kind), keras.layers.Dense(2)]))
+        if enabled:
+            tfgc.enable(model, verbose=0, **how)
+        weights = [variable.value for variable in model.trainable_variables]
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(X, training=True) ** 2)
+            gradients = tape.gradient(loss, weights)
+        return gradients
+
+    plain, ours = found(False), found(True)
+    assert [gradient is None for gradient in ours] == [gradient is None for gradient in plain]
+    assert sum(gradient is None for gradient in plain) == 4
+    assert bool(replays) == (how != {"strategy": "keep_all"})
+    close(*([g for g in gradients if g is not None] for gradients in (plain, ours)))
+
+
 class Branching(keras.layers.Layer):
     """Draws inside of `tf.cond`."""
 

@@ -17,7 +17,7 @@ from tfgc._framework.versions import attribute
 try:
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import record
-    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+    from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph, ControlFlowFuncGraph
 except ImportError as error:
     raise versions.unsupported(error) from error
 
@@ -153,6 +153,11 @@ def can_reach(earlier: Captures) -> bool:
         return True
     around = _enclosing(tf.compat.v1.get_default_graph())
     return any(graph in (outer, getattr(outer, "_forward_graph", None)) for outer in around)
+
+
+def in_branch() -> bool:
+    """Whether the graph being built is that of a branch, or inside of one."""
+    return any(isinstance(graph, CondBranchFuncGraph) for graph in _enclosing(tf.compat.v1.get_default_graph()))
 
 
 def _enclosing(graph: Any) -> Iterator[Any]:

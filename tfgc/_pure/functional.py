@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import custom_gradient_calls, graph_gradients, keras_models, private_api
+from tfgc._framework import custom_gradient_calls, graph_building, graph_gradients, keras_models, private_api
 from tfgc._pure import inner_functions, random_draws, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
@@ -67,6 +67,8 @@ class Scope(keras.StatelessScope):
 
     Attributes:
         obstacle: Why what runs here would have other gradients than outside, or None.
+        trained_in: The ids of trainable variables that are read in branches (True), and outside of them (False), by a
+            trace that is never run.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Scope(keras.StatelessScope):
         self._stand_in = stand_in
         self.obstacle: str | None = None
         self.reads: dict[int, keras.Variable] = {}
+        self.trained_in: dict[bool, set[int]] = {True: set(), False: set()}
         self.written: dict[int, tuple[keras.Variable, tf.Tensor]] = {}
         self.checksums: list[tuple[Label, tf.Tensor]] | None = None if values is None else []
         self._strict = values is not None
@@ -92,11 +95,14 @@ class Scope(keras.StatelessScope):
             raise StaleEffectsError(variable.path)
         if value is None:
             self.reads[id(variable)] = variable
+            if variable.trainable and self._stand_in is None:
+                self.trained_in[graph_building.in_branch()].add(id(variable))
         if value is None and self._stand_in is not None and storage is not None:
             value = self._given[id(variable)] = self.state_mapping[id(variable)] = self._stand_in(variable)
         if value is None and storage is not None:
-            # What a trace captures must be what goes past Keras; made anew for each branch that reads it.
-            value = tf.zeros(storage.shape, storage.dtype)
+            # What a trace captures must be what goes past Keras; made anew for each branch that reads it. No constant,
+            # of which `tf.cond` would trace one branch alone.
+            value = tf.compat.v1.placeholder_with_default(tf.zeros(storage.shape, storage.dtype), storage.shape)
         return value
 
     def note_gradient(self, tensor: tf.Tensor) -> None:

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import graph_building, graph_gradient_calls, private_api, tensor_attributes
-from tfgc._pure import inner_functions, obstacles, python_random, random_draws
+from tfgc._pure import branches, inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
 
@@ -33,6 +33,7 @@ class Effects:
         draws: Whether it draws random numbers from hidden state, to be stored for a second run.
         seeded: Whether it draws random numbers at all.
         chooses: Whether it draws from Python's or NumPy's global stream, so that each call may choose another path.
+        branches: Whether some of what gradients flow to is read in some branches alone.
         obstacle: Why it must not be run twice, or None.
     """
 
@@ -46,6 +47,7 @@ class Effects:
     draws: bool = False
     seeded: bool = False
     chooses: bool = False
+    branches: bool = False
     obstacle: str | None = None
 
 
@@ -82,6 +84,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         seeded=random_draws.draws(graph.get_operations()),
         chooses=chooses,
+        branches=bool(trace.scope.trained_in[True] - trace.scope.trained_in[False]) or branches.differ(graph),
         obstacle=trace.obstacle or obstacles.obstacle(graph),
     )
 

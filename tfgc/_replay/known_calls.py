@@ -228,7 +228,7 @@ class KnownCalls:
 
     def _can_be_traced(self, effects: Effects) -> bool:
         varies = effects.captured or effects.chooses or (effects.constants and self.function.captures_vary)
-        return effects.obstacle is None and not varies
+        return effects.obstacle is None and not varies and not effects.branches
 
     def _recomputation(self, call: Call, effects: Effects) -> Any:
         function, around = self.function, call.surroundings.kept()
