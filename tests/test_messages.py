@@ -31,6 +31,11 @@ def open_sizes():
     return keras.Model(inputs, L.Dense(3)(L.Embedding(9, 4)(inputs)))
 
 
+def unbatched(model):
+    model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensors((X[0], X[0])), shuffle=False, verbose=0)
+
+
 def two_outputs():
     inputs = keras.Input((8,))
     return keras.Model(inputs, [L.Dense(3, name="left")(inputs), L.Dense(2, name="right")(inputs)])
@@ -76,6 +81,13 @@ def broken(targets, predictions):
 CALLS = [
     (lambda: tfgc.plan(net(), batch_size=0), "batch_size=0", "an integer >= 1"),
     (lambda: tfgc.plan(net(), batch_size="four"), "batch_size='four'", "an integer >= 1"),
+    (lambda: tfgc.plan(net(), X), "batch_size is an array of shape", "example=batch"),
+    (lambda: tfgc.plan(net(), example=tf.data.Dataset.from_tensors(X)), "a tf.data.Dataset", "next(iter(dataset))"),
+    (lambda: tfgc.plan(net(), example=5), "example: 5", "of arrays, tensors or tf.TensorSpecs"),
+    (lambda: tfgc.plan(net(), example=X[0]), f"shape {X[0].shape} does not fit input", "dataset.batch(n)"),
+    (lambda: tfgc.plan(net(), example=X[:, :3]), "3) does not fit input", "a batch of such samples"),
+    (lambda: unbatched(tfgc.enable(net(), budget="90%")), f"shape {X[0].shape} does not fit", "dataset.batch(n)"),
+    (lambda: tfgc.Plan.from_json(3), "no text, but 3", "tfgc.plan"),
     (lambda: tfgc.plan(net(), 4, budget="lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),
     (lambda: tfgc.plan(net(), 4, budget=10), "budget=10", "write '10%'"),
     (lambda: tfgc.plan(net(), 4, budget="10"), "budget='10'", "write '10%'"),

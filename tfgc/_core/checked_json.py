@@ -32,6 +32,8 @@ def document(text: str, name: str, newest: int) -> tuple[int, dict[str, Any]]:
         TfgcError: If its version is newer than this tfgc reads.
         ValueError: If it is of another format, or damaged.
     """
+    if not isinstance(text, str | bytes | bytearray):
+        raise ValueError(f"it is no text, but {reprlib.repr(text)}")
     data = loads(text)
     if not isinstance(data, dict) or data.get("format") != name:
         raise ValueError(f"its format is not {name!r}")

@@ -41,11 +41,18 @@ def graph_of(
     """
     if xla and measure:
         raise OptionError("measure=True times layers as TensorFlow runs them, not as XLA compiles them: leave it out")
+    if getattr(batch_size, "shape", ()) != ():
+        raise OptionError(
+            f"batch_size is an array of shape {tuple(batch_size.shape)}: give a batch as example=batch, or the number "
+            "of its samples"
+        )
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
+        if not seen:
+            example_sizes.check_sizes(model, example)
         example_batch, input_shapes = example_sizes.shapes(model, example)
         if batch_size is not None and example_batch not in (None, batch_size):
             raise OptionError(

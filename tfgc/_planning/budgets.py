@@ -99,7 +99,7 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
         resident: Bytes of weights and slots that are in memory already: they are not free, but part of what the step
             uses.
     """
-    if budget == "auto":
+    if isinstance(budget, str) and budget == "auto":
         return int(free_memory.free_bytes() * (1 - MARGIN)) + resident
     share = check_budget(budget)
     if share is None:
@@ -145,7 +145,7 @@ def check_budget(budget: Budget) -> float | None:
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
     elif bare is not None and (0 < bare < 1 or (bare == 1 and isinstance(budget, float))):
         share = bare
-    elif budget != "auto":
+    elif not isinstance(budget, str) or budget != "auto":
         try:
             parse_bytes(budget)
         except OptionError as error:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import keras_models
@@ -25,6 +26,8 @@ def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tupl
     inputs, arrays = function.inputs, _flat(function, example)
     if len(arrays) != len(inputs):
         raise OptionError(f"example: the model has {len(inputs)} inputs, the example {len(arrays)}")
+    for tensor, array in zip(inputs, arrays):
+        _check(tensor, array)
     given = {t.name: _fitting(t, array) for t, array in zip(inputs, arrays) if array is not None}
     batches = {shape[0] for shape in given.values() if shape[0] is not None}
     if len(batches) > 1:
@@ -33,6 +36,17 @@ def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tupl
             "of its layers: tfgc.plan(model, example=...) without a strategy and options"
         )
     return next(iter(batches), None), {name: shape[1:] for name, shape in given.items()}
+
+
+def check_sizes(model: keras.Model, example: Any) -> None:
+    """Refuse an example batch, not one that was seen in a call, of other sizes than those that the model declares."""
+    function = functional_graphs.functional_of(model)
+    for tensor, array in zip(function.inputs, _flat(function, example)):
+        _check(tensor, array)
+        if array is not None:
+            sizes = _fitting(tensor, array)[1:]
+            if any(declared not in (None, size) for declared, size in zip(tensor.shape[1:], sizes)):
+                raise OptionError(_unfitting(tensor, array))
 
 
 def lengths_differ(model: keras.Model, example: Any) -> bool:
@@ -50,6 +64,8 @@ def inputs_of(model: keras.Model, example: Any) -> Any:
 
 def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
     """The arrays of an example batch for the inputs, in their order: `x`, or the first of `(x, y)`."""
+    if isinstance(example, tf.data.Dataset):
+        raise OptionError("example is a tf.data.Dataset: give one batch of it, example=next(iter(dataset))")
     for x in (example, example[0] if isinstance(example, tuple) and example else None):
         if x is not None and _is_alike(x, function.input):
             return keras.tree.flatten(x)
@@ -81,6 +97,27 @@ def _is_alike(x: Any, inputs: Any) -> bool:
     except (ValueError, TypeError):
         return False
     return True
+
+
+def _check(tensor: keras.KerasTensor, array: Any) -> None:
+    """Refuse what is no array, or has another number of dimensions than an input."""
+    if array is not None and not hasattr(array, "shape"):
+        raise OptionError(
+            f"example: {array!r} for input {tensor.name!r} is no array: give a batch as fit takes it, x or (x, y), of "
+            "arrays, tensors or tf.TensorSpecs"
+        )
+    if array is not None and len(_fitting(tensor, array)) != len(tensor.shape):
+        raise OptionError(_unfitting(tensor, array))
+
+
+def _unfitting(tensor: keras.KerasTensor, array: Any) -> str:
+    shape, declared = tuple(array.shape), tuple(tensor.shape)
+    hint = "give a batch of such samples"
+    if len(shape) == len(declared) - 1:
+        hint = (
+            "the first dimension is that of the batch: make batches, as with dataset.batch(n), or of one sample x[None]"
+        )
+    return f"an array of shape {shape} does not fit input {tensor.name!r} of shape {declared}: {hint}"
 
 
 def _fitting(tensor: keras.KerasTensor, array: Any) -> tuple[int | None, ...]:
