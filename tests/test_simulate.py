@@ -95,8 +95,9 @@ def test_a_selective_segment_stores_products_and_runs_the_rest():
     compiled = simulator.predict(
         net, Plan.from_pieces(net, [(0, 2, "selective"), (2, 3, "keep")], strategy=""), "compiled"
     )
-    # What the compiled segment receives stays until it returns: all products, and the upstream gradient.
-    assert line(compiled)[-3:] == [2 + 6 + 1 + 3 + 2, 2 + 6 + 3 + 2, 6 + 3]
+    # What the compiled segment receives stays until it returns: all products, and the upstream gradient. What the model
+    # returned, 4, stays in the loop.
+    assert line(compiled)[-3:] == [2 + 6 + 1 + 3 + 2 + 4, 2 + 6 + 3 + 2 + 4, 6 + 3 + 4]
 
 
 def test_the_peak_can_be_in_a_replay():

@@ -6,7 +6,8 @@ replay makes and nobody reads is not run. Segments in slices of the batch have e
 
 In mode `graph` a buffer is freed when nobody reads it any more. In mode `compiled` each segment is a compiled function
 called from Python: what it receives (inputs, what a kept segment saved, upstream gradients), and what a kept one
-returned in the first pass, stay until its backward pass returns, and gradients of weights until the end of the step.
+returned in the first pass, stay until its backward pass returns, and gradients of weights and what the model returned
+until the end of the step.
 """
 
 import dataclasses
@@ -116,6 +117,9 @@ class StepEvents(NodeEvents):
                 returned = compiled_returns.returned(b, part, run, segment.mode == "keep")
                 staying = [*given, *kept, *itertools.chain(*products.values()), *returned]
                 self.events.append(compiled_returns.event(b, part, staying, self.events[first:], self.pending))
+        if self.compiled and not replay:
+            # Loops, Keras's among them, hold what the model returned, for metrics.
+            self.events[-1].reads.extend(run.held[number] for number in b.graph_outputs)
 
     def _outside(self, part: Sequence[int], run: Run) -> dict[int, int]:
         """The copies of the buffers that a segment reads from outside."""
