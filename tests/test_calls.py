@@ -200,11 +200,13 @@ def test_plans_for_xla_train_as_plainly_as_xla_does(case):
     assert_equal(plain, train(model, x, y, **settings), exact=False)
 
 
+@pytest.mark.gate
 def test_a_training_step_of_parts_is_planned_for_xla():
     plans = {mode: tfgc.plan(fresh(Pair), example=X, mode=mode) for mode in ("graph", "xla")}
     assert 0 < plans["xla"].outlook.peak_bytes < plans["xla"].outlook.plain_bytes < plans["graph"].outlook.plain_bytes
 
 
+@pytest.mark.gate
 def test_verify_proves_a_plan_of_calls():
     model = fresh(built(Subclassed, X))
     model.compile("sgd", "mse")
@@ -320,6 +322,7 @@ def test_layers_not_built_yet_are_built_as_by_the_first_call():
         np.testing.assert_array_equal(planned, plain)
 
 
+@pytest.mark.gate
 def test_specs_stand_for_a_batch_even_while_a_step_is_traced():
     model = fresh(built(Subclassed, X))
     wanted = tfgc.plan(model, example=X)
@@ -415,6 +418,7 @@ def test_the_smallest_budget_is_that_of_the_least_plan_and_its_reserve():
     assert smallest() <= 1.05 * least.needed_bytes
 
 
+@pytest.mark.gate
 def test_functional_parts_run_by_segments_of_their_own():
     def record(plan_it):
         model = fresh(Pair)
@@ -471,6 +475,7 @@ class Encoder(L.Layer):
         return x
 
 
+@pytest.mark.gate
 def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     inputs = keras.Input((12, 16))
     model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(Encoder(name="encoder")(inputs))))
@@ -659,6 +664,7 @@ def steps_with_silu():
     return plain, (peak(), tfgc.estimate(model, plan=plan, example=(x, x)).activation_bytes)
 
 
+@pytest.mark.gate
 def test_what_a_custom_gradient_reads_is_stored_though_its_maker_runs_again():
     for measured, predicted in memory.alone(steps_with_silu):
         assert predicted == pytest.approx(measured, rel=0.07)

@@ -26,6 +26,7 @@ def masked():
 TOKENS = tf.constant(np.random.default_rng(0).integers(0, 3, (16, 5)), "int32")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("build", "mode"), in_turn([everything, masked], first=2))
 def test_repeatable_models_pass_and_train_as_the_plain_one(build, mode):
     x = TOKENS if build is masked else X

@@ -132,6 +132,7 @@ def test_shells_complete_commands_networks_and_suites(line, offers):
     assert all(word.startswith(words[-1]) for word in found)
 
 
+@pytest.mark.gate
 def test_an_interrupt_ends_with_its_code_and_leaves_no_child_behind(tmp_path):
     parent = subprocess.Popen(
         [sys.executable, "-m", "tfgc", "bench", "segments", "sample_cnn", "-o", str(tmp_path / "r.json")],

@@ -225,6 +225,7 @@ FOUND = {
 }  # fmt: skip
 
 
+@pytest.mark.gate
 def test_the_shell_shows_the_plain_step_and_the_planned_one(monkeypatch, installed, tmp_path):
     figures = iter([FOUND, {**FOUND, "temp_bytes": 1_500_000}])
     monkeypatch.setattr(compiler, "run", lambda step, target, timeout, dump: (dumped(dump), next(figures))[1])

@@ -47,6 +47,7 @@ def shown():
     return warned, history.history, callback.step_bytes
 
 
+@pytest.mark.gate
 def test_training_goes_on_where_nothing_can_be_shown(without_onednn):
     warned, history, needed = without_onednn(shown, counted=False)
     assert warned == [
@@ -58,6 +59,7 @@ def test_training_goes_on_where_nothing_can_be_shown(without_onednn):
     assert needed is None
 
 
+@pytest.mark.gate
 def test_the_variable_that_the_warning_names_has_it_shown(without_onednn):
     warned, history, needed = without_onednn(shown, counted=True)
     assert not warned
@@ -110,6 +112,7 @@ def measured_and_predicted():
     return of_gradients()
 
 
+@pytest.mark.gate
 def test_gradients_of_convolutions_take_what_is_predicted(without_onednn):
     for measured, predicted in without_onednn(measured_and_predicted, counted=True):
         assert predicted > 2**19
@@ -122,6 +125,7 @@ def workspaces():
     return [kernel_memory.kept_for_gradient(op) for op in graph.get_operations() if op.type == "MaxPool"]
 
 
+@pytest.mark.gate
 def test_pooling_keeps_places_with_onednn_alone(without_onednn):
     assert without_onednn(workspaces, counted=False) == [0]
     assert workspaces() == [4 * 4 * 4 * 16]

@@ -92,6 +92,7 @@ def test_equal_custom_gradients_are_registered_once():
     assert len(custom_gradients._names) == known
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["silu", *(pytest.param(name, marks=pytest.mark.gate) for name in [*LAYERS][1:])])
 def test_the_third_derivative_of_a_function_of_a_gradient(name):
     """Outside of the functions that take the inner gradients, where no tape sees a copy."""

@@ -57,6 +57,7 @@ def differences(mode):
 GATE = ("eager", "compiled", "xla", "fit")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["graph", *(pytest.param(mode, marks=pytest.mark.gate) for mode in GATE)])
 def test_two_runs_are_equal_bit_by_bit(mode):
     between_runs, from_plain, count = alone(differences, mode)

@@ -103,6 +103,7 @@ def nothing_armed():
     arm()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("mode", "i", "where"), crossed())
 def test_a_model_trains_on_after_a_fault(mode, i, where):
     traced = where.startswith("traced")
@@ -230,6 +231,7 @@ def test_a_function_that_cannot_be_traced_for_want_of_memory_is_not_run_plainly(
     assert float(tape.gradient(y, x)) == 6.0
 
 
+@pytest.mark.gate
 def test_a_fault_while_the_first_call_plans():
     model = tfgc.enable(fresh(trapped), strategy="uniform", verbose=0)
     step = step_of(model, "compiled")

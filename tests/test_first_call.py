@@ -78,6 +78,7 @@ def test_gradients_states_and_random_draws_are_those_of_the_plain_model(how, mod
     assert any(segment.mode == "recompute" for segment in made.plan.segments)
 
 
+@pytest.mark.gate
 def test_an_optimizer_that_cannot_be_copied_counts_as_adam():
     """`fit` ended with Keras's TypeError."""
     model, plain = (fresh(lambda: cnn(optimizer=Halved(0.02))) for _ in range(2))
@@ -92,6 +93,7 @@ def test_an_optimizer_that_cannot_be_copied_counts_as_adam():
     )
 
 
+@pytest.mark.gate
 def test_the_plan_is_that_of_the_batch_the_loss_and_the_optimizer_that_are_seen():
     model = cnn(optimizer="adam", loss="mse")
     ahead = tfgc.plan(model, 8, budget="70%")
@@ -155,6 +157,7 @@ def test_no_fit_no_batch_size():
     assert fit_loop.batch_size() is None
 
 
+@pytest.mark.gate
 def test_a_smaller_batch_runs_by_the_plan_and_a_larger_one_is_planned_anew_within_a_budget(capsys):
     model = tfgc.enable(cnn(), budget=1_000_000)
     sizes = []
@@ -170,6 +173,7 @@ def test_a_smaller_batch_runs_by_the_plan_and_a_larger_one_is_planned_anew_withi
     assert [made.batch_size for made in plans(model)] == [4]
 
 
+@pytest.mark.gate
 def test_each_signature_has_its_plan_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(first_call, "_MOST_PLANS", 3)
     model = tfgc.enable(text(), strategy="uniform", verbose=0)
@@ -224,6 +228,7 @@ def test_threads_that_call_at_the_same_time_plan_once(monkeypatch):
     assert asked[0] not in threads  # a clean thread of its own
 
 
+@pytest.mark.gate
 def test_auto_keeps_everything_where_everything_fits(monkeypatch):
     model = tfgc.enable(cnn(loss="mse"), budget="auto")
     model.fit(X, Y, verbose=0)
@@ -236,6 +241,7 @@ def test_auto_keeps_everything_where_everything_fits(monkeypatch):
     assert 0.5 * plain < made.predicted_bytes <= 0.7 * plain
 
 
+@pytest.mark.gate
 def test_a_budget_that_nothing_fits_in_raises_its_error_out_of_every_loop():
     for mode in ("compiled", "graph"):
         with pytest.raises(tfgc.InfeasibleBudgetError, match="no plan fits in") as error:
@@ -283,6 +289,7 @@ def test_a_plan_and_what_to_plan_by_exclude_each_other():
         tfgc.enable(model, tfgc.plan(model), strategy="sqrt", segments=2)
 
 
+@pytest.mark.gate
 def test_one_line_says_what_was_planned_and_verbose_0_says_nothing(capsys):
     model = tfgc.enable(cnn(loss="mse"))
     model.fit(X, Y, batch_size=8, verbose=0)
@@ -390,6 +397,7 @@ class OwnStep(keras.Model):
         return loss
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("how", ["eager", "graph"])
 def test_a_train_step_that_takes_more_than_a_batch(how):
     x, losses = noise(4096, 32), []
@@ -461,6 +469,7 @@ ATOMS, BONDS = noise(400, 16), noise(600, 16, seed=3)
 PAIRS = tf.constant(np.random.default_rng(0).integers(0, 400, (600, 2)), "int32")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["eager loop", "fit", "fit under XLA"])
 @pytest.mark.parametrize("budget", [None, "80%"])
 def test_inputs_that_differ_in_their_first_sizes_are_planned_by_calls(budget, mode):

@@ -72,6 +72,7 @@ def after_fit(model):
 WAYS = {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("kind", "compiled"),
     [
@@ -216,6 +217,7 @@ def test_verify_proves_the_plan_of_least_memory():
     assert tfgc.verify(model, None, (X, Y), modes="graph", steps=2)
 
 
+@pytest.mark.gate
 def test_models_that_are_not_built_are_planned_whatever_was_built_before():
     """Keras notes variables to initialize for each thread; the planning thread must not add to the caller's list."""
     found = []

@@ -71,6 +71,7 @@ def assert_as_plain(build, xla, **options):
         np.testing.assert_allclose(value, plain, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
 @pytest.mark.parametrize("strategy", ["optimal", "sqrt"])
 def test_a_layer_that_differentiates_what_is_outside_of_it(strategy, xla):

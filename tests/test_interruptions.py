@@ -127,6 +127,7 @@ def moment(rng, process, folder):
     return kind
 
 
+@pytest.mark.gate
 def test_an_interrupt_in_code_that_runs_from_a_string_ends_with_130(tmp_path):
     """Dataclasses do that while libraries are imported: Python then ends by the signal, though it was caught."""
     (tmp_path / "own.py").write_text("def build():\n    exec('import signal; signal.raise_signal(signal.SIGINT)')\n")

@@ -67,6 +67,7 @@ CASES = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("case", "mode"), in_turn(CASES))
 def test_chosen_layers_train_as_the_plain_ones(case, mode):
     build, x, chosen = CASES[case]
@@ -350,6 +351,7 @@ def test_layers_exclude_a_plan():
         tfgc.plan(fresh(built(Subclassed, X)))
 
 
+@pytest.mark.gate
 def test_a_cell_with_dropout_is_refused_and_its_rnn_is_not():
     inputs = keras.Input((5, 4))
     model = keras.Model(inputs, L.Dense(4)(L.LSTM(6, dropout=0.3, name="rnn")(inputs)))
@@ -393,6 +395,7 @@ def test_the_model_itself_is_meant_by_name_alone():
     assert layer_calls.choose(model, [model.name]) == [model]
 
 
+@pytest.mark.gate
 def test_selectors_of_all_kinds_train_as_the_plain_model():
     plain = plain_steps(built(Subclassed, X), X, Y, graph=True, lr=0.01)
     model = fresh(built(Subclassed, X))
@@ -430,6 +433,7 @@ class TakesAnything(keras.Model):
         return self.head(self.block(y[-1], weights=tf.ones_like(y[-1]) * 0.5, training=training))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_that_change_structure_between_calls(mode):
     """Nothing is wrong with them: each kind of call is looked at by itself."""

@@ -159,6 +159,7 @@ def test_the_search_finds_it_where_the_allocator_jumps(strategy, budget):
     assert way.batch_size == brute(big, budget, strategy, most=round(1.3 * way.batch_size) + 2)
 
 
+@pytest.mark.gate
 def test_a_larger_budget_never_gives_a_smaller_batch():
     found = [searched(conv, budget) for budget in (700_000, 1_000_000, 1_400_000)]
     for way in ("plain", "recomputed"):

@@ -508,6 +508,7 @@ def test_mistakes_typed_on_purpose(arguments, code, words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.gate
 def test_zoo_networks_have_the_layers_they_are_named_for():
     model = zoo.build("sample_cnn")
     filters = [layer.filters for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]

@@ -121,6 +121,7 @@ def test_plain_and_planned_cases_train_alike_and_the_planned_one_in_less(build, 
     assert found.of(cases[2]).parts
 
 
+@pytest.mark.gate
 def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     model = towers()
     plan = tfgc.plan(model, example=(X[:8], Y[:8]))
@@ -138,6 +139,7 @@ def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     assert "towers" in html_page.render([results], ".html")
 
 
+@pytest.mark.gate
 def test_a_plan_of_another_model_is_refused():
     plan = tfgc.plan(tower(), example=X[:8])
     wrong = dataclasses.replace(plan, model=(*plan.model[:-1], "another layer"))

@@ -78,6 +78,7 @@ def steps(case, slices, **options):
     return logs, [v.numpy() for v in model.weights]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS))
 def test_slices_train_as_the_whole_batch_does(case, way):
     expected, weights = steps(case, 1, **WAYS[way])
@@ -159,6 +160,7 @@ def activation_peak(slices, mode):
     return memory.peak(step, tf.ones((16, 64, 64, 8)), tf.zeros((16, 1)))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", [pytest.param("graph"), pytest.param("eager", marks=pytest.mark.gate)])
 def test_activations_need_their_share(mode):
     whole, slices = (memory.alone(activation_peak, n, mode) for n in (1, 8))

@@ -115,6 +115,7 @@ def trained(build, mode, segments, device):
     return *made, copies
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("build", "mode"), in_turn([chain, drawing, masked]))
 def test_gradients_and_states_are_those_of_plain_training(build, mode):
     plain, ours, copies = memory.alone(results, build, mode, 3)

@@ -32,6 +32,7 @@ def planned():
     return keras.Model(inputs, keras.layers.Dense(2, name="out")(keras.layers.Flatten(name="flat")(x)), name="old")
 
 
+@pytest.mark.gate
 def test_a_plan_of_the_first_version_trains_its_model_as_the_plain_one():
     plan = tfgc.Plan.from_json(PLAN.read_text())
     assert [segment.mode for segment in plan.segments] == ["keep", "recompute"] * 3 + ["keep"]

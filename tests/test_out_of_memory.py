@@ -116,6 +116,7 @@ def crossed():
             yield pytest.param(mode, trap, where, marks=[] if (mode, trap, where) in fast else pytest.mark.slow)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("mode", "trap", "where"), crossed())
 def test_a_replanned_step_is_the_step_without_the_fault(mode, trap, where):
     states, logs = steps_without_fault(mode)
@@ -127,6 +128,7 @@ def test_a_replanned_step_is_the_step_without_the_fault(mode, trap, where):
         assert_equal(one, other)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_fault_in_the_first_step_which_makes_the_metrics(mode):
     states, logs = steps_without_fault(mode)
@@ -137,6 +139,7 @@ def test_a_fault_in_the_first_step_which_makes_the_metrics(mode):
     assert_equal(found[-1], states[-1])
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore::tfgc.NotReplayableWarning")
 @pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_plain_variables_are_put_back(mode):
@@ -165,6 +168,7 @@ def test_an_update_that_fails_cannot_be_taken_back(run_eagerly):
         step(X, Y)
 
 
+@pytest.mark.gate
 def test_without_on_oom_the_error_explains_itself():
     model = fresh(two_blocks)
     plan = plan_of(model)
@@ -376,6 +380,7 @@ def fitted(compiled, *, trap=None, where=None, enable=True, on_oom="replan", bat
 FIT = {"graph": {}, "compiled": {"run_eagerly": True}}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("mode", "where", "batch_size"),
     [
@@ -395,6 +400,7 @@ def test_fit_goes_on_as_if_nothing_had_happened(mode, where, batch_size):
     assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
 
 
+@pytest.mark.gate
 def test_fit_reports_the_losses_of_outputs_as_keras_does():
     """Keras weights them by the batch size if the step is traced for one, and not as it traces `fit`."""
 
@@ -412,6 +418,7 @@ def test_fit_reports_the_losses_of_outputs_as_keras_does():
     assert history(True) == {key: pytest.approx(values) for key, values in history(False).items()}
 
 
+@pytest.mark.gate
 def test_fit_explains_the_error():
     with pytest.raises(tf.errors.ResourceExhaustedError, match=r"its plan \(uniform\)"):
         fitted({}, trap="trap0", where="backward", on_oom=None)
@@ -425,6 +432,7 @@ def test_fit_of_a_plain_model_raises_tensorflows_error():
     arm()
 
 
+@pytest.mark.gate
 def test_disable_leaves_nothing_behind():
     model = fresh(two_blocks)
     model.compile("sgd", "mse")

@@ -126,6 +126,7 @@ def crossed():
         yield pytest.param(*case, marks=[] if case in fast else pytest.mark.slow)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("how", "where"), crossed())
 def test_fit_goes_on_as_if_nothing_had_happened(how, where):
     before, expected, history = without_fault(how)
@@ -138,6 +139,7 @@ def test_fit_goes_on_as_if_nothing_had_happened(how, where):
     assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
 
 
+@pytest.mark.gate
 def test_the_status_is_that_of_the_plan_in_use():
     with pytest.warns(tfgc.OutOfMemoryWarning) as warned:
         model = fitted("at the first step", "trap0", "forward")[0]
@@ -146,6 +148,7 @@ def test_the_status_is_that_of_the_plan_in_use():
     assert str(warned[0].message).endswith(f"is predicted to need {format_bytes(planned.predicted_bytes)}")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("how", ["at the first step", "in a fat layer"])
 def test_without_on_oom_the_error_explains_itself(how):
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
@@ -154,6 +157,7 @@ def test_without_on_oom_the_error_explains_itself(how):
     assert ", or on_oom='replan'" in caught.value.message
 
 
+@pytest.mark.gate
 def test_a_given_plan_does_not_know_the_batch_of_an_error():
     """Keras's function takes it from an iterator."""
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
@@ -179,6 +183,7 @@ class HoldsOptimizers(Subclassed):
         return {"loss": loss}
 
 
+@pytest.mark.gate
 def test_optimizers_in_a_dictionary_have_updated_weights():
     """A step that failed after an update was said to be taken back."""
     model = fresh(HoldsOptimizers)

@@ -124,6 +124,7 @@ def by_hand_and_by_callback():
     return shown, [max(peaks[2:4]), max(peaks[4:])], callback.step_bytes, max(above[2:]) + held
 
 
+@pytest.mark.gate
 def test_the_figures_are_those_of_the_allocator():
     shown, peaks, step, above = alone(by_hand_and_by_callback)
     assert shown == pytest.approx(peaks, abs=1)
@@ -156,6 +157,7 @@ def greedy(when, **options):
     return history["peak_memory_mb"], callback.step_bytes
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("when", ["validation", "trace"])
 def test_validation_and_tracing_do_not_count(when):
     shown, step = alone(greedy_when, when)
@@ -174,6 +176,7 @@ def one_batch():
     return history["peak_memory_mb"], callback.step_bytes, sum(sizes), sum(size for size in sizes if size < 2**18)
 
 
+@pytest.mark.gate
 def test_the_first_batch_counts_if_it_is_the_only_one():
     shown, step, held, not_counted = alone(one_batch)
     assert held < step <= shown[0] * 1e6 + not_counted
@@ -216,6 +219,7 @@ def largest_of_two_devices():
     return history["peak_memory_mb"], callback.step_bytes
 
 
+@pytest.mark.gate
 def test_replicas():
     shown, step = alone(largest_of_two_devices)
     assert len(shown) == 2

@@ -105,6 +105,7 @@ def test_shares_that_cannot_be(budget):
         tfgc.plan(wide(), 4, budget=budget)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("strategy", ["budget", "ilp"])
 @pytest.mark.parametrize("build", [deep, wide])
 def test_the_least_budget_that_an_error_names_works(build, strategy):
@@ -122,6 +123,7 @@ def test_the_least_budget_that_an_error_names_works(build, strategy):
         tfgc.plan(model, BATCH, budget=least - 1, strategy=strategy)
 
 
+@pytest.mark.gate
 def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
     model = deep()
     with pytest.raises(InfeasibleBudgetError) as error:

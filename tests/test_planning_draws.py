@@ -70,6 +70,7 @@ def trained(build, draw, eager, enabled):
     return losses, [random.random(), np.random.rand(), float(keras.random.uniform(()))]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("case", "mode"), in_turn([*itertools.product([functional, Subclassed], DRAWS)], ["graph", "eager"])
 )
@@ -99,6 +100,7 @@ class Denoiser(keras.Model):
         return {"distance": loss}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 @pytest.mark.parametrize("built", [False, True], ids=["unbuilt", "built"])
 def test_a_training_step_draws_what_it_draws_plainly(built, eager):

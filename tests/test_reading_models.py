@@ -253,6 +253,7 @@ def test_a_nested_model_with_a_call_operator_of_its_own_is_called(mode):
     check_enabled(build, X, [noise(8, 2, seed=4)], mode)
 
 
+@pytest.mark.gate
 def test_fit_with_an_enabled_model_equals_plain_fit():
     def fit(enabled):
         model = fresh(unet)

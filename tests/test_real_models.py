@@ -114,6 +114,7 @@ def cells():
             yield pytest.param(name, mode, marks=[] if mode in row.fast else rare)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("name", "mode"), cells())
 def test_training_equals_plain_training(name, mode, replays):
     row = MODELS[name]

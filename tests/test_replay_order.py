@@ -109,6 +109,7 @@ def peak_of(build, enable):
 INSIDE = 512 * 1024 * 4  # bytes of a tensor inside of a block
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("build", "enable"),
     [(twins, by_layers), (branches, by_layers), pytest.param(branches, by_segments, marks=pytest.mark.gate)],
@@ -133,6 +134,7 @@ def peaks():
     return found.peak_bytes, memory.peak(step, tf.zeros((32, 32, 32, 16)), tf.zeros((32, 16)))
 
 
+@pytest.mark.gate
 def test_gradients_of_weights_do_not_pile_up_with_one_thread_either(monkeypatch):
     """One thread takes first what became ready last: without an edge, gradients of weights all come at the end."""
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")

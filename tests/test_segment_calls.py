@@ -62,6 +62,7 @@ def attention(i):
     return L.MultiHeadAttention(2, 4, name=f"attention_{i}")
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
 @pytest.mark.parametrize(("case", "mode"), in_turn([*itertools.product([attention, Attending], [1, 2, 3, 5])]))
 def test_what_attention_takes_masks_off_has_none_in_other_segments(case, mode):

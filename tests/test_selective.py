@@ -115,6 +115,7 @@ def test_attention_in_every_mode(mode):
     check(transformer, mode)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("policy", mostly("mixed_float16", modes=["mixed_bfloat16", "mixed_float16"]))
 def test_mixed_precision(policy):
     keras.config.set_dtype_policy(policy)
@@ -267,6 +268,7 @@ def measured(segments_selective):
     return predicted.peak_bytes, memory.peak(step, x), predicted.overhead
 
 
+@pytest.mark.gate
 def test_a_selective_segment_needs_more_memory_and_less_work_as_predicted():
     whole, ours = memory.alone(measured, False), memory.alone(measured, True)
     assert ours[0] > 1.2 * whole[0]
@@ -341,6 +343,7 @@ def blocks_of(model, selective):
     return dataclasses.replace(plan, segments=(*again, Segment(("block_3",), "keep")), parts={}, outlook=None)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("compiled", "xla", modes=[*MODES, "xla"]))
 def test_calls_of_layers_in_every_mode(mode):
     plain = plain_steps(stack, X, Y, graph=mode != "eager", jit_compile=mode == "xla", lr=0.003)
@@ -374,6 +377,7 @@ def aside_stack():
     return model
 
 
+@pytest.mark.gate
 def test_layers_that_put_tensors_aside_are_not_copied():
     plain = plain_steps(aside_stack, X, Y, graph=True, lr=0.003)
     model = fresh(aside_stack)
@@ -401,6 +405,7 @@ def call_figures(selective):
     return predicted.peak_bytes - predicted.fixed_bytes, measured, predicted.overhead, plain.activation_bytes
 
 
+@pytest.mark.gate
 def test_predictions_of_plans_by_calls_count_stored_products():
     whole, ours = memory.alone(call_figures, False), memory.alone(call_figures, True)
     assert whole[0] < ours[0] < ours[3]
@@ -409,6 +414,7 @@ def test_predictions_of_plans_by_calls_count_stored_products():
         assert measured == pytest.approx(predicted, rel=0.25)
 
 
+@pytest.mark.gate
 def test_plans_by_calls_within_a_budget_are_selective():
     model = fresh(stack)
     plan = tfgc.plan(model, example=(X, Y[0]), budget="75%")

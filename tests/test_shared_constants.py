@@ -40,6 +40,7 @@ def held_by_a_step(planned):
     return memory.info("current") - before
 
 
+@pytest.mark.gate
 def test_a_batch_shaped_constant_is_held_once():
     """One mask of 64 x 64 x 64 floats is 1 MB; three segments run again."""
     plain, ours = memory.alone(held_by_a_step, False), memory.alone(held_by_a_step, True)

@@ -291,6 +291,7 @@ def test_rows_that_are_drawn_alone(dtype):
             assert np.array_equal(draw((5, row), seed=[4, 5], dtype=dtype), whole[4:])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
 def test_fit_with_a_last_batch_that_does_not_divide(options):
     weights = []
@@ -305,6 +306,7 @@ def test_fit_with_a_last_batch_that_does_not_divide(options):
         np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.gate
 def test_second_order_gradients_of_compiled_segments():
     def penalty(model):
         with tf.GradientTape() as outer:
@@ -320,6 +322,7 @@ def test_second_order_gradients_of_compiled_segments():
     np.testing.assert_allclose(penalty(model), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("way", ["in one graph", "of a function"])
 def test_second_order_gradients_in_graphs(way):
     expected = second_order(fresh(convolutions), X, way)[0]
@@ -328,6 +331,7 @@ def test_second_order_gradients_in_graphs(way):
     np.testing.assert_allclose(second_order(model, X, way)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gate
 def test_a_graph_that_is_differentiated_inside_and_from_outside():
     def gradient_of_input(model):
         @tf.function
@@ -429,6 +433,7 @@ def activation_peak(slices, mode):
     return peak, predicted.needed_bytes - predicted.fixed_bytes
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["graph", pytest.param("compiled", marks=pytest.mark.gate)])
 def test_the_inside_needs_its_share(mode):
     plain, _ = memory.alone(activation_peak, 0, mode)

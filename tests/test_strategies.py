@@ -128,6 +128,7 @@ def test_a_rule_of_thumb_can_be_worse_than_keeping_all(name):
     assert planned(name, graph).outlook.cut_off < 0
 
 
+@pytest.mark.gate
 @EACH_BUDGETED
 def test_a_budget_is_honoured_or_refused_with_the_least_that_works(name):
     @examples(25)
@@ -245,6 +246,7 @@ def test_nesting_goes_below_the_least_peak_of_one_replay():
         strategies.apply("budget", graph, budget=int(0.8 * least), nested=False)
 
 
+@pytest.mark.gate
 def test_nested_plans_are_searched_for_small_budgets_alone(monkeypatch):
     graph = unequal_chain(45)
     flat = strategies.frontier(graph, nested=False)

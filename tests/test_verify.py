@@ -173,6 +173,7 @@ def test_a_layer_that_cannot_be_run_twice_is_named_with_the_reason():
     assert "RandomGamma" in verdict.kept["raw"]
 
 
+@pytest.mark.gate
 def test_twice_the_difference_among_plain_steps_is_allowed_and_reported():
     """A convolution bias before BatchNormalization: its true gradient is zero.
 

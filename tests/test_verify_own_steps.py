@@ -72,6 +72,7 @@ def compiled(kind):
     return model
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "mode",
     [
@@ -138,6 +139,7 @@ def test_gradients_that_no_optimizer_gets_show_in_the_weights(mode):
     assert verdict.compared.get("gradient", 0) == (len(model.trainable_variables) // 2 if mode == "eager" else 0)
 
 
+@pytest.mark.gate
 def test_a_wrong_gradient_that_no_optimizer_gets_is_found(monkeypatch):
     wrong(monkeypatch, lambda call, x: thousandth_more(call(x)))
     model = fresh(Halves)

@@ -168,6 +168,7 @@ def test_plans_say_that_they_are_for_xla_and_load_again():
     assert front[-1].outlook.overhead == 0
 
 
+@pytest.mark.gate
 def test_budgets_are_those_of_the_step_that_xla_compiles():
     model = fresh(Transformer)
     plain = tfgc.estimate(model, example=SEQUENCE, mode="xla")
@@ -201,6 +202,7 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     assert all(name.startswith("encoder/") for name in plan.recomputed_layers)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("build", "x", "on_oom"),
     [
@@ -250,6 +252,7 @@ def test_what_a_plan_by_calls_saves_is_told_by_one_reading():
         model(noise(8, 1, 256), training=True)
 
 
+@pytest.mark.gate
 def test_a_selective_plan_stays_one_under_xla():
     model = fresh(lambda: Transformer(width=64))
     front = tfgc.pareto(model, example=SEQUENCE)
@@ -267,6 +270,7 @@ def test_the_weights_of_a_layer_that_is_called_twice_are_transposed_once():
     assert copies == 32 * 32 * F32 // 2
 
 
+@pytest.mark.gate
 def test_gradients_under_xla_are_plain():
     y, settings = [noise(8, 16, 4, seed=2)], {"graph": True, "jit_compile": True, "lr": 0.01}
     build = built(Transformer, SEQUENCE)
@@ -275,6 +279,7 @@ def test_gradients_under_xla_are_plain():
     assert_equal(plain, train(model, SEQUENCE, y, **settings), exact=False)
 
 
+@pytest.mark.gate
 def test_the_largest_batch_is_predicted_for_xla():
     found = {
         mode: tfgc.max_batch(lambda: Transformer(), "8MB", example=SEQUENCE, mode=mode, confirm=False)

@@ -168,6 +168,7 @@ def test_a_budget_below_the_least_names_the_least_under_xla():
     assert tfgc.plan(residual(), 8, budget=caught.value.least, mode="xla").segments
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("compiled", "mode"), [pytest.param(True, "xla", marks=pytest.mark.gate), (False, "graph")])
 def test_the_first_call_plans_for_the_way_it_is_compiled(compiled, mode):
     model = residual()
@@ -182,6 +183,7 @@ def test_the_first_call_plans_for_the_way_it_is_compiled(compiled, mode):
     assert step.predicted_bytes == pytest.approx(tfgc.estimate(model, 8, step.plan, mode=mode).needed_bytes, abs=16)
 
 
+@pytest.mark.gate
 def test_a_plan_for_xla_changes_nothing_but_memory():
     model = residual(3, 4)
     batch = noise(4, 16, 16, 4), noise(4, 4, seed=2)

@@ -4,6 +4,7 @@ Operations are numbered in the order in which they start, those apart that a ste
 what nothing needs. Buffers are those of `tfgc._costs.tensor_buffers`.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tfgc._calls import fused_step, owners, turns, xla_bytes
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
-from tfgc._costs import folded_constants, kernel_memory, tensor_buffers
+from tfgc._costs import early_products, folded_constants, kernel_memory, tensor_buffers
 from tfgc._costs.folded_constants import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
@@ -56,6 +57,8 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         )
         for op in runs
     ]
+    if not xla:
+        _move_products(made, early_products.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
     products = _products(trace, operations, late)
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}
@@ -80,6 +83,20 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
 
 def _workspace(op: tf.Operation, fusion: Fusion | None) -> int:
     return kernel_memory.kept_for_gradient(op) if fusion is None else fusion.written_for_gradient(op)
+
+
+def _move_products(
+    made: list[Operation], products: Iterable[tuple[tf.Operation, tf.Tensor]], numbering: "_Numbering"
+) -> None:
+    """Let the forward pass make what TensorFlow's optimizer moves there, when it first reads what is multiplied."""
+    for op, tensor in products:
+        if early_products.are_made(tensor.op.name):
+            (factor,) = numbering.of([tensor])
+            first = next((i for i, run in enumerate(made) if factor in run.reads), numbering.makers[factor])
+            product = numbering.another(factor, first)
+            made[first] = dataclasses.replace(made[first], makes=(*made[first].makes, product))
+            last = numbering.numbers[op]
+            made[last] = dataclasses.replace(made[last], reads=(*made[last].reads, product))
 
 
 def _products(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Tensor]:
@@ -112,7 +129,7 @@ class _Numbering:
     """Numbers of buffers."""
 
     def __init__(self, buffers: Buffers, numbers: dict[tf.Operation, int], fusion: Fusion | None) -> None:
-        self._buffers, self._numbers, self._fusion = buffers, numbers, fusion
+        self._buffers, self.numbers, self._fusion = buffers, numbers, fusion
         self._known: dict[Any, int] = {}
         self.sizes: list[int] = []
         self.makers: list[int] = []
@@ -122,8 +139,14 @@ class _Numbering:
         if key not in self._known:
             self._known[key] = len(self.sizes)
             self.sizes.append(self._buffers.bytes(tensor))
-            self.makers.append(self._numbers[tensor.op])
+            self.makers.append(self.numbers[tensor.op])
         return self._known[key]
+
+    def another(self, buffer: int, maker: int) -> int:
+        """The number of a new buffer, as large as one that is there."""
+        self.sizes.append(self.sizes[buffer])
+        self.makers.append(maker)
+        return len(self.sizes) - 1
 
     def reads(self, op: tf.Operation) -> tuple[int, ...]:
         """What an operation reads; of what it takes only the shape of, nothing."""
@@ -140,7 +163,7 @@ class _Numbering:
     def of(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
         """The buffers of tensors, without those of constants, weights and shapes."""
         roots = (self._buffers.root(t) for t in tensors)
-        made = (t for t in roots if t.op in self._numbers and t.op.type not in SHAPE_ONLY)
+        made = (t for t in roots if t.op in self.numbers and t.op.type not in SHAPE_ONLY)
         return frozenset(self._number(t) for t in made if self._buffers.bytes(t) >= SMALL)
 
 

@@ -7,6 +7,7 @@ operations, and so it is the second where these come before `gradient_tape` in t
 stores more than one named `transformer`.
 """
 
+from collections.abc import Iterable, Set
 from typing import Any
 
 import tensorflow as tf
@@ -24,23 +25,41 @@ def are_made(scope: str) -> bool:
     return scope < "gradient_tape"
 
 
-def early_products(call: Call, operations: Operations, buffers: Buffers) -> tuple[int, ...]:
-    """Bytes of each product of a number and of what other operations of the backward pass read, too."""
-    late = operations.after_upstream
+def moved(
+    operations: Iterable[tf.Operation], late: Set[tf.Operation], free: Set[tf.Operation], buffers: Buffers
+) -> list[tuple[tf.Operation, tf.Tensor]]:
+    """The operations of the backward pass that may read such a product, each with what is multiplied by a number.
+
+    Args:
+        operations: What runs in the backward pass.
+        late: All that depends on a gradient.
+        free: Constants and variables.
+        buffers: The buffers of the graph.
+    """
+    operations = list(operations)
     readers: dict[Any, set[tf.Operation]] = {}
-    for op in operations.late:
+    for op in operations:
         for t in op.inputs:
             readers.setdefault(buffers.root(t).ref(), set()).add(op)
-    found: dict[Any, int] = {}
-    for op in operations.late if are_made(call.scope) else ():
+    found: dict[Any, tuple[tf.Operation, tf.Tensor]] = {}
+    for op in operations:
         product = _scaled(op)
         if product is None or product.op.type != "Mul" or product.op not in late or len(product.consumers()) > 1:
             continue
-        early = [buffers.root(t) for t in product.op.inputs if t.op not in late and t.op not in operations.free]
+        early = [buffers.root(t) for t in product.op.inputs if t.op not in late and t.op not in free]
         for root in early:
+            # Where nothing else reads it, its product takes its place.
             if buffers.bytes(root) == buffers.bytes(product) and readers[root.ref()] != {product.op}:
-                found[root.ref()] = buffers.bytes(root)
-    return tuple(found.values())
+                found[root.ref()] = op, root
+    return list(found.values())
+
+
+def early_products(call: Call, operations: Operations, buffers: Buffers) -> tuple[int, ...]:
+    """Bytes of each product that the forward pass of a call makes."""
+    if not are_made(call.scope):
+        return ()
+    found = moved(operations.late, operations.after_upstream, operations.free, buffers)
+    return tuple(buffers.bytes(tensor) for _, tensor in found)
 
 
 def _scaled(op: tf.Operation) -> tf.Tensor | None:
