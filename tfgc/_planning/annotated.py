@@ -41,9 +41,10 @@ def graph_of(
     """
     if xla and measure:
         raise OptionError("measure=True times layers as TensorFlow runs them, not as XLA compiles them: leave it out")
-    if getattr(batch_size, "shape", ()) != ():
+    shape = getattr(batch_size, "shape", ())
+    if shape != ():
         raise OptionError(
-            f"batch_size is an array of shape {tuple(batch_size.shape)}: give a batch as example=batch, or the number "
+            f"batch_size is an array of shape {tuple(shape)}: give a batch as example=batch, or the number "
             "of its samples"
         )
     if batch_size is not None:

@@ -74,8 +74,9 @@ class Program:
     def __init__(
         self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
     ) -> None:
-        self._model, self.name = model, model.name
+        self._model = model
         self._function = functional_graphs.functional_of(model)
+        self.name = model.name
         self._steps: dict[str, _Step] = {}
         self._read: list[tuple[Any, FunctionalGraph]] = [(model, self._function)]
         self._names = {t.name for t in self._function.inputs}
