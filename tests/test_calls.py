@@ -171,6 +171,7 @@ def test_a_model_may_return_more_than_tensors():
     assert made.plan.calls
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("case", "mode"), in_turn(CASES))
 def test_models_without_a_graph_train_by_a_plan_as_plainly(case, mode):
     build, x = CASES[case]

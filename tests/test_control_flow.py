@@ -383,6 +383,7 @@ def peak_of_a_loop(recomputed):
     return memory.peak(step, noise(500, 500))
 
 
+@pytest.mark.gate
 def test_a_loop_of_recomputed_steps_stores_only_what_enters_each():
     plain, ours = (memory.alone(peak_of_a_loop, recomputed) for recomputed in (False, True))
     assert ours < 0.65 * plain

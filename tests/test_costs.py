@@ -181,6 +181,7 @@ class Attending(keras.Model):
         return x
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("calls", [False, True])
 def test_a_map_of_attention_is_stored_twice_if_the_name_of_the_model_comes_before_gradients(calls):
     """TensorFlow's optimizer makes a number times the map in the forward pass."""

@@ -178,6 +178,7 @@ def gradients_with(layer, mode, enabled):
     return run()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("mode", "how"), in_turn(MODES_AND_XLA, [tf.recompute_grad, keras.remat]))
 def test_weights_that_a_layer_recomputes_itself_have_their_gradients(mode, how):
     plain, ours = (gradients_with(lambda: Inner(how), mode, enabled) for enabled in (False, True))

@@ -93,6 +93,7 @@ def test_fit_gives_the_weights_of_plain_fit(kind, compiled):
     assert status.batch_size == 8
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
 def test_gradients_in_a_loop_of_ones_own(mode):
     graph = mode != "eager"
@@ -120,6 +121,7 @@ def test_blocks_recompute_though_a_dropout_without_training_says_inference_for_a
     assert not replays
 
 
+@pytest.mark.gate
 def test_a_budget_takes_the_fastest_plan_that_fits():
     model = tfgc.enable(made(), verbose=0)
     after_fit(model)
@@ -134,6 +136,7 @@ def test_a_budget_takes_the_fastest_plan_that_fits():
         model.fit(X, Y, batch_size=8, verbose=0)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("functional", [False, True])
 def test_a_budget_chooses_among_named_layers(functional):
     def build():
@@ -157,6 +160,7 @@ def test_a_budget_chooses_among_named_layers(functional):
         tfgc.enable(build(), layers="block_1", budget=plain.needed_bytes // 3).fit(X, Y, batch_size=8, verbose=0)
 
 
+@pytest.mark.gate
 def test_disable_gives_the_model_its_own_methods_back():
     model = tfgc.enable(made(Trained), verbose=0)
     after_fit(model)
@@ -211,6 +215,7 @@ def test_lengths_that_are_open_are_to_be_padded():
         model(ragged, training=True)
 
 
+@pytest.mark.gate
 def test_verify_proves_the_plan_of_least_memory():
     model = made()
     model(X[:1])

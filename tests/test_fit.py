@@ -575,6 +575,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_equals_that_of_the_plain_model(name, pair, tmp_path):
     written = []

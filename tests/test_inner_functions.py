@@ -53,6 +53,7 @@ def crossings():
                     yield pytest.param(kind, policy, mode, marks=pytest.mark.gate if graph else pytest.mark.slow)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("kind", "policy", "mode"), crossings())
 def test_convolutions_that_keras_compiles(kind, policy, mode):
     layer, shape = GROUPED[kind]

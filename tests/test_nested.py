@@ -128,6 +128,7 @@ UNDER_XLA = [
 ]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("build", "mode"), in_turn([models.masked, *BUILDS, models.half_used, models.embeddings, models.attention])
 )

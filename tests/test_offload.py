@@ -124,6 +124,7 @@ def test_gradients_and_states_are_those_of_plain_training(build, mode):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6 * np.abs(a).max())
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
 def test_each_checkpoint_goes_to_the_host_once_and_comes_back_once(mode):
     """Of six segments the first reads the batch, which the caller holds, and the last is kept."""

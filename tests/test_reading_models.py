@@ -270,6 +270,7 @@ def test_fit_with_an_enabled_model_equals_plain_fit():
     np.testing.assert_allclose(y0, y1, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.gate
 def test_fit_is_traced_again_after_enable():
     model = fresh(unet)
     model.compile("sgd", "mse")

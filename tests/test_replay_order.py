@@ -399,6 +399,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("way", "enable"), in_turn(WAYS, [by_layers, by_segments, nested, recomputed_twice]))
 def test_gradients_are_the_plain_ones(way, enable, weights_first):
     def run(model):

@@ -43,6 +43,7 @@ def peak_of(build, segments, jit_compile):
     return memory.peak(*made(build, segments, jit_compile))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("jit_compile", [None, pytest.param(True, marks=pytest.mark.gate)], ids=["graph", "xla"])
 def test_recomputed_step_peaks_far_below_the_plain_one(jit_compile):
     plain, ours = (memory.alone(peak_of, deep, segments, jit_compile) for segments in (0, 4))

@@ -221,6 +221,7 @@ class Tags(html.parser.HTMLParser):
         self.texts.append(data)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kind", ["html", "md", "png"])
 def test_names_are_text_in_reports(kind):
     plain = html_page.render(named("name"), f".{kind}")

@@ -72,6 +72,7 @@ def test_what_attention_takes_masks_off_has_none_in_other_segments(case, mode):
     check_enabled(masked(block), TOKENS, [noise(8, 4)], mode, segments=segments, allowed=rounding)
 
 
+@pytest.mark.gate
 @ALL
 @pytest.mark.filterwarnings("ignore:(?s).*does not support masking:UserWarning")
 def test_what_attention_takes_masks_off_has_none_in_nested_replays(mode):

@@ -105,11 +105,13 @@ def check(build, mode):
     assert_equal(plain, ours, exact=mode == "eager")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("name", "mode"), in_turn(BUILDS))
 def test_gradients_and_states_are_those_of_plain_training(name, mode):
     check(BUILDS[name], mode)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("compiled", "graph", modes=[*MODES, "xla"]))
 def test_attention_in_every_mode(mode):
     check(transformer, mode)
@@ -125,6 +127,7 @@ def test_mixed_precision(policy):
     assert_equal(plain, train(model, X, Y, graph=True, lr=0.003), exact=False, policy=policy)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("way", ["in one graph", "of a function", "eager"])
 def test_gradients_of_gradients(way):
     build = BUILDS["gelu"]

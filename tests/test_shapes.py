@@ -516,6 +516,7 @@ def test_an_example_of_nested_inputs_may_have_targets():
         tfgc.plan(model, example={"i": batch["u"]["p"]})
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph", "xla"])
 def test_a_layer_may_return_a_size_that_is_a_number_once_it_is_known(mode):
     """As `SmartReshape2D` of cstmodels does: nothing could be planned then."""

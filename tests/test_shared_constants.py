@@ -147,6 +147,7 @@ def held_by_added_losses(planned):
     return memory.info("current") - before
 
 
+@pytest.mark.gate
 def test_gradients_of_added_losses_are_held_once():
     """One for each element of an output is 1 MB; seven layers run again."""
     plain, ours = memory.alone(held_by_added_losses, False), memory.alone(held_by_added_losses, True)

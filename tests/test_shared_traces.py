@@ -99,6 +99,7 @@ def test_twins_of_layers_that_note_their_calls_are_traced_once(monkeypatch, grap
     assert 0 < traces[2] == traces[4]
 
 
+@pytest.mark.gate
 def test_a_twin_changed_before_its_first_call_stands_apart():
     x, y = noise(16, 4, 8), [noise(16, 4, 4, seed=2)]
 

@@ -271,6 +271,7 @@ def test_sparse_gradients_are_joined(mode):
     check_equal(words, mode, 4, tokens)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("mode", "slices"),
     [

@@ -58,6 +58,7 @@ def test_gradients_and_states_with_results_of_the_first_run(name, mode):
     check_enabled(functools.partial(blocks, STATISTICS[name]), X, Y, mode, segments=3)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("nested", "jit_compile"),
     [(False, False), pytest.param(False, True, marks=pytest.mark.gate), (True, False), (True, True)],
@@ -140,6 +141,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("name", "mode"), in_turn(VARIANTS, first=1))
 def test_normalizations_that_are_masked_frozen_or_of_mixed_precision(name, mode):
     if name == "renorm" and "renorm" not in inspect.signature(L.BatchNormalization).parameters:
@@ -150,6 +152,7 @@ def test_normalizations_that_are_masked_frozen_or_of_mixed_precision(name, mode)
     check_enabled(build, MASKED, [noise(8, 1, seed=2)], mode, segments=3, policy=policy)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("way", ["in one graph", "of a function", "eager"])
 def test_gradients_of_gradients_through_statistics(way):
     plain, ours = (fresh(functools.partial(blocks, L.BatchNormalization)) for _ in range(2))

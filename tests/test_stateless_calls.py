@@ -35,6 +35,7 @@ def gradients(model):
     return [loss, *tape.gradient(loss, weights)]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "op by op"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("build", [moving, spectral])

@@ -59,6 +59,7 @@ def test_what_leads_to_nothing_else_has_no_gradient(plan, way):
         np.testing.assert_allclose(*([g for g in each if g is not None] for each in (found, expected)), rtol=1e-4)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("plan", ["default", "sqrt"])
 def test_weight_decay_leaves_it_alone(plan):
     def moved(enabled):

@@ -117,6 +117,7 @@ def wrong(monkeypatch, change):
     monkeypatch.setattr(layer_calls.LayerCall, "__call__", call)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("name", "mode"), in_turn(WRONG, ("eager", "graph")))
 def test_a_wrong_step_is_found(name, mode, monkeypatch):
     change, kinds = WRONG[name]
@@ -130,6 +131,7 @@ def batch():
     return X, noise(16, 4, seed=2)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_gradients_that_no_optimizer_gets_show_in_the_weights(mode):
     model = fresh(Halves)
@@ -149,6 +151,7 @@ def test_a_wrong_gradient_that_no_optimizer_gets_is_found(monkeypatch):
     assert {difference.kind for difference in verdict.differences} == {"weight"}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("loss", "shown"),
     [

@@ -33,6 +33,7 @@ WAYS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("name", "way"), in_turn(PLANS, WAYS))
 def test_watched_variables_of_frozen_layers_have_the_plain_gradients(name, way):
     model = fresh(frozen)
@@ -65,6 +66,7 @@ THAWED = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("how", "way"), in_turn(THAWED, WAYS))
 def test_a_model_is_thawed_between_its_call_and_the_gradient(how, way):
     """As Keras's GauGAN example does: its discriminator, frozen for the generator's step, never trained again."""

@@ -154,6 +154,7 @@ def test_the_plain_step_is_predicted_as_by_nodes():
     assert by_calls == pytest.approx(by_nodes, rel=0.06)
 
 
+@pytest.mark.gate
 def test_plans_say_that_they_are_for_xla_and_load_again():
     model = fresh(Transformer)
     plan = tfgc.plan(model, example=SEQUENCE, mode="xla")
@@ -194,6 +195,7 @@ def with_a_fat_layer():
     return keras.Model(inputs, L.Dense(4)(Encoder(name="encoder")(inputs)))
 
 
+@pytest.mark.gate
 def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     model = fresh(with_a_fat_layer)
     plan = tfgc.plan(model, 8, mode="xla")
@@ -226,6 +228,7 @@ def test_fit_that_xla_compiles_is_planned_for_xla(build, x, on_oom):
     assert made.predicted_bytes <= 0.7 * made.plain_bytes
 
 
+@pytest.mark.gate
 def test_layers_run_by_the_plan_of_the_call():
     """A call of another size may need no plan by calls, and the next one of the first size needs it again."""
     inputs = keras.Input((None, 64))
