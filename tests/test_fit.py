@@ -463,6 +463,7 @@ def cells():
 
 
 # Older Keras, of a last execution with fewer steps than the others.
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 @pytest.mark.parametrize(("name", "mode"), cells())
 def test_fit_equals_plain_fit(name, mode, tmp_path, replays):
