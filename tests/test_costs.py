@@ -171,9 +171,9 @@ def attention_maps(name, calls):
 
 
 class Attending(keras.Model):
-    def __init__(self, **kwargs):
+    def __init__(self, size=16, **kwargs):
         super().__init__(**kwargs)
-        self.attentions = [L.MultiHeadAttention(1, 16) for _ in range(4)]
+        self.attentions = [L.MultiHeadAttention(1, size) for _ in range(4)]
 
     def call(self, x):
         for attention in self.attentions:
@@ -191,6 +191,13 @@ def test_a_map_of_attention_is_stored_twice_if_the_name_of_the_model_comes_befor
     )
     assert more_predicted == predicted + 4
     assert more_measured > measured + 1.5  # Both in pieces of memory that are up to twice as large.
+
+
+def test_attention_on_a_batch_too_small_to_count_is_planned_by_calls():
+    model, x = Attending(1, name="functional"), tf.zeros((1, 2, 2))
+    model(keras.KerasTensor(x.shape))
+    model.compile("sgd", "mse")
+    assert tfgc.plan(model, example=(x, x)).calls
 
 
 @pytest.mark.parametrize(

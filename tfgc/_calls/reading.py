@@ -90,8 +90,8 @@ def _move_products(
 ) -> None:
     """Let the forward pass make what TensorFlow's optimizer moves there, when it first reads what is multiplied."""
     for op, tensor in products:
-        if early_products.are_made(tensor.op.name):
-            (factor,) = numbering.of([tensor])
+        # What is too small to count has no number.
+        for factor in numbering.of([tensor]) if early_products.are_made(tensor.op.name) else ():
             first = next((i for i, run in enumerate(made) if factor in run.reads), numbering.makers[factor])
             product = numbering.another(factor, first)
             made[first] = dataclasses.replace(made[first], makes=(*made[first].makes, product))

@@ -52,9 +52,9 @@ def graph_of(
     if example is not None:
         if input_shapes is not None:
             raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
+        example_batch, input_shapes = example_sizes.shapes(model, example)
         if not seen:
             example_sizes.check_sizes(model, example)
-        example_batch, input_shapes = example_sizes.shapes(model, example)
         if batch_size is not None and example_batch not in (None, batch_size):
             raise OptionError(
                 f"batch_size={batch_size}, but the example is a batch of {example_batch}: give either one"

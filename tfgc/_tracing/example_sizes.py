@@ -39,10 +39,9 @@ def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tupl
 
 
 def check_sizes(model: keras.Model, example: Any) -> None:
-    """Refuse an example batch, not one that was seen in a call, of other sizes than those that the model declares."""
+    """Refuse other sizes than those that the model declares, in an example batch that `shapes` takes."""
     function = functional_graphs.functional_of(model)
     for tensor, array in zip(function.inputs, _flat(function, example)):
-        _check(tensor, array)
         if array is not None:
             sizes = _fitting(tensor, array)[1:]
             if any(declared not in (None, size) for declared, size in zip(tensor.shape[1:], sizes)):
@@ -114,9 +113,7 @@ def _unfitting(tensor: keras.KerasTensor, array: Any) -> str:
     shape, declared = tuple(array.shape), tuple(tensor.shape)
     hint = "give a batch of such samples"
     if len(shape) == len(declared) - 1:
-        hint = (
-            "the first dimension is that of the batch: make batches, as with dataset.batch(n), or of one sample x[None]"
-        )
+        hint = "the first dimension is that of the batch: give batches, as of dataset.batch(n), or x[None] for one"
     return f"an array of shape {shape} does not fit input {tensor.name!r} of shape {declared}: {hint}"
 
 
