@@ -120,6 +120,23 @@ def test_eager_and_jit_exclude_each_other():
         tfgc.train_step(fresh(classifier), "mse", "sgd", run_eagerly=True, jit_compile=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"micro_batches": 2}], ids=["graph", "eager", "slices"])
+def test_targets_may_be_left_out_where_no_loss_reads_them(options):
+    def regularized():
+        return keras.Sequential([keras.Input((8,)), L.Dense(16, activation="relu", activity_regularizer="l2")])
+
+    plain = fresh(regularized)
+    plain.compile("sgd")
+    model = fresh(regularized)
+    step = tfgc.train_step(model, None, "sgd", **options)
+    for expected in (plain.train_on_batch(X) for _ in range(2)):
+        np.testing.assert_allclose(step(X)["loss"], expected, rtol=1e-5)
+    with pytest.raises(
+        tfgc.OptionError, match=r"'\w+' was called without targets, which loss='mse' compares .* step\(x, y\)"
+    ):
+        tfgc.train_step(model, "mse", "sgd", **options)(X)
+
+
 @pytest.mark.gpu
 def test_step_on_a_gpu_equals_the_plain_step_there():
     plain, expected = keras_steps("one loss")

@@ -51,7 +51,7 @@ class FollowingStep(out_of_memory.GuardedStep):
     def mode(self) -> str:
         return self._mode
 
-    def run(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+    def run(self, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
         name = self._trainer.model.name
         if not self._runner.is_current:

@@ -30,7 +30,7 @@ class TrainingStep(Protocol):
 
     optimizer: keras.Optimizer
 
-    def __call__(self, x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+    def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
         ...
 
@@ -65,7 +65,7 @@ def train_step(
     Args:
         model: A built `keras.Sequential` or functional model.
         loss: What `model.compile` takes: a name, a function, a `keras.Loss`, or
-            for several outputs a list or dict of them.
+            for several outputs a list or dict of them; None where layers add the losses, and the step is given no `y`.
         optimizer: A `keras.Optimizer` or its name.
         plan: A `tfgc.Plan`. Default: `tfgc.plan(model)`, for XLA with `jit_compile`; nothing is recomputed with
             `micro_batches`.
@@ -84,7 +84,7 @@ def train_step(
             all gradients, which may hold more of them at once.
 
     Returns:
-        `step(x, y, sample_weight=None) -> dict`, with the loss of this batch and
+        `step(x, y=None, sample_weight=None) -> dict`, with the loss of this batch and
         the metrics so far, as scalar tensors. `step.optimizer` is the optimizer.
 
     Raises:
@@ -92,6 +92,7 @@ def train_step(
         UnsupportedModelError: If the model is neither Sequential nor functional.
         OptionError: For an optimizer, a loss or a metric that Keras does not know.
         OptionError: With `apply_gradients="as_ready"`, if the optimizer or another option needs all gradients at once.
+        OptionError: From the step, without `y` where there is a `loss`.
         UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
             BatchNormalization does, or if the loss is not a mean over them.
         PlanMismatchError: If the plan was made for another model; in a step, if the model's layers have changed since.
@@ -165,9 +166,14 @@ def train_step(
 
     separate = SeparateSamples(runner, loss, micro_batches) if micro_batches > 1 else None
 
-    def step(x: Any, y: Any, sample_weight: Any = None) -> dict[str, tf.Tensor]:
+    def step(x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         with tf.init_scope():  # where the step is called, whatever traces it
             call_checks.refuse_tf1_graph(f"the training step of {model.name!r}")
+        if y is None and loss is not None:
+            raise OptionError(
+                f"the training step of {model.name!r} was called without targets, which loss={loss!r} compares outputs "
+                "with: call step(x, y). Where layers add the losses (add_loss), give loss=None"
+            )
         if separate is not None:
             x, y, sample_weight = separate.checked(x, y, sample_weight)
         return trainer.step(x, y, sample_weight, micro_batches)
