@@ -489,6 +489,19 @@ def plan_for(graph, segments):
     return Plan(tuple(segments), "by hand", describe(graph))
 
 
+class DividedByMask(L.Layer):
+    """Divides by how much the mask of its second input leaves of the batch; Keras attaches it to the tensor alone."""
+
+    supports_masking = True
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+    def call(self, inputs, mask=None):
+        x, _ = inputs
+        return x / tf.reduce_sum(tf.cast(mask[1], x.dtype))
+
+
 @tf.custom_gradient
 def of_length_one(x):
     """Its argument; what flows back is divided by its norm over the whole batch."""

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from compatibility_table import ROWS
+from models import DividedByMask
 
 from tfgc._costs import batch_coupling, independence
 from tfgc._tracing.keras_graph import Program
@@ -149,6 +150,19 @@ def test_what_reads_the_size_of_its_batch_is_seen(kind):
     program = Program(keras.Sequential([keras.Input((4,)), SIZED[kind]()]))
     nodes, _ = independence.read(program, program.feed(tf.ones((8, 4))))
     assert list(nodes.values()) == ["mixes the samples of a batch"]
+
+
+def test_samples_meet_in_a_mask():
+    inputs = keras.Input((6,), dtype="int32")
+    x = L.Embedding(9, 4, mask_zero=True)(inputs)
+    added = L.Add()([x, x])
+    divided = DividedByMask(name="divided")([x + 1.0, x])
+    outputs = L.AdditiveAttention(name="attention")([divided, added])
+    program = Program(keras.Model(inputs, outputs))
+    nodes, _ = independence.read(program, program.feed(tf.ones((8, 6), "int32")))
+    assert {name for name, reason in nodes.items() if reason} == {"divided"}
+    alone = {ref: tf.TensorSpec((8, 6, 4)) for ref in program.graph.nodes[program.graph.position["divided"]].inputs}
+    assert independence.read(program, alone, ["divided"])[0] == {"divided": "mixes the samples of a batch"}
 
 
 def test_a_sample_without_a_result_does_not_count_as_mixed():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, in_turn, noise
-from models import of_length_one
+from models import DividedByMask, of_length_one
 
 import tfgc
 
@@ -322,6 +322,17 @@ def test_a_layer_that_mixes_samples_is_named():
     step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
     with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'bn' of 'sequential.*' updates its variable"):
         step(noise(4, 8), noise(4, 1))
+
+
+def test_a_layer_that_mixes_samples_by_a_mask_is_named():
+    def masked():
+        inputs = keras.Input((6,), dtype="int32")
+        x = L.Embedding(9, 4, mask_zero=True)(inputs)
+        return keras.Model(inputs, L.Flatten()(DividedByMask(name="divided")([x + 1.0, x])))
+
+    step = tfgc.train_step(fresh(masked), "mse", "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'divided' of .* mixes the samples"):
+        step(np.arange(24).reshape(4, 6) % 9, noise(4, 24))
 
 
 def test_a_layer_whose_gradient_mixes_samples_is_named():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
-from models import of_length_one
+from models import DividedByMask, of_length_one
 from replays import second_order
 
 import tfgc
@@ -378,6 +378,30 @@ def test_plans_do_not_slice_what_mixes_samples_in_its_gradient():
     plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
     of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
     assert {of[layer.name] for layer in model.layers[1::3]} == {1}
+
+
+def test_plans_do_not_slice_what_mixes_samples_by_a_mask():
+    def masked():
+        inputs = keras.Input((6,), dtype="int32")
+        x = L.Embedding(9, 4, mask_zero=True)(inputs)
+        y = DividedByMask(name="divided")([L.Dense(64, activation="gelu")(x), x])
+        return keras.Model(inputs, L.Dense(1)(L.Dense(64, activation="gelu")(y)))
+
+    tokens = np.random.default_rng(0).integers(0, 3, (8, 6))
+    losses = []
+    for enabled in (False, True):
+        model = fresh(masked)
+        model.compile("sgd", "mse")
+        if enabled:
+            plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
+            of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
+            assert of["divided"] == 1
+            assert max(of.values()) == 4
+            tfgc.enable(model, plan)
+        losses.append(
+            model.fit(tokens, noise(8, 6, 1), batch_size=8, epochs=3, verbose=0, shuffle=False).history["loss"]
+        )
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 class BySize(L.Layer):

@@ -16,14 +16,13 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
 from tfgc._costs import batch_coupling, sample_noise
+from tfgc._costs.equal_results import equal
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._errors import one_line
-from tfgc._framework import graph_building, keras_models, private_api
+from tfgc._framework import graph_building, keras_models, private_api, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
-
-_ROUNDING = {"float64": 1e-14, "float32": 4e-6, "float16": 1 / 32, "bfloat16": 1 / 8}
 
 
 def read(
@@ -46,6 +45,10 @@ def read(
     ignored = warnings.catch_warnings(action="ignore")  # The layers give them when the model trains.
     with ignored, graph_building.scratch_graph("independence").as_default() as graph:
         table: dict[Ref, Any] = {ref: t if t is None else _placeholder(t) for ref, t in given.items()}
+        for ref, tensor in table.items():
+            mask = program.masks.get(ref)
+            if tensor is not None and mask is not None:
+                tensor_attributes.set_mask(tensor, _placeholder(tf.TensorSpec(mask.shape, mask.dtype)))
         for node in nodes:
             start = len(graph.get_operations())
             try:
@@ -79,12 +82,22 @@ def checked_for_slices(program: Program, graph: Graph) -> Graph:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """The call of a node on symbolic tensors."""
+    """The call of a node on symbolic tensors, some of which may carry masks."""
 
     program: Program
     name: str
     given: dict[Ref, Any]
     exactly: bool
+
+    @property
+    def masks(self) -> dict[Ref, Any]:
+        found = {ref: tensor_attributes.mask_of(tensor) for ref, tensor in self.given.items()}
+        return {ref: mask for ref, mask in found.items() if mask is not None}
+
+    @property
+    def read(self) -> list[Any]:
+        """All that the call may read: inputs, then their masks."""
+        return [*self.given.values(), *self.masks.values()]
 
     def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any) -> str | None:
         """Why it gives something else on slices, or None."""
@@ -101,8 +114,8 @@ class _Call:
             reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
             if reason is not None:
                 return reason
-        dense = all(isinstance(t, tf.Tensor) for t in (*self.given.values(), *made))
-        shown = dense and not batch_coupling.couples(operations, self.given.values(), made)
+        dense = all(isinstance(t, tf.Tensor) for t in (*self.read, *made))
+        shown = dense and not batch_coupling.couples(operations, self.read, made)
         if shown and keras_models.is_keras_own(self.program.call_of(self.name)[0]) and not scope.losses:
             return None
         # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
@@ -133,7 +146,7 @@ class _Call:
 
     def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: bool) -> str | None:
         half = SAMPLES // 2
-        first, other = ([sample_noise.draw(random, t, kind) for t in self.given.values()] for _ in range(2))
+        first, other = ([sample_noise.draw(random, t, kind) for t in self.read] for _ in range(2))
         values = [(v, sample_noise.weight(random, v.value)) for v in self._weights()]
         whole, losses, gradients = self._run(first, values)
         if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
@@ -167,6 +180,8 @@ class _Call:
         """What the call makes, the losses that it adds, and gradients of the sum of what it makes, squared."""
         inputs = self.program.graph.nodes[self.program.graph.position[self.name]].inputs
         table: dict[Ref, Any] = {**dict.fromkeys(inputs), **dict(zip(self.given, given))}  # None: an optional one
+        for ref, mask in zip(self.masks, given[len(self.given) :]):
+            tensor_attributes.set_mask(table[ref], mask)
         sources = [x for x in given if x.dtype.is_floating]
         with tf.GradientTape() as tape, keras.StatelessScope(values, collect_losses=True) as scope:
             tape.watch(sources)
@@ -182,19 +197,3 @@ class _Call:
 
 def _placeholder(tensor: Any) -> tf.Tensor:
     return sample_noise.placeholder(tensor if isinstance(tensor, tf.TensorSpec) else tf.convert_to_tensor(tensor))
-
-
-def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
-    """Whether tensors are equal but for the order in which sums are taken."""
-
-    def close(x: tf.Tensor, y: tf.Tensor) -> bool:
-        if x.shape != y.shape or not x.dtype.is_floating:
-            return x.shape == y.shape and bool(tf.reduce_all(x == y))
-        error = _ROUNDING[x.dtype.name]
-        one, other = (np.asarray(tf.cast(t, "float64")) for t in (x, y))
-        finite = np.isfinite(one) & np.isfinite(other)
-        largest = np.abs(one[finite]).max(initial=0)
-        same = np.allclose(one[finite], other[finite], rtol=error, atol=error * largest)
-        return same and np.array_equal(one[~finite], other[~finite], equal_nan=True)
-
-    return len(a) == len(b) and all(map(close, a, b))

@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import dataclasses
 import json
+import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, early_products, gradient_graphs, tensor_lists, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._costs.xla_functions import Temporary
-from tfgc._framework import graph_building, keras_models, row_products
+from tfgc._framework import graph_building, keras_models, row_products, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
@@ -155,7 +156,8 @@ def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[b
     variables = [(tuple(v.shape), str(v.dtype), v.trainable) for v in operation.variables] if layer else []
     static = keras.tree.map_structure(lambda x: None if isinstance(x, keras.KerasTensor) else str(x), arguments)
     repeated = tuple(node.inputs.index(ref) for ref in node.inputs)
-    return (type(operation), written, specs, wanted, repeated, str(variables), str(static), training)
+    masks = tuple(program.masks.get(ref) for ref in node.inputs)
+    return (type(operation), written, specs, masks, wanted, repeated, str(variables), str(static), training)
 
 
 def _read(
@@ -164,9 +166,13 @@ def _read(
     """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
     refs = tuple(dict.fromkeys(node.inputs))
     shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
-    with graph_building.scratch_graph("cost").as_default() as graph:
+    ignored = warnings.catch_warnings(action="ignore")  # The layer gives them when the model trains.
+    with ignored, graph_building.scratch_graph("cost").as_default() as graph:
         table = {ref: tf.compat.v1.placeholder(shapes[ref].dtype, shapes[ref].shape) for ref in refs}
         inputs = list(table.values())
+        masks = {ref: tf.compat.v1.placeholder(m.dtype, m.shape) for ref in refs if (m := program.masks.get(ref))}
+        for ref, mask in masks.items():
+            tensor_attributes.set_mask(table[ref], mask)
         sources = [table[ref] for ref in refs if flowing[ref]]
 
         def call() -> list[Any]:
@@ -186,7 +192,7 @@ def _read(
             and seeds_only
             and not scope.losses
             and drawn_rows.obstacle(graph.get_operations(), samples, xla) is None
-            and not batch_coupling.couples(graph.get_operations(), inputs, outputs)
+            and not batch_coupling.couples(graph.get_operations(), [*inputs, *masks.values()], outputs)
         )
         if program.trusts_layers and not all(map(_is_declared, outputs, node.outputs)):
             raise _DoubtfulShapeError

@@ -59,6 +59,8 @@ class _Step:
     def outputs(self, specs: Mapping[Ref, keras.KerasTensor], trusting: bool) -> list[keras.KerasTensor]:
         """What it makes of inputs of these sizes, as `keras.KerasTensor`s; by what layers declare, if `trusting`."""
         given = {ref: keras_models.in_own_dtype(self.node.operation, specs[ref]) for _, ref in self.sources}
+        for ref, tensor in given.items():
+            tensor_attributes.set_mask(tensor, tensor_attributes.mask_of(specs[ref]))
         return shapes.outputs(self.node.operation, self.call, given, self.node.outputs, trusting)
 
 
@@ -67,6 +69,7 @@ class Program:
 
     Attributes:
         graph: The `Graph`.
+        masks: The masks that Keras attaches to tensors; a node of several inputs reads them there.
         name: The model's.
         trusts_layers: Whether sizes are those that layers declare, where these are known.
     """
@@ -102,8 +105,11 @@ class Program:
         settled = self._batch_size is not None and all(None not in t.shape for t in specs.values())
         for name, step in self._steps.items():
             made = step.outputs(specs, self.trusts_layers) if self._known else step.node.outputs
-            specs.update((Ref(name, i), shapes.like(t, t.shape)) for i, t in enumerate(made))
+            pairs = zip(made, step.node.outputs)
+            specs.update((Ref(name, i), shapes.masked(t, declared)) for i, (t, declared) in enumerate(pairs))
         sized = {ref: _spec(t, settled) for ref, t in specs.items()}
+        masks = {ref: tensor_attributes.mask_of(t) for ref, t in specs.items()}
+        self.masks = {ref: _spec(mask) for ref, mask in masks.items() if mask is not None}
         nodes = [self._node(name, sized) for name in self._steps]
         self.graph = Graph(
             node_order.order(nodes, self.outputs, self._pinned()),

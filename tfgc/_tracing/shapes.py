@@ -6,6 +6,7 @@ the full sizes: nothing is allocated or run.
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError
-from tfgc._framework import graph_building, keras_models
+from tfgc._framework import graph_building, keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
 
@@ -36,8 +37,7 @@ def outputs(
     """
     known = all(None not in t.shape for t in given.values())
     # Asked for other sizes than those that it was built for, a model of Keras's does not cast what its layers get.
-    asked = not (known and isinstance(operation, keras.Model))
-    made = call(operation.compute_output_spec, given) if asked else built
+    made = built if known and isinstance(operation, keras.Model) else _asked(operation, call, given, built)
     # A layer may return sizes, `ops.shape(x)[1]`: numbers where they are known.
     made = [t if isinstance(t, keras.KerasTensor) else like(b, b.shape) for t, b in zip(made, built)]
     made = keras_models.as_made(operation, made, given.values())
@@ -59,7 +59,9 @@ def traced(
             the inputs' size where their first dimension is None.
     """
     try:
-        with graph_building.scratch_graph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
+        ignored = warnings.catch_warnings(action="ignore")  # The layer gives them when the model trains.
+        scratch = graph_building.scratch_graph("shapes").as_default()
+        with ignored, scratch, keras.StatelessScope(), inner_functions.inlined():
             made = call({key: _placeholder(tensor) for key, tensor in given.items()})
     except OUT_OF_MEMORY:
         raise
@@ -74,6 +76,16 @@ def traced(
 def like(tensor: keras.KerasTensor, shape: Sequence[int | None]) -> keras.KerasTensor:
     """A `KerasTensor` as another one, of this shape."""
     return keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
+
+
+def masked(tensor: keras.KerasTensor, declared: keras.KerasTensor) -> keras.KerasTensor:
+    """A `KerasTensor` as another one, with the mask of a declared one in its sizes."""
+    made, mask = like(tensor, tensor.shape), tensor_attributes.mask_of(declared)
+    if mask is not None and len(mask.shape) <= len(tensor.shape):
+        sizes = zip(mask.shape, declared.shape, tensor.shape)
+        shape = tuple(size if own in (None, old) else own for own, old, size in sizes)
+        tensor_attributes.set_mask(made, keras.KerasTensor(shape, keras.backend.standardize_dtype(mask.dtype)))
+    return made
 
 
 def resized(
@@ -107,6 +119,20 @@ def resized(
     return like(tensor, full)
 
 
+def _asked(
+    operation: keras.Operation, call: Callable, given: Mapping[Any, keras.KerasTensor], built: list[keras.KerasTensor]
+) -> list[Any]:
+    """What Keras says that an operation makes. It shows no masks of several inputs to a layer, which may need them."""
+    try:
+        return call(operation.compute_output_spec, given)
+    except OUT_OF_MEMORY:
+        raise
+    except Exception:  # The layer is the user's code.
+        if all(tensor_attributes.mask_of(tensor) is None for tensor in given.values()):
+            raise
+        return built
+
+
 def _declares_own(operation: keras.Operation) -> bool:
     methods = (getattr(type(operation), name, None) for name in ("compute_output_shape", "compute_output_spec"))
     return any(not getattr(method, "__module__", "keras.").startswith("keras.") for method in methods)
@@ -114,7 +140,10 @@ def _declares_own(operation: keras.Operation) -> bool:
 
 def _placeholder(tensor: keras.KerasTensor) -> Any:
     kind = tf.compat.v1.sparse_placeholder if tensor.sparse else tf.compat.v1.placeholder
-    return kind(tensor.dtype, tensor.shape)
+    made, mask = kind(tensor.dtype, tensor.shape), tensor_attributes.mask_of(tensor)
+    if mask is not None:
+        tensor_attributes.set_mask(made, tf.compat.v1.placeholder(mask.dtype, mask.shape))
+    return made
 
 
 def _known(declared: Sequence[int | None], found: tf.TensorShape) -> Sequence[int | None]:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._costs import independence, sample_noise
+from tfgc._costs.equal_results import equal
 from tfgc._costs.sample_noise import SAMPLES, Kind
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
 from tfgc._framework import graph_building
@@ -119,7 +120,7 @@ class SeparateSamples:
             self._loss_of(*(_mapped(operator.itemgetter(part), each) for each in noise))
             for part in (slice(None), slice(half), slice(half, None))
         )
-        return whole.shape.rank == 0 and independence.equal([whole], [(parts[0] + parts[1]) / 2])
+        return whole.shape.rank == 0 and equal([whole], [(parts[0] + parts[1]) / 2])
 
     def _loss_of(self, predictions: Any, y: Any, weight: Any) -> Any:
         return self._loss.compute_loss(None, y, predictions, weight)
