@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import assert_equal, check_enabled, fresh, in_turn, noise, train
-from models import nested, ops_as_layers, shared, unet
+from models import DividedByMask, nested, ops_as_layers, shared, unet
 
 import tfgc
 from tfgc._errors import OptionError
@@ -27,6 +27,12 @@ def dictionaries():
     return keras.Model({"a": a, "b": b}, {"out": x, "side": L.Dense(2)(b), "same": b})
 
 
+def masks_of_several_inputs():
+    inputs = keras.Input((6,), dtype="int32")
+    x = L.Dense(4, activation="gelu")(L.Embedding(9, 4, mask_zero=True)(inputs))
+    return keras.Model(inputs, L.Dense(2)(DividedByMask()([L.Dense(4)(x), x])))
+
+
 X = noise(8, 6)
 MODELS = {
     unet: noise(4, 16, 16, 3),
@@ -35,6 +41,7 @@ MODELS = {
     shared: X,
     ops_as_layers: X,
     dictionaries: {"a": X, "b": noise(8, 3)},
+    masks_of_several_inputs: tf.constant(np.arange(48).reshape(8, 6) % 9),
 }
 
 

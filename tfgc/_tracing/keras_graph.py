@@ -242,11 +242,14 @@ class Program:
 
     def placeholder(self, ref: Ref) -> Any:
         """A fresh `keras.Input` for a tensor of the model."""
-        for t in self._function.inputs:
-            if t.name == ref.node:
-                return keras.Input(batch_shape=t.shape, dtype=t.dtype, name=t.name)
-        made = self._steps[ref.node].node.outputs[ref.index]
-        return keras.Input(batch_shape=made.shape, dtype=made.dtype)
+        step = self._steps.get(ref.node)
+        declared = (
+            step.node.outputs[ref.index] if step else next(t for t in self._function.inputs if t.name == ref.node)
+        )
+        made = keras.Input(batch_shape=declared.shape, dtype=declared.dtype, name=None if step else ref.node)
+        if ref in self.masks:
+            tensor_attributes.set_mask(made, keras.KerasTensor(self.masks[ref].shape, self.masks[ref].dtype))
+        return made
 
     def collect(self, table: Mapping[Ref, Any]) -> Any:
         """The model's outputs in their structure."""

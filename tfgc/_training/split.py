@@ -101,6 +101,8 @@ def _part(
         part = keras.Model(taken, given, name=f"{name}_part{i}")
     part.get_config = functools.partial(_config, part, removed)
     part.call = _Call(part, program, name)
+    # Masks go through a part on its tensors, as they go through the model: Keras need not warn that they are lost.
+    part.supports_masking, part.compute_mask = True, _no_mask
     return part
 
 
@@ -116,6 +118,10 @@ class _Call:
         if not self._program.is_current:
             raise PlanMismatchError(f"{self._name!r} has changed since it was split: split it again")
         return self._original(*args, **kwargs)
+
+
+def _no_mask(inputs: Any, previous_mask: Any) -> None:
+    """What a part adds to the masks that its layers attach to outputs."""
 
 
 def _pass(tensor: keras.KerasTensor) -> keras.KerasTensor:
