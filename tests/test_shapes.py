@@ -326,6 +326,9 @@ def test_a_layer_whose_shape_depends_on_values_is_named(layer, shape):
         f"'picked': it {told}, so its bytes cannot be known in advance. Give it a fixed size, or apply it to the data "
         "before the model; strategy='uniform' and 'manual' need no sizes"
     )
+    with pytest.raises(tfgc.OptionError) as later:
+        tfgc.enable(keras.models.clone_model(model), budget="1GB")(np.ones((4, 3)), training=True)
+    assert str(later.value) == str(raised.value)
     with pytest.warns(tfgc.OpenSizesWarning) as caught:
         plan = tfgc.plan(model, 4)
     assert str(caught[0].message) == (

@@ -45,6 +45,23 @@ def test_equal_in_every_mode_and_the_model_is_left_as_it_was():
     assert "call" not in vars(model)
 
 
+class Endpoint(L.Layer):
+    """Adds a loss for each sample, as Keras's example of a CTC layer does."""
+
+    def call(self, x):
+        self.add_loss(tf.reduce_mean(x**2, -1, keepdims=True))
+        return x
+
+
+def test_an_added_loss_has_a_value_for_each_sample():
+    model = fresh(
+        lambda: keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dense(4, kernel_regularizer="l2"), Endpoint()])
+    )
+    verdict = tfgc.verify(model, tfgc.plan(model, strategy="uniform", segments=2), X, modes=("eager", "graph"))
+    assert verdict
+    assert verdict.compared["added loss"] == 2
+
+
 def test_an_enabled_model_stays_enabled():
     model = fresh(everything)
     tfgc.enable(model, strategy="uniform")

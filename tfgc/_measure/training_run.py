@@ -122,7 +122,7 @@ def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[
         with tf.GradientTape() as tape:
             predictions = tf.nest.flatten(call(x, training=True))
             loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in zip(predictions, y)])
-            loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in model.losses)])
+            loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(extra, loss.dtype)) for extra in model.losses)])
         gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss

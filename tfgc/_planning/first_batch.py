@@ -169,6 +169,8 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
             "data, with dataset.batch(n, drop_remainder=True), or plan ahead: "
             f"tfgc.enable(model, tfgc.plan(model, batch_size=n, budget={budget!r}))"
         )
+    if not any(spec.open for spec in graph.inputs.values()):
+        graph.cut_bytes  # noqa: B018 - raises, and names the layer whose sizes are open
     annotated.warn_of_open_sizes(graph)
     raise OptionError(
         f"budget={budget!r}: sizes of the model's inputs are open in this call, so its bytes are not known. Plan ahead "

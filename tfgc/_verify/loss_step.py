@@ -74,7 +74,8 @@ class LossStep(Step):
         attached = [pair for tensor in flat for pair in tensor_attributes.attributes(tensor)]
         behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
         flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
-        return tf.add_n([tf.reduce_mean(t**2) for t in flat] + [tf.cast(t, tf.float32) for t in self.model.losses]), {}
+        added = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in self.model.losses]  # as Keras adds them up
+        return tf.add_n([tf.reduce_mean(t**2) for t in flat] + added), {}
 
 
 def _shown(loss: Any) -> str:
