@@ -62,6 +62,12 @@ def test_an_added_loss_has_a_value_for_each_sample():
     assert verdict.compared["added loss"] == 2
 
 
+def test_the_loss_without_targets_has_the_precision_of_the_model():
+    model = fresh(lambda: keras.Sequential([keras.Input((8,), dtype="float64"), L.Dense(4, dtype="float64")]))
+    batch = tf.ones((2, 8), "float64"), None, None
+    assert loss_step.LossStep(model, batch, None).once(*batch)["loss", "loss"].dtype == "float64"
+
+
 def test_an_enabled_model_stays_enabled():
     model = fresh(everything)
     tfgc.enable(model, strategy="uniform")

@@ -73,8 +73,10 @@ class LossStep(Step):
         flat = tf.nest.flatten(outputs)
         attached = [pair for tensor in flat for pair in tensor_attributes.attributes(tensor)]
         behind = [value for name, value in attached if name == tensor_attributes.LOGITS]
-        flat = [tf.cast(t, tf.float32) for t in [*flat, *behind]]
-        added = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in self.model.losses]  # as Keras adds them up
+        flat = [*flat, *behind]
+        dtype = tf.float64 if any(t.dtype == tf.float64 for t in flat) else tf.float32
+        flat = [tf.cast(t, dtype) for t in flat]
+        added = [tf.reduce_sum(tf.cast(loss, dtype)) for loss in self.model.losses]  # as Keras adds them up
         return tf.add_n([tf.reduce_mean(t**2) for t in flat] + added), {}
 
 
