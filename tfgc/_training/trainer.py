@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import tensor_attributes
+from tfgc._framework import loss_trackers, tensor_attributes
 from tfgc._replay import batch_slices
 from tfgc._training.early_updates import EarlyUpdates
 
@@ -46,7 +46,7 @@ class Trainer(keras.Model):
             samples = _samples(x)
 
             def in_slice(part: tuple, _: Any) -> batch_slices.Results:
-                loss, gradients = self._gradients(*part, share=_samples(part[0]) / samples)
+                loss, gradients = self._gradients(*part, whole=samples)
                 return [], [loss, *gradients]
 
             _, (loss, *gradients) = batch_slices.run(batch, slices, in_slice)
@@ -54,15 +54,22 @@ class Trainer(keras.Model):
         optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
         return {**self.get_metrics_result(), "loss": loss}
 
-    def _gradients(self, x: Any, y: Any, sample_weight: Any, share: Any = None) -> tuple[tf.Tensor, list[Any]]:
-        """The loss, or a share of it, and its gradients, scaled as the optimizer wants them."""
+    def _gradients(self, x: Any, y: Any, sample_weight: Any, whole: Any = None) -> tuple[tf.Tensor, list[Any]]:
+        """The loss and its gradients, scaled as the optimizer wants them.
+
+        With `whole`, the samples of the batch of which this is a slice: its share in the loss of that batch.
+        """
         optimizer: Any = self.optimizer
         with tf.GradientTape() as tape:
             predictions = self(x, training=True)
-            loss: Any = self.compute_loss(x, y, predictions, sample_weight)
-            if share is not None:
+            if whole is None:
+                loss: Any = self.compute_loss(x, y, predictions, sample_weight)
+            else:
                 self._refuse_masks(predictions)
-                loss *= tf.cast(share, loss.dtype)
+                samples = _samples(x)
+                with loss_trackers.weighted(self, samples):
+                    loss = self.compute_loss(x, y, predictions, sample_weight)
+                loss *= tf.cast(samples / whole, loss.dtype)
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self.model.trainable_variables])
         self.compute_metrics(x, y, predictions, sample_weight)
