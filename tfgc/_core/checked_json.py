@@ -1,28 +1,35 @@
 """JSON that anyone may have changed: parsed, and made into dataclasses whose annotations are its schema.
 
-Every field has to be there and of its type, and no other may be. What is wrong is a `ValueError` that names the place.
+pydantic checks it, strictly. Beside that, every field has to be there though it has a default, and integers are no less
+than zero. What is wrong is a `ValueError` that names the place.
 """
 
 import dataclasses
 import functools
 import json
-import math
+import re
 import reprlib
 import types
-import typing
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+import pydantic
 
 from tfgc._errors import TfgcError
 
+Kind = TypeVar("Kind")
+
 # A float that may also be infinite or not a number, such as a loss.
-AnyFloat: TypeAlias = Annotated[float, "any"]
+AnyFloat: TypeAlias = Annotated[float, pydantic.AllowInfNan()]
 # What others put there under names of their own: anything to a type checker, no list or object in a file.
-Scalar: TypeAlias = Annotated[Any, str | bool | int | float | None]
+if TYPE_CHECKING:
+    Scalar: TypeAlias = Any
+else:
+    Scalar = str | bool | int | float | None
+_STRICTLY = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 # Python's own recursion ends at 1,000 calls, two or three for each level.
 _DEEPEST = 200
 _LARGEST = 2**63 - 1
-_WORDS = {str: "text", bool: "true or false", int: f"an integer from 0 to {_LARGEST}", float: "a finite number"}
 
 
 def document(text: str, name: str, newest: int) -> tuple[int, dict[str, Any]]:
@@ -75,92 +82,70 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Schema:
-    """How JSON data becomes dataclasses.
+def read(kind: type[Kind], data: Any, where: str = "it", younger: Mapping[type, Collection[str]] = {}) -> Kind:
+    """Make a dataclass of JSON data.
 
-    Attributes:
-        younger: Fields by class that files of earlier versions do not have.
-        instead: What to make in place of what annotations say.
+    Args:
+        kind: The dataclass.
+        data: What `loads` returned, or a part of it.
+        where: What names its place in errors.
+        younger: By dataclass the fields that files of earlier versions do not have.
+
+    Raises:
+        ValueError: If it is something else.
     """
-
-    younger: Mapping[type, Collection[str]] = dataclasses.field(default_factory=dict)
-    instead: Mapping[Any, type] = dataclasses.field(default_factory=dict)
-
-    def read(self, kind: Any, data: Any, where: str = "it") -> Any:
-        """`data` as what the annotation `kind` says; `where` names its place in errors.
-
-        Raises:
-            ValueError: If it is something else.
-        """
-        kind = self.instead.get(kind, kind)
-        origin, inside = typing.get_origin(kind), typing.get_args(kind)
-        if origin in (Union, types.UnionType):
-            return self._either(inside, data, where)
-        if origin is Literal:
-            return data if data in inside else _refuse(" or ".join(map(repr, inside)), data, where)
-        if origin is tuple:
-            return self._several(inside, _check(list, "a list", data, where), where)
-        if origin is dict:
-            found = _check(dict, "an object", data, where)
-            return {key: self.read(inside[1], one, f"{where}[{key!r}]") for key, one in found.items()}
-        if kind == AnyFloat:
-            return data if type(data) in (int, float) else _refuse("a number", data, where)
-        if origin is Annotated:
-            return self.read(inside[1], data, where)
-        if kind is Any:
-            return data
-        if not dataclasses.is_dataclass(kind):
-            return data if _is_scalar(kind, data) else _refuse(_WORDS[kind], data, where)
-        return self._record(kind, _check(dict, "an object", data, where), where)
-
-    def _either(self, kinds: tuple[Any, ...], data: Any, where: str) -> Any:
-        if data is None and types.NoneType in kinds:
-            return None
-        kinds = tuple(kind for kind in kinds if kind is not types.NoneType)
-        if len(kinds) == 1:
-            return self.read(kinds[0], data, where)
-        fits = any(_is_scalar(kind, data) for kind in kinds)
-        return data if fits else _refuse(" or ".join(_WORDS[kind] for kind in kinds), data, where)
-
-    def _several(self, kinds: tuple[Any, ...], data: list[Any], where: str) -> tuple[Any, ...]:
-        if kinds[1:] == (...,):
-            kinds = kinds[:1] * len(data)
-        if len(kinds) != len(data):
-            _refuse(f"a list of {len(kinds)}", data, where)
-        return tuple(self.read(kind, one, f"{where}[{i}]") for i, (kind, one) in enumerate(zip(kinds, data)))
-
-    def _record(self, kind: Any, data: dict[str, Any], where: str) -> Any:
-        annotations = _annotations(kind)
-        strange = [name for name in data if name not in annotations]
-        if strange:
-            raise ValueError(f"{where} has an unknown field {reprlib.repr(strange[0])}")
-        lost = [name for name in annotations if name not in data and name not in self.younger.get(kind, ())]
-        if lost:
-            raise ValueError(f"{where} has no field {lost[0]!r}")
-        fields = {name: self.read(annotations[name], one, f"{where}.{name}") for name, one in data.items()}
-        try:
-            return kind(**fields)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+    try:
+        (made,) = _adapter(kind).validate_json(json.dumps([data]))
+    except pydantic.ValidationError as error:
+        raise ValueError(_said(error.errors(include_url=False)[0], data, where)) from None
+    _check(made, data, where, younger)
+    return made
 
 
 @functools.cache
-def _annotations(kind: type) -> dict[str, Any]:
-    """The annotation of each field of a dataclass."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+def _adapter(kind: type) -> pydantic.TypeAdapter[Any]:
+    # A tuple hands the configuration down to dataclasses that know nothing of pydantic.
+    around: Any = types.GenericAlias(tuple, (kind,))
+    return pydantic.TypeAdapter(around, config=_STRICTLY)
 
 
-def _is_scalar(kind: Any, data: Any) -> bool:
-    if kind is float:
-        return type(data) in (int, float) and math.isfinite(data)
-    return type(data) is kind and (kind is not int or 0 <= data <= _LARGEST)
+def _said(error: Mapping[str, Any], data: Any, where: str) -> str:
+    *path, last = error["loc"][1:] or [None]
+    for key in path:
+        data, where = _inside(data, where, key)
+    if error["type"] == "missing":
+        return f"{where} has no field {last!r}"
+    if error["type"] == "unexpected_keyword_argument":
+        return f"{where} has an unknown field {reprlib.repr(last)}"
+    data, where = _inside(data, where, last)
+    if error["type"] == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    said = re.sub("^Input should be", " must be", error["msg"])
+    return f"{where}{said if said[:1] == ' ' else f': {said}'}, got {reprlib.repr(data)}"
 
 
-def _check(kind: type, words: str, data: Any, where: str) -> Any:
-    return data if isinstance(data, kind) else _refuse(words, data, where)
+def _inside(data: Any, where: str, key: Any) -> tuple[Any, str]:
+    """The value of a key and its place; the data itself where pydantic names what it tried for it."""
+    try:
+        return data[key], f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
+    except (LookupError, TypeError):
+        return data, where
 
 
-def _refuse(words: str, data: Any, where: str) -> Any:
-    raise ValueError(f"{where} must be {words}, got {reprlib.repr(data)}")
+def _check(made: Any, data: Any, where: str, younger: Mapping[type, Collection[str]]) -> None:
+    """Raise for what is lost or negative; what stands in a mapping by names of the user's is not looked into."""
+    if dataclasses.is_dataclass(made):
+        for field in dataclasses.fields(made):
+            if field.name in data:
+                _check(getattr(made, field.name), data[field.name], f"{where}.{field.name}", younger)
+            elif field.name not in younger.get(type(made), ()):
+                raise ValueError(f"{where} has no field {field.name!r}")
+    elif isinstance(made, tuple):
+        for i, (one, its_data) in enumerate(zip(made, data)):
+            _check(one, its_data, f"{where}[{i}]", younger)
+    elif isinstance(made, dict):
+        for name, one in made.items():
+            if dataclasses.is_dataclass(one):
+                _check(one, data[name], f"{where}[{name!r}]", younger)
+    elif type(made) is int and made < 0:
+        raise ValueError(f"{where} must not be negative, got {made}")

@@ -46,6 +46,6 @@ class Confirmation:
 def of(options: Mapping[str, Any]) -> Confirmation | None:
     """The one among the options of a plan; None if there is none."""
     try:
-        return checked_json.Schema().read(Confirmation, options.get(OPTION))
+        return checked_json.read(Confirmation, options.get(OPTION))
     except ValueError:
         return None

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from tfgc._core import checked_json
 from tfgc._core.segments import Segment, Segmentation
@@ -18,6 +18,8 @@ _OF_SELECTIVE = ("selective",)
 _OF_CALLS = ("calls", "parts")
 # Fields of a segment, and of a plan, that only those have that store on the host.
 _OF_HOST, _OF_LINK = ("host_bytes", "on_device"), ("link",)
+# By class, what files of earlier versions, or other plans, do not have.
+_YOUNGER = {Segment: (*_OF_RESULTS, *_OF_HOST, *_OF_SELECTIVE), Segmentation: (*_OF_CALLS, *_OF_LINK)}
 
 
 def version(plan: Segmentation) -> int:
@@ -65,6 +67,13 @@ def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
     Raises:
         ValueError: If it is not what `plain` makes.
     """
-    younger = {Segment: (*_OF_RESULTS, *_OF_HOST, *_OF_SELECTIVE), kind: (*_OF_CALLS, *_OF_LINK)}
-    schema = checked_json.Schema(younger, instead={Segmentation: kind, Self: kind})
-    return schema.read(kind, data, "the plan")
+    return _of_kind(kind, checked_json.read(Segmentation, data, "the plan", _YOUNGER))
+
+
+def _of_kind(kind: type[PlanType], plan: Segmentation) -> PlanType:
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    fields["segments"] = tuple(
+        dataclasses.replace(segment, inner=segment.inner and _of_kind(kind, segment.inner)) for segment in plan.segments
+    )
+    fields["parts"] = {name: _of_kind(kind, part) for name, part in plan.parts.items()}
+    return kind(**fields)

@@ -11,13 +11,12 @@ from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSu
 
 _FORMAT = "tfgc-measurements"
 _VERSION = 4
-_SCHEMA = checked_json.Schema(
-    {
-        Measurement: ("predicted", "parts", "wrong", "asked"),
-        Predicted: ("host_bytes",),
-        SegmentSummary: ("host_bytes",),
-    }
-)
+# By class, what files of earlier versions do not have.
+_YOUNGER = {
+    Measurement: ("predicted", "parts", "wrong", "asked"),
+    Predicted: ("host_bytes",),
+    SegmentSummary: ("host_bytes",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,7 @@ def from_json(text: str) -> Results:
     """Read what `to_json` wrote; raise `TfgcError` if it is something else."""
     try:
         version, data = checked_json.document(text, _FORMAT, _VERSION)
-        results = _first_version(data) if version == 1 else _SCHEMA.read(Results, data, "the file")
+        results = _first_version(data) if version == 1 else checked_json.read(Results, data, "the file", _YOUNGER)
     except ValueError as error:
         raise TfgcError(f"not a results file, or a damaged one: {error}") from error
     return _with_compiled(results) if version < 3 else results
@@ -66,7 +65,7 @@ def read(path: str | os.PathLike[str]) -> Results:
 
 def _first_version(data: dict[str, Any]) -> Results:
     """Version 1 held only records, of one network."""
-    found = _SCHEMA.read(_FirstVersion, data, "the file")
+    found = checked_json.read(_FirstVersion, data, "the file", _YOUNGER)
     first = found.records[0] if found.records else Measurement("", "", "", 0)
     return Results((Study(first.network, first.batch_size, found.records),), found.command)
 
