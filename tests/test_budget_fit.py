@@ -5,8 +5,10 @@ import dataclasses
 import functools
 import itertools
 
+import keras
 import pytest
 
+import tfgc
 from tfgc import Graph, InfeasibleBudgetError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._core.plan import Plan
@@ -16,17 +18,18 @@ from tfgc._simulate import simulator
 from tfgc._simulate.bfc_allocator import Allocator
 from tfgc.strategies._frontier import Frontier
 
+L = keras.layers
 MB = 10**6
 # Such that chunks are larger than buffers, by other amounts for other plans
 SIZES = [3.0, 2.9, 5.3, 1.1, 4.7, 2.3, 3.7]
 FIXED = 7 * MB
 
 
-def chain():
-    """Nodes that keep what they read, with weights of half a megabyte each."""
+def chain(weights=MB // 2):
+    """Nodes that keep what they read, with weights of so many bytes each."""
     nodes, last = [], Ref("x")
     for i, size in enumerate(SIZES):
-        cost = Cost((last,), differentiable_inputs=(last,), flops=100 + i, backward_flops=200, gradient_bytes=MB // 2)
+        cost = Cost((last,), differentiable_inputs=(last,), flops=100 + i, backward_flops=200, gradient_bytes=weights)
         nodes.append(Node(f"n{i}", (last,), (Spec((int(size * MB),), "float8_e5m2"),), cost=cost))
         last = Ref(f"n{i}")
     return Graph(tuple(nodes), {"x": Spec((MB,), "float8_e5m2")}, (last,), 1, whole_step=True)
@@ -116,14 +119,25 @@ def test_a_budget_that_buffers_alone_would_meet_is_not_met(strategy):
     assert exceeded
 
 
+@pytest.mark.parametrize("weights", [MB // 2, 200], ids=["weights", "weights that another pool serves"])
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("mode", ["graph", "compiled"])
-def test_a_plan_fits_in_what_it_needs_and_in_no_byte_less(mode, xla):
-    graph = dataclasses.replace(chain(), xla=xla)
+def test_a_plan_fits_in_what_it_needs_and_in_no_byte_less(mode, xla, weights):
+    graph = dataclasses.replace(chain(weights), xla=xla)
     for plan in strategies.frontier(chain()).plans:
         need = simulator.estimate(graph, plan, 0, mode).needed_bytes
         assert simulator.fits(graph, plan, need, mode)
         assert not simulator.fits(graph, plan, need - 1, mode)
+
+
+@pytest.mark.parametrize("mode", ["graph", "compiled"])
+def test_a_share_is_one_of_the_plain_step_in_that_mode(mode):
+    layers = [L.Conv2D(8, 3, padding="same", activation="gelu") for _ in range(5)]
+    model = keras.Sequential([keras.Input((16, 16, 3)), *layers])
+    plain = tfgc.estimate(model, 16, mode=mode).needed_bytes
+    share, number = (tfgc.plan(model, 16, budget=budget, mode=mode) for budget in (0.7, int(0.7 * plain)))
+    assert share.segments == number.segments
+    assert tfgc.estimate(model, 16, share, mode=mode).needed_bytes <= 0.7 * plain
 
 
 def test_no_step_is_replayed_after_one_that_needs_more(monkeypatch):

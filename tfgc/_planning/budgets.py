@@ -86,7 +86,7 @@ def step_budget(
     if budget is None:
         return None
     fixed = fixed_bytes(model, optimizer)
-    total = budget_bytes(budget, lambda: plain_bytes(graph, fixed), resident_bytes(model))
+    total = budget_bytes(budget, lambda: plain_bytes(graph, fixed, mode), resident_bytes(model))
     return StepBudget(total, fixed, mode)
 
 
@@ -130,9 +130,9 @@ def explained(budget_of: Callable[..., Budget | None]) -> Callable[[Callable[P, 
     return decorate
 
 
-def plain_bytes(graph: Graph, fixed: int) -> int:
+def plain_bytes(graph: Graph, fixed: int, mode: str = "graph") -> int:
     """What a step needs if nothing is recomputed, `fixed` bytes of weights and slots included."""
-    return simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed).needed_bytes
+    return simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed, mode).needed_bytes
 
 
 def check_budget(budget: Budget) -> float | None:

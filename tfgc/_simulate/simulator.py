@@ -65,8 +65,9 @@ class Prediction:
 
     @property
     def needed_bytes(self) -> int:
-        """What a budget is compared with: the largest of `peak_bytes` and what the allocator should report."""
-        return max(self.peak_bytes, self.allocated_bytes or 0, self.most_allocated_bytes or 0)
+        """What a budget is compared with: the larger of `peak_bytes` and the most that the allocator should report."""
+        most = self.allocated_bytes if self.most_allocated_bytes is None else self.most_allocated_bytes
+        return max(self.peak_bytes, most or 0)
 
 
 def predict(graph: Graph, plan: Plan, mode: str = "graph") -> Prediction:
