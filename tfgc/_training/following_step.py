@@ -45,6 +45,7 @@ class FollowingStep(out_of_memory.GuardedStep):
         self._step, self._trainer, self._runner, self._compiled, self._mode = step, trainer, runner, compiled, mode
         self._slices = slices
         self._settings = layer_settings.Settings([trainer.model])
+        self._variables = trainer.model.variables
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
 
     @property
@@ -71,7 +72,7 @@ class FollowingStep(out_of_memory.GuardedStep):
     def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
         if self.mode == "compiled":
             return self._step(x, y, sample_weight)
-        function = self._functions.get(self._settings())
+        function = self._functions.get(self._key())
         if function is not None:
             return function(x, y, sample_weight)
         function = self._compiled()
@@ -80,8 +81,12 @@ class FollowingStep(out_of_memory.GuardedStep):
                 function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.
                 self.atomic.begin()
             logs = function(x, y, sample_weight)
-        self._functions[self._settings()] = function
+        self._functions[self._key()] = function
         return logs
+
+    def _key(self) -> tuple:
+        """The settings of the layers, and which variables train: each can be frozen for itself."""
+        return self._settings(), tuple([v.trainable for v in self._variables])
 
     def planned(self, x: Any, y: Any, sample_weight: Any) -> StepByPlan:
         trainer = self._trainer
