@@ -369,6 +369,8 @@ def test_an_impossible_budget_names_the_least_and_the_node(children):
     ("build", "arguments", "message"),
     [
         (conv, {"budget": "60%"}, "budget='60%': must be bytes such as '8GB', or 'auto'"),
+        (conv, {"budget": "10"}, "budget='10': must be bytes such as '8GB', or 'auto'"),
+        (conv, {"budget": 0.7}, "budget=0.7: must be bytes such as '8GB', or 'auto'"),
         (conv, {"budget": "much"}, "budget='much'"),
         (conv, {"budget": 0}, "budget=0"),
         (conv, {"budget": "1GB", "strategy": "sqrrt"}, "did you mean 'sqrt'"),

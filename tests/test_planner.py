@@ -47,13 +47,13 @@ def plain():
 
 
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.6])
-def test_a_budget_can_be_written_in_four_ways(plain, share, monkeypatch):
+def test_a_budget_can_be_written_in_five_ways(plain, share, monkeypatch):
     model = deep()
     budget = int(share * plain.needed_bytes)
     monkeypatch.setattr(free_memory, "free_bytes", lambda: int(budget / (1 - budgets.MARGIN)) + 1)
     plans = [
         tfgc.plan(model, BATCH, budget=written)
-        for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto")
+        for written in (budget, f"{budget / 1000:.3f}kB", f"{100 * share}%", "auto", str(share))
     ]
     assert all(plan == plans[0] for plan in plans)
     assert plans[0].strategy == "budget"
@@ -142,7 +142,8 @@ def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
     [
         ({"strategy": "sqr"}, "no strategy 'sqr'; did you mean 'sqrt'"),
         ({"strategy": "optimum"}, "did you mean 'optimal'"),
-        ({"segments": 3}, "strategy 'optimal' takes no option 'segments'"),
+        ({"segments": 3}, "strategy 'optimal' takes no option 'segments'; articulation, sqrt, uniform take it"),
+        ({"time_limit": 3}, "takes no option 'time_limit'; ilp takes it"),
         ({"strategy": "sqrt", "segment": 3}, "did you mean 'segments'"),
         ({"strategy": "sqrt", "budget": 10**9}, "does not honour a budget"),
         ({"strategy": "budget"}, "needs budget="),

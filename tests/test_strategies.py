@@ -279,6 +279,12 @@ def test_ilp_without_scipy_says_what_to_install(monkeypatch):
         strategies.apply("ilp", chain([1, 2, 3]), budget=1000)
 
 
+@pytest.mark.parametrize("time_limit", ["abc", -1, 0, True, float("nan")])
+def test_ilp_without_a_time_says_what_one_is(time_limit):
+    with pytest.raises(OptionError, match=rf"^time_limit={time_limit!r}: must be a number of seconds above 0$"):
+        strategies.apply("ilp", chain([1, 2, 3]), budget=1000, time_limit=time_limit)
+
+
 def test_ilp_out_of_time_gives_a_plan_that_fits():
     graph = unequal_chain(40)
     budget = int(1.2 * strategies.apply("optimal", graph).outlook.peak_bytes)

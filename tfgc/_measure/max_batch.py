@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # What `on_start` is called with first.
 FIRST = "prediction"
+# A bare number up to this one is meant as a share, not as so few bytes.
+_PERCENT = 100
 
 
 def max_batch(
@@ -158,7 +161,11 @@ def _checked(budget: int | str) -> int | str:
     """A budget as the child process gets it: bytes or `auto`."""
     if budget == "auto":
         return budget
-    if isinstance(budget, str) and budget.strip().endswith("%"):
+    text = str(budget).strip()
+    is_share = text.endswith("%")
+    with contextlib.suppress(ValueError):
+        is_share = is_share or 0 < float(text) <= _PERCENT
+    if is_share:
         raise OptionError(
             f"budget={budget!r}: must be bytes such as '8GB', or 'auto': a share of the plain step's peak depends on "
             "the batch, which is what is searched"

@@ -143,7 +143,7 @@ def check_budget(budget: Budget) -> float | None:
             share = float(budget.strip()[:-1]) / 100
         if share is None or not 0 < share < float("inf"):
             raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-    elif bare is not None and (0 < bare < 1 or (bare == 1 and isinstance(budget, float))):
+    elif bare is not None and (0 < bare < 1 or (bare == 1 and str(budget).strip() != "1")):
         share = bare
     elif not isinstance(budget, str) or budget != "auto":
         try:

@@ -130,7 +130,9 @@ def check_names(strategy: Strategy, options: Iterable[str]) -> None:
     for option in options:
         if option not in known:
             offer = f"it takes {', '.join(known)}" if known else "it takes none"
-            hint = did_you_mean(option, [*known, *_OF_EVERY_PLAN])
+            others = [name for name in available() if option in inspect.signature(get(name)).parameters]
+            offers = f"; {', '.join(others)} {'take' if others[1:] else 'takes'} it"
+            hint = offers if others else did_you_mean(option, [*known, *_OF_EVERY_PLAN])
             hint = ": tfgc.plan takes it beside the strategy" if option in _OF_EVERY_PLAN else hint
             raise OptionError(f"strategy {_name(strategy)!r} takes no option {option!r}{hint} ({offer})")
 

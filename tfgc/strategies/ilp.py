@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, TfgcError
+from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError
 from tfgc._simulate import simulator
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._least_peak import least_peak
@@ -44,6 +44,8 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
         >>> plan.options["gap"]
         0.0
     """
+    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float) or not time_limit > 0:
+        raise OptionError(f"time_limit={time_limit!r}: must be a number of seconds above 0")
     optimize, sparse = _scipy()
     plans = FlatPlans(graph, budget)
     least = least_peak(plans)
