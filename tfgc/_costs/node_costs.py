@@ -9,7 +9,6 @@ import contextlib
 import contextvars
 import dataclasses
 import json
-import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -156,7 +155,7 @@ def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[b
     variables = [(tuple(v.shape), str(v.dtype), v.trainable) for v in operation.variables] if layer else []
     static = keras.tree.map_structure(lambda x: None if isinstance(x, keras.KerasTensor) else str(x), arguments)
     repeated = tuple(node.inputs.index(ref) for ref in node.inputs)
-    masks = tuple(program.masks.get(ref) for ref in node.inputs)
+    masks = tuple(map(program.masks_of(node.name).get, node.inputs))
     return (type(operation), written, specs, masks, wanted, repeated, str(variables), str(static), training)
 
 
@@ -166,11 +165,10 @@ def _read(
     """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
     refs = tuple(dict.fromkeys(node.inputs))
     shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
-    ignored = warnings.catch_warnings(action="ignore")  # The layer gives them when the model trains.
-    with ignored, graph_building.scratch_graph("cost").as_default() as graph:
+    with graph_building.scratch_graph("cost").as_default() as graph:
         table = {ref: tf.compat.v1.placeholder(shapes[ref].dtype, shapes[ref].shape) for ref in refs}
         inputs = list(table.values())
-        masks = {ref: tf.compat.v1.placeholder(m.dtype, m.shape) for ref in refs if (m := program.masks.get(ref))}
+        masks = {ref: tf.compat.v1.placeholder(m.dtype, m.shape) for ref, m in program.masks_of(node.name).items()}
         for ref, mask in masks.items():
             tensor_attributes.set_mask(table[ref], mask)
         sources = [table[ref] for ref in refs if flowing[ref]]

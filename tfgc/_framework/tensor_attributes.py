@@ -5,9 +5,12 @@ graph Keras's crossentropies also look at the operation that made a tensor: they
 as the logits. A copy of a tensor, or what a function returns in its place, has neither.
 """
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 ACTIVATIONS = {
@@ -28,6 +31,16 @@ def mask_of(tensor: Any) -> Any:
 def set_mask(tensor: Any, mask: Any) -> None:
     """Attach a mask to a tensor, as Keras does."""
     setattr(tensor, MASK, mask)
+
+
+def takes_masks(operation: keras.Operation) -> bool:
+    """Whether an operation is a layer that Keras hands masks of its inputs to."""
+    return isinstance(operation, keras.Layer) and _takes_masks(type(operation).call)
+
+
+@functools.cache
+def _takes_masks(call: Callable) -> bool:
+    return any(name == "mask" or name.endswith("_mask") for name in inspect.signature(call).parameters)
 
 
 def masked(structure: Any) -> list[int]:

@@ -59,8 +59,9 @@ class _Step:
     def outputs(self, specs: Mapping[Ref, keras.KerasTensor], trusting: bool) -> list[keras.KerasTensor]:
         """What it makes of inputs of these sizes, as `keras.KerasTensor`s; by what layers declare, if `trusting`."""
         given = {ref: keras_models.in_own_dtype(self.node.operation, specs[ref]) for _, ref in self.sources}
-        for ref, tensor in given.items():
-            tensor_attributes.set_mask(tensor, tensor_attributes.mask_of(specs[ref]))
+        if tensor_attributes.takes_masks(self.node.operation):
+            for ref, tensor in given.items():
+                tensor_attributes.set_mask(tensor, tensor_attributes.mask_of(specs[ref]))
         return shapes.outputs(self.node.operation, self.call, given, self.node.outputs, trusting)
 
 
@@ -69,7 +70,7 @@ class Program:
 
     Attributes:
         graph: The `Graph`.
-        masks: The masks that Keras attaches to tensors; a node of several inputs reads them there.
+        masks: The masks that Keras attaches to tensors.
         name: The model's.
         trusts_layers: Whether sizes are those that layers declare, where these are known.
     """
@@ -195,6 +196,12 @@ class Program:
         """The layer or op behind a node, its symbolic arguments, and the `training` that it was called with."""
         step = self._steps[name]
         return step.node.operation, (step.node.arguments.args, step.node.arguments.kwargs), step.training
+
+    def masks_of(self, name: str) -> dict[Ref, Spec]:
+        """The masks of a node's inputs, if it takes masks; one of several inputs finds them on the tensors alone."""
+        step = self._steps[name]
+        takes = tensor_attributes.takes_masks(step.node.operation)
+        return {ref: self.masks[ref] for _, ref in step.sources if ref in self.masks} if takes else {}
 
     def layers(self, names: Iterable[str]) -> list[keras.Layer]:
         """The layers that nodes call."""

@@ -6,7 +6,6 @@ the full sizes: nothing is allocated or run.
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,9 +58,7 @@ def traced(
             the inputs' size where their first dimension is None.
     """
     try:
-        ignored = warnings.catch_warnings(action="ignore")  # The layer gives them when the model trains.
-        scratch = graph_building.scratch_graph("shapes").as_default()
-        with ignored, scratch, keras.StatelessScope(), inner_functions.inlined():
+        with graph_building.scratch_graph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():
             made = call({key: _placeholder(tensor) for key, tensor in given.items()})
     except OUT_OF_MEMORY:
         raise
