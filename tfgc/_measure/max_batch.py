@@ -161,10 +161,9 @@ def _checked(budget: int | str) -> int | str:
     """A budget as the child process gets it: bytes or `auto`."""
     if budget == "auto":
         return budget
-    text = str(budget).strip()
-    is_share = text.endswith("%")
+    is_share = str(budget).strip().endswith("%")
     with contextlib.suppress(ValueError):
-        is_share = is_share or 0 < float(text) <= _PERCENT
+        is_share = is_share or 0 < float(budget) <= _PERCENT
     if is_share:
         raise OptionError(
             f"budget={budget!r}: must be bytes such as '8GB', or 'auto': a share of the plain step's peak depends on "
