@@ -33,8 +33,6 @@ from tfgc._verify.verdicts import StepComparison, Steps, Verdict
 
 _BASELINE = {"eager": "eager", "compiled": "graph", "graph": "graph", "xla": "xla"}
 _PHASES = 4
-# Of a tensor in a chain, at most: two, and a regularizer.
-_USES = 3
 _DRAWS = "the step draws by tf.random, from state that only op-by-op steps can repeat (keras.random draws alike in all)"
 _OTHER = {"compiled": "eager", "graph": "eager", "xla": "graph"}
 
@@ -122,8 +120,7 @@ def verify(
             plan = _least(model, data)
         changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
         sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
-        dtype, uses = _tolerances(model, changed)
-        comparison = StepComparison(dtype, uses, updates=step.updates, sliced=sliced)
+        comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
         for mode in modes:
             with users_code(
                 f"modes={modes!r}: a plain step of {model.name!r}, to compare {mode!r} with, fails",
@@ -133,7 +130,7 @@ def verify(
             enable.switch(model, plan, layers=chosen, compile_segments=mode != "eager")
             _, planned = step.run(mode, steps, befores)
             layer_calls.restore_calls(model)
-            comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores, uses > _USES))
+            comparison.compare(mode, baseline, planned, functools.partial(_others, step, mode, befores))
         with determinism.check_determinism(_parts(model, changed)) as (unrepeatable, kept):
             step.once(*data)
     note = f"{_DRAWS}, so other modes were left out" if step.draws else ""
@@ -147,15 +144,12 @@ def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
     return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
 
-def _others(step: Step, mode: str, befores: list[dict[str, Any]], reordered: bool) -> Iterator[Steps]:
-    """Plain steps that differ by rounding alone: in another mode, and from weights that are a few roundings off.
-
-    An eager step by a plan differs that way where it takes sums in another order, or replays a trace since it draws by
-    tf.random; then there is no other mode to compare with.
-    """
+def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
+    """Plain steps that differ by rounding alone: in another mode, and from weights that are a few roundings off."""
     if mode in _OTHER:
         yield step.run(_OTHER[mode], len(befores), befores)[1]
-    for phase in range(_PHASES if step.draws else mode in _OTHER or reordered):
+    # What draws by tf.random is replayed from a trace in eager steps, too, and has no other mode to compare with.
+    for phase in range(_PHASES if step.draws else mode in _OTHER):
         moved = [step.perturbed(before, phase=phase) for before in befores]
         yield step.run(_BASELINE[mode], len(befores), moved)[1]
 
