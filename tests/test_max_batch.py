@@ -370,6 +370,7 @@ def test_an_impossible_budget_names_the_least_and_the_node(children):
     [
         (conv, {"budget": "60%"}, "budget='60%': must be bytes such as '8GB', or 'auto'"),
         (conv, {"budget": "10"}, "budget='10': must be bytes such as '8GB', or 'auto'"),
+        (conv, {"budget": None}, "budget=None: must be a positive number of bytes"),
         (conv, {"budget": 0.7}, "budget=0.7: must be bytes such as '8GB', or 'auto'"),
         (conv, {"budget": "much"}, "budget='much'"),
         (conv, {"budget": 0}, "budget=0"),

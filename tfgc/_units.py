@@ -10,6 +10,10 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
+# No step needs so few bytes: a bare number up to here was meant in percent.
+PERCENT = 100
+
+
 def parse_bytes(text: object) -> int:
     """Read a positive number of bytes.
 
@@ -24,6 +28,20 @@ def parse_bytes(text: object) -> int:
     if not 1 <= count < 2**63:
         raise OptionError(f"budget={text!r}: must be a positive number of bytes such as 4_000_000_000 or '4GB'")
     return int(count)
+
+
+def bare_number(budget: object) -> float | None:
+    """The number that a budget is, or spells without a unit; None for others.
+
+    >>> bare_number(0.7), bare_number("10"), bare_number("4GB"), bare_number(None), bare_number(True)
+    (0.7, 10.0, None, None, None)
+    """
+    if isinstance(budget, bool):
+        return None
+    try:
+        return float(budget)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        return None
 
 
 def parse_count(text: str) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,15 +16,13 @@ from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, MaxBatchJob
 from tfgc._records.measurement import Measurement
 from tfgc._records.reply import LargestBatch, MaxBatchPrediction
-from tfgc._units import parse_bytes
+from tfgc._units import PERCENT, bare_number, parse_bytes
 
 if TYPE_CHECKING:
     import keras
 
 # What `on_start` is called with first.
 FIRST = "prediction"
-# A bare number up to this one is meant as a share, not as so few bytes.
-_PERCENT = 100
 
 
 def max_batch(
@@ -161,10 +158,8 @@ def _checked(budget: int | str) -> int | str:
     """A budget as the child process gets it: bytes or `auto`."""
     if budget == "auto":
         return budget
-    is_share = str(budget).strip().endswith("%")
-    with contextlib.suppress(ValueError):
-        is_share = is_share or 0 < float(budget) <= _PERCENT
-    if is_share:
+    bare = bare_number(budget)
+    if str(budget).strip().endswith("%") or (bare is not None and 0 < bare <= PERCENT):
         raise OptionError(
             f"budget={budget!r}: must be bytes such as '8GB', or 'auto': a share of the plain step's peak depends on "
             "the batch, which is what is searched"

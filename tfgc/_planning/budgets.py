@@ -16,7 +16,7 @@ from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
-from tfgc._units import parse_bytes
+from tfgc._units import PERCENT, bare_number, parse_bytes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,8 +24,6 @@ T = TypeVar("T")
 Budget = int | float | str
 # The share of free memory that is left for fragmentation, and for what else the process holds.
 MARGIN = 0.1
-# No step needs so few bytes: a number up to here was meant in percent.
-_PERCENT = 100
 
 
 def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
@@ -137,7 +135,7 @@ def plain_bytes(graph: Graph, fixed: int, mode: str = "graph") -> int:
 
 def check_budget(budget: Budget) -> float | None:
     """Raise `OptionError` unless `budget` is one; return the share of the plain step that it stands for, if it does."""
-    share, bare = None, _bare_number(budget)
+    share, bare = None, bare_number(budget)
     if isinstance(budget, str) and budget.strip().endswith("%"):
         with contextlib.suppress(ValueError):
             share = float(budget.strip()[:-1]) / 100
@@ -150,19 +148,9 @@ def check_budget(budget: Budget) -> float | None:
             parse_bytes(budget)
         except OptionError as error:
             raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
-        if bare is not None and 1 < bare <= _PERCENT:
+        if bare is not None and 1 < bare <= PERCENT:
             raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
     return share
-
-
-def _bare_number(budget: Budget) -> float | None:
-    """The number that a budget is, or spells without a unit; None for others."""
-    if isinstance(budget, bool):
-        return None
-    try:
-        return float(budget)
-    except (TypeError, ValueError):
-        return None
 
 
 def resident_bytes(model: keras.Model) -> int:

@@ -7,6 +7,7 @@ it ends. Exact where the gap is 0, for a budget in buffers; `tfgc.plan` tries bu
 allocator can serve the plan, too.
 """
 
+import numbers
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
         >>> plan.options["gap"]
         0.0
     """
-    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float) or not time_limit > 0:
+    if isinstance(time_limit, bool) or not isinstance(time_limit, numbers.Real) or not time_limit > 0:
         raise OptionError(f"time_limit={time_limit!r}: must be a number of seconds above 0")
     optimize, sparse = _scipy()
     plans = FlatPlans(graph, budget)
