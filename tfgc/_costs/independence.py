@@ -6,7 +6,6 @@ slices, and both must give the same. Variables hold noise meanwhile: a weight of
 """
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
+from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._costs import batch_coupling, sample_noise
 from tfgc._costs.equal_results import equal
 from tfgc._costs.sample_noise import SAMPLES
@@ -42,8 +42,8 @@ def read(
     """
     found: dict[str, str | None] = {}
     nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]
-    ignored = warnings.catch_warnings(action="ignore")  # The layers give them when the model trains.
-    with ignored, graph_building.scratch_graph("independence").as_default() as graph:
+    # What the layers warn of, they do when the model trains.
+    with ignored_warnings(), graph_building.scratch_graph("independence").as_default() as graph:
         table: dict[Ref, Any] = {ref: t if t is None else _placeholder(t) for ref, t in given.items()}
         for ref, tensor in table.items():
             mask = program.masks.get(ref)

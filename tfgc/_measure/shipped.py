@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import cloudpickle
 import keras
 import tensorflow as tf
 
+from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import keras_models, layer_settings
 from tfgc._measure import case_choice
@@ -70,8 +70,7 @@ def shipped(model: keras.Model, confirm: Any, optimizer: Any, loss: Any) -> Ship
         UnsupportedModelError: If it cannot be sent there; it says why.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras finds lambdas unsafe in files of others
+        with ignored_warnings():  # Keras finds lambdas unsafe in files of others
             made = Shipped(
                 build=confirm if callable(confirm) else None,
                 config=None if callable(confirm) else _config(model),

@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import gc
 import traceback
-import warnings
 from typing import Any
 
 import tensorflow as tf
 
+from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
 from tfgc._planning import budgets, free_memory
@@ -50,7 +50,7 @@ def diagnose(step: StepByPlan) -> Diagnosis:
     found = "" if had is None else f"; {place} had {format_bytes(had)} for it"
     plan = f"its plan ({step.plan.strategy})"
     try:
-        with warnings.catch_warnings(action="ignore"):  # They were given when the plan was made.
+        with ignored_warnings():  # They were given when the plan was made.
             needed = step.needed_bytes()
             budget = int(needed * _SHARE) if had is None else int(min(needed * _SHARE, had * (1 - budgets.MARGIN)))
             less = step.within(budget)
