@@ -236,3 +236,113 @@ def test_models_that_are_not_built_are_planned_whatever_was_built_before():
     assert len(found) == 2
     assert found[0][0] == found[1][0]
     assert all(any(segment.mode == "recompute" for segment in plan.segments) for _, plan in found)
+
+
+class Tower(Net):
+    """Its blocks hold nothing but weights."""
+
+    def __init__(self):
+        keras.Model.__init__(self)
+        self.pool, self.head = L.GlobalAveragePooling1D(), L.Dense(4)
+        self.blocks = [keras.Sequential([L.Dense(64, "gelu"), L.Dense(8)]) for _ in range(4)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("use", ["fit", "verify"])
+def test_a_step_calls_another_enabled_model_that_it_does_not_hold(use):
+    critic = made(Tower)
+    critic(X)
+    tfgc.enable(critic, verbose=0)
+
+    class Generator(Tower):
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(critic(x * self(x, training=True)[:, None, :1]) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    model = made(Generator)
+    if use == "verify":
+        assert tfgc.verify(model, None, (X, Y), modes="graph")
+        return
+    tfgc.enable(model, verbose=0)
+    model.fit(X, Y, verbose=0)
+    assert tfgc.status(model).plans
+    assert tfgc.status(critic).plans  # planned where it is called in the step, not where that is looked at
+
+
+def test_a_call_with_more_rows_than_the_batch_leaves_the_plan_of_the_step(capsys):
+    class TwoViews(Net):
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                one, other = tf.split(self(tf.concat([x, x[:, ::-1]], 0), training=True), 2)
+                loss = tf.reduce_mean((one - other) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    model = tfgc.enable(made(TwoViews, run_eagerly=True), budget="90%")
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert capsys.readouterr().err.count("planned in") == 1
+    assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
+
+
+@pytest.mark.parametrize("first", ["evaluate", "predict", "a call"])
+def test_what_does_not_train_makes_no_plan(first):
+    """The `call` of `Net` takes no `training`, so that Keras says nothing of it in `evaluate` and `predict`."""
+    model = tfgc.enable(made(), verbose=0)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    {"evaluate": model.evaluate, "predict": model.predict, "a call": lambda *_, **__: model(X[:1])}[first](
+        data, verbose=0
+    )
+    assert not tfgc.status(model).plans
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
+
+
+def test_validation_in_larger_batches_leaves_the_plan():
+    model = tfgc.enable(made(), budget="80%", verbose=0)
+    model.fit(X, Y, batch_size=8, validation_data=(X, Y), validation_batch_size=16, verbose=0)
+    assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
+
+
+def test_sizes_that_become_known_are_planned():
+    model = tfgc.enable(made(), verbose=0)
+
+    @tf.function(reduce_retracing=True, input_signature=[tf.TensorSpec((None, 12, 8))])
+    def open_step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    with pytest.warns(tfgc.OpenSizesWarning, match="drop_remainder=True"):
+        open_step(X)
+    assert not tfgc.status(model).plans
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
+
+
+@pytest.mark.parametrize("kind", ["calls", "segments"])
+def test_where_nothing_was_saved_a_much_larger_batch_is_planned_again(kind):
+    wide = [L.Dense(256, "gelu") for _ in range(4)]
+    layer = L.Dense(1)
+
+    class Wide(keras.Model):
+        def call(self, x):
+            for dense in self.blocks:
+                x = dense(x)
+            return self.head(x)
+
+    if kind == "segments":
+        model = keras.Sequential([keras.Input((256,)), *wide, layer])
+    else:
+        model = Wide()
+        model.blocks, model.head = wide, layer
+    model.compile("sgd", "mse", run_eagerly=True)
+    tfgc.enable(model, verbose=0)
+    rows = noise(4096, 256)
+    with pytest.warns(tfgc.NothingSavedWarning):
+        model.train_on_batch(rows[:1], rows[:1, :1])
+    model.train_on_batch(rows, rows[:, :1])
+    assert tfgc.status(model).plans[-1].batch_size == 4096

@@ -44,6 +44,7 @@ _SURROUNDINGS = {
 }
 # The methods that are replaced belong to classes, so one trace at a time replaces them.
 _hooked = threading.Lock()
+_this_thread = threading.local()
 
 
 def in_own_thread(
@@ -155,11 +156,18 @@ def _applying(hook: Callable) -> list[tuple[type, str, Callable]]:
 def _replaced(hooks: Iterable[tuple[type, str, Callable]]) -> Iterator[None]:
     """Let `hook(original, this, ...)` run in place of methods."""
     with _hooked, contextlib.ExitStack() as stack:
+        _this_thread.has_hooked = True
+        stack.callback(delattr, _this_thread, "has_hooked")
         for kind, name, hook in hooks:
             original = vars(kind)[name]
             setattr(kind, name, functools.partialmethod(_hand_over, hook, original))
             stack.callback(setattr, kind, name, original)
         yield
+
+
+def is_watched() -> bool:
+    """Whether this thread runs in `watched` or `updates_by`, for whose end any other trace would wait."""
+    return hasattr(_this_thread, "has_hooked")
 
 
 def _hand_over(this: Any, hook: Callable, original: Callable, *args: Any, **kwargs: Any) -> Any:

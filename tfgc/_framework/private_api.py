@@ -88,15 +88,20 @@ def set_call_context(values: dict[str, Any] | None) -> None:
         vars(context).update(values, entry_layer=entry)
 
 
-def is_inference() -> bool:
-    """Return True inside a call whose `training` is False."""
-    context = global_state.get_global_attribute(_CALL_CONTEXT)
-    return context is not None and context.training is False
+def trains(training: bool | None) -> bool:
+    """Whether a call with this `training` is one of training: it says so, or says nothing and a tape records."""
+    training = _training_around() if training is None else training
+    return record.could_possibly_record() if training is None else bool(training)
 
 
 def could_train() -> bool:
     """Return False inside a call whose `training` is False, unless a tape records."""
-    return record.could_possibly_record() or not is_inference()
+    return record.could_possibly_record() or _training_around() is not False
+
+
+def _training_around() -> bool | None:
+    context = global_state.get_global_attribute(_CALL_CONTEXT)
+    return None if context is None else context.training
 
 
 def in_stateless_scope() -> bool:

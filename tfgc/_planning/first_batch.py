@@ -61,6 +61,17 @@ class PlannedStep:
     seconds: float
     unchanged: str | None = None
 
+    def holds_for(self, batch_size: int | None, budget: Budget | None) -> bool:
+        """Whether a batch of this size runs by it: one no larger, if there is a budget; any, if there is none.
+
+        Where recomputing would have saved next to nothing, it may save something for more than twice the samples.
+        """
+        if batch_size is None or self.batch_size is None:
+            return True
+        if budget is None:
+            return self.unchanged is None or batch_size <= 2 * self.batch_size
+        return batch_size <= self.batch_size
+
     def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
         """The step by another plan."""
         overhead = None if plan.outlook is None else plan.outlook.overhead

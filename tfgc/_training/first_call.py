@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import fit_loop, private_api
+from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
@@ -107,8 +107,10 @@ class FirstCall:
         return None if self._latest is None else self._made.get(self._latest)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Replace the model's `call`; `training=False` runs the original."""
-        if training is False or private_api.in_symbolic_scope() or call_checks.is_empty(inputs):
+        """Replace the model's `call`; calls that do not train run the original."""
+        # Watched is a step of another model that calls this one, and is traced to be planned or compared.
+        symbolic = private_api.in_symbolic_scope() or isolated_traces.is_watched()
+        if symbolic or not private_api.trains(training) or call_checks.is_empty(inputs):
             return self._original(inputs, training=training, mask=mask)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         return self._call_for(inputs)(inputs, training=training, mask=mask)
@@ -154,10 +156,9 @@ class FirstCall:
             return signature, self._plan(signature, inputs, batch_size)
 
     def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
-        """The plan of a signature if it holds for a batch: within a budget, one for a batch as large."""
+        """The plan of a signature, if it holds for a batch."""
         made = self._made.get(signature)
-        largest = None if made is None or self._request.budget is None else made[0].batch_size
-        return None if largest is not None and batch_size is not None and batch_size > largest else made
+        return made if made is not None and made[0].holds_for(batch_size, self._request.budget) else None
 
     def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
         """Plan for `signature`."""

@@ -15,7 +15,7 @@ from tfgc._calls.call_plans import CallPlans, NoLayersError
 from tfgc._calls.tracing import Arguments
 from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, warn
-from tfgc._framework import fit_loop, private_api
+from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
@@ -42,7 +42,8 @@ class FirstStep:
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self._specs: Any = None
-        self._is_blind = False
+        self._is_plain = self._has_warned = False
+        self._in_step: set[int] = set()  # threads that run `train_step`
         self._lock = threading.RLock()
 
     def plans(self) -> CallPlans:
@@ -57,16 +58,25 @@ class FirstStep:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
-        inference = kwargs.get("training") is False or private_api.is_inference()
-        if not (inference or private_api.in_symbolic_scope() or call_checks.is_empty(args, kwargs)):
+        # A call inside of the model's own step is part of what was planned, however many rows it has.
+        training = private_api.trains(kwargs.get("training")) and threading.get_ident() not in self._in_step
+        # Watched is a step of another model that calls this one, and is traced to be planned or compared.
+        symbolic = private_api.in_symbolic_scope() or isolated_traces.is_watched()
+        if training and not (symbolic or call_checks.is_empty(args, kwargs)):
             self._plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
-        if len(args) + len(kwargs) == 1:
-            self._plan_for(*args, *kwargs.values())
-        return self._train_step(*args, **kwargs)
+        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
+            return self._train_step(*args, **kwargs)
+        self._plan_for(*args, *kwargs.values())
+        thread = threading.get_ident()
+        self._in_step.add(thread)
+        try:
+            return self._train_step(*args, **kwargs)
+        finally:
+            self._in_step.discard(thread)
 
     call.is_patched_call = train_step.is_patched_call = True
 
@@ -81,12 +91,11 @@ class FirstStep:
                 self._plan(example, batch)
 
     def _holds_for(self, batch: int | None) -> bool:
-        if self._is_blind or self.planned is None:
-            return self._is_blind
+        if self._is_plain or self.planned is None:
+            return self._is_plain
         if (self.planned.mode == "xla") != private_api.in_xla():
             return False
-        planned_for = self.planned.batch_size
-        return self._request.budget is None or batch is None or planned_for is None or batch <= planned_for
+        return self.planned.holds_for(batch, self._request.budget)
 
     def _plan(self, example: Any, batch: int | None) -> None:
         batch = batch or fit_loop.batch_size()
@@ -104,7 +113,7 @@ class FirstStep:
         except NoLayersError as error:
             if self._request.budget is not None:
                 raise
-            self._is_blind = True
+            self._is_plain = True
             warn(f"{error}. It trains as before", NothingSavedWarning)
             return
         if made.unchanged is None:
@@ -121,7 +130,9 @@ class FirstStep:
                 f"are not known. Fix them in the data, {fix}, or plan ahead: "
                 f"tfgc.enable(model, tfgc.plan(model, example=batch, budget={self._request.budget!r}))"
             )
-        self._is_blind = True
+        if self._has_warned:
+            return
+        self._has_warned = True
         warn(
             f"nothing is recomputed in {self._model.name!r}: sizes of the batch are open where the step is traced, so "
             "a plan may need more than storing everything. To save memory, fix them in the data, "
