@@ -267,6 +267,15 @@ def test_twice_the_largest_spread_among_plain_steps_is_allowed():
         assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
 
 
+@pytest.mark.parametrize(("planned", "passes"), [(None, True), (np.zeros(4), True), (np.full(4, 1e-3), False)])
+def test_none_in_another_plain_run_allows_none_and_nothing_else(planned, passes):
+    """Of a weight in a branch that is not taken, plain graphs have zeros, and plain eager code None."""
+    name = ("gradient", "b/bias")
+    judge = verdicts.StepComparison("float32", 2)
+    judge.compare("graph", _with(name, np.zeros(4)), _with(name, planned), lambda: iter([_with(name, None)]))
+    assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
+
+
 def test_plain_steps_are_tried_in_another_mode_and_with_weights_some_roundings_off():
     model = keras.Sequential([keras.Input((8,)), L.Dense(64), L.BatchNormalization(), L.Dropout(0.5), L.Dense(4)])
     step = loss_step.LossStep(model, (tf.constant(noise(2, 8)), tf.zeros((2, 4)), None), "mse")

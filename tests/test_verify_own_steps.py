@@ -204,3 +204,33 @@ def test_a_step_that_draws_by_tf_random_is_repeated_op_by_op():
     assert private_api.tensorflow_seed() == 5
     with pytest.raises(tfgc.OptionError, match="modes='eager'"):
         tfgc.verify(model, None, batch(), layers=["block"], modes="graph")
+
+
+@pytest.mark.parametrize("within", ["function", "loop"])
+def test_what_draws_inside_of_a_function_or_a_loop_is_repeated_op_by_op(within):
+    @tf.function
+    def noised(x):
+        return x + tf.random.normal(tf.shape(x))
+
+    def looped(x):
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y + tf.random.normal(tf.shape(y))), (0, x))[1]
+
+    class Noised(Subclassed):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self((noised if within == "function" else looped)(x), training=True) - y) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    model = compiled(Noised)
+    verdict = tfgc.verify(model, None, batch(), layers=["block_0"], steps=2)
+    assert verdict, verdict
+    assert verdict.modes == ("eager",)
+
+
+def test_inputs_of_different_lengths_are_planned_by_their_batch():
+    atoms, bonds = keras.Input((4,)), keras.Input((4,))
+    parts = [keras.ops.sum(L.Dense(64, "gelu")(L.Dense(64, "gelu")(x)), 0, keepdims=True) for x in (atoms, bonds)]
+    model = keras.Model([atoms, bonds], L.Dense(1)(parts[0] + parts[1]))
+    assert tfgc.verify(model, None, ([noise(6, 4), noise(9, 4)],), modes="graph")

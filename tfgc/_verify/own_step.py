@@ -5,6 +5,7 @@ comparison: it divides by the size of a gradient, so that one which is zero but 
 any other. In its place all weights of an optimizer move along their gradients, together by one to two per cent.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -45,7 +46,9 @@ class OwnStep(Step):
             "train_step",
         ):
             traced: Any = tf.function(self.once, autograph=False).get_concrete_function(*data)  # builds what is not
-        self.draws = any(op.type in random_draws.TYPES for op in traced.graph.get_operations())
+        definition = traced.graph.as_graph_def()
+        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+        self.draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
         held = [v for layer in keras_models.layers_inside(model) for v in vars(layer).values()]
         plain = [v for v in held if isinstance(v, tf.Variable)]
         known = [v for v in recording.variables(model) if v is not None]

@@ -105,6 +105,8 @@ class Verdict:
                 'keras.config.set_floatx("float64") before the model is made; steps agree to 1e-12 there'
             )
         lines += [f"  tolerated: {difference}" for difference in self.tolerated[:3]]
+        if len(self.tolerated) > 3:
+            lines.append(f"  and {len(self.tolerated) - 3} more are tolerated")
         lines += [f"  not deterministic: {name!r} differs between runs from one state" for name in self.unrepeatable]
         lines += [f"  kept: {name!r} cannot be run twice: {reason}" for name, reason in self.kept.items()]
         return "\n".join([*lines, *([f"  note: {self.note}"] if self.note else [])])
@@ -152,19 +154,34 @@ class StepComparison:
         found = self._differences(mode, baseline, planned)
         if not all(d.passes for d in found):
             spreads: dict[tuple[int, str, str], float] = collections.defaultdict(float)
+            # None in one mode and zeros in another says nothing of how far other values may be off.
+            unlike: dict[tuple[int, str, str], float] = {}
             for steps in others():
+                apart = {(d.step, d.kind, d.name): d.relative for d in self._differences(mode, steps, planned)}
                 for d in self._differences(mode, baseline, steps):
                     key = (d.step, d.kind, d.name)
-                    spreads[key] = max(spreads[key], d.relative)
-            found = [self._with_spread(d, spreads.get((d.step, d.kind, d.name), 0.0)) for d in found]
+                    if d.relative < math.inf:
+                        spreads[key] = max(spreads[key], d.relative)
+                    else:
+                        unlike[key] = min(apart.get(key, math.inf), unlike.get(key, math.inf))
+            keys = [(d.step, d.kind, d.name) for d in found]
+            found = [self._with_spread(d, spreads[k], unlike.get(k, math.inf)) for d, k in zip(found, keys)]
         self._all += found
 
-    def _with_spread(self, difference: Difference, spread: float) -> Difference:
-        """The difference, tolerated if plain TensorFlow differs from itself by at least half as much."""
-        if difference.passes or not difference.relative <= 2 * spread:
+    def _with_spread(self, difference: Difference, spread: float, from_unlike: float) -> Difference:
+        """The difference, tolerated if plain TensorFlow differs from itself by at least half as much.
+
+        Or if a plain result of another kind, such as None for zeros, is no further off than the first one may be.
+        """
+        if difference.passes:
             return difference
-        note = f"as plain TensorFlow differs by {spread:.2g} from itself"
-        tolerated = dataclasses.replace(difference, allowed=2 * spread, note=note)
+        if difference.relative <= 2 * spread:
+            allowed, note = 2 * spread, f"as plain TensorFlow differs by {spread:.2g} from itself"
+        elif from_unlike <= difference.allowed:
+            allowed, note = math.inf, "as another run of plain TensorFlow has it"
+        else:
+            return difference
+        tolerated = dataclasses.replace(difference, allowed=allowed, note=note)
         self._tolerated.append(tolerated)
         return tolerated
 
@@ -188,9 +205,8 @@ class StepComparison:
             return 0.0
         if mode == "eager" and not self._sliced:
             if kind == "gradient" and value is not None and _norm(value) <= self._epsilon * largest:
-                return (
-                    self._tolerance
-                )  # It is zero but for rounding: its terms cancel, in another order to another rest.
+                # It is zero but for rounding: its terms cancel, in another order to another rest.
+                return self._tolerance
             return self._rounding if kind == "gradient" or self._updates else 0.0
         return self._tolerance
 

@@ -139,8 +139,9 @@ def verify(
 
 def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
     """The plan of least peak for this batch."""
-    if by_calls.applies_to(model):
-        return planner.plan(model, example=keras.utils.pack_x_y_sample_weight(*data))
+    batch = keras.utils.pack_x_y_sample_weight(*data)
+    if by_calls.applies_to(model, batch):
+        return planner.plan(model, example=batch)
     return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
 
