@@ -14,7 +14,7 @@ from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Phase
 from tfgc._simulate.event import Event, Run
-from tfgc._simulate.work import node_work
+from tfgc._simulate.node_events import NodeEvents
 
 
 def outputs(b: Buffers, part: Sequence[int]) -> list[int]:
@@ -63,37 +63,32 @@ class SlicedEvents:
     """Makes the events of one segment.
 
     Args:
-        graph: The graph.
-        sizes: Bytes of each buffer so far, to which the events add theirs.
+        step: The events of the step so far; those made here are not added to them, their buffers are.
         part: Positions of the nodes.
         slices: How many.
     """
 
-    def __init__(self, graph: Graph, sizes: list[int], part: Sequence[int], slices: int) -> None:
-        self._graph, self._sizes, self._part, self._slices = graph, sizes, part, slices
-        self._work, _ = graph.once(node_work)
-        self._buffers = Buffers.of(graph)
+    def __init__(self, step: NodeEvents, part: Sequence[int], slices: int) -> None:
+        self._step, self._part, self._slices = step, part, slices
 
     def forward(self, run: Run) -> list[Event]:
         """Those of the first pass."""
-        b, part = self._buffers, self._part
-        joined = {number: self._new(b.size[number]) for number in outputs(b, part)}
+        b, part = self._step.buffers, self._part
+        joined = {number: self._step.new(b.size[number]) for number in outputs(b, part)}
         held = {**run.held}
         events = [self._run(i, held, run.phase, run.pending, b.forward_peak[i], keep=False) for i in part]
-        for event, i in zip(events, part):
-            event.work = self._work[i].forward
         events[0].results = tuple(joined.values())
         events[-1].reads.extend(joined.values())
         run.held.update(joined)
         return events
 
-    def backward(self, outside: dict[int, int], pending: int) -> list[Event]:
-        """Those of the replay and the backward pass; `pending` are bytes of gradients that wait besides those here."""
-        b, part, costs = self._buffers, self._part, self._graph.costs
+    def backward(self, outside: dict[int, int]) -> list[Event]:
+        """Those of the replay and the backward pass, which reads `outside`."""
+        b, part, graph = self._step.buffers, self._part, self._step.graph
         handed, ended = input_gradients(b, part), self._ended()
-        gradients = dict(zip(part, weight_gradients(self._graph, part, self._slices)))
+        gradients = dict(zip(part, weight_gradients(graph, part, self._slices)))
         waiting = b.pending_gradient_bytes[max(part) + 1]
-        base = waiting + sum(size for _, size in handed) + pending
+        base = waiting + sum(size for _, size in handed) + self._step.pending
         passing = waiting - sum(b.cotangent_bytes[number] for number in ended)
         held, runs = {**outside}, b.replayed(part)
         internal: dict[int, int] = {}
@@ -101,7 +96,6 @@ class SlicedEvents:
         for i in part:
             if i in runs:
                 event = self._run(i, held, "replay", base, b.saving_peak[i], keep=True)
-                event.work = self._work[i].forward
                 internal[i] = event.makes[-1]
                 events.append(event)
         for i in reversed(part):
@@ -109,7 +103,7 @@ class SlicedEvents:
             if alive is None:
                 continue
             weights = gradients[i].summed
-            whole = costs[i].gradient_bytes * self._graph.whole_step
+            whole = graph.costs[i].gradient_bytes * graph.whole_step
             inside = self._share(max(0, alive - whole - passing) + b.backward_peak[i])
             reads = [held[number] for number in b.saved[i]] + ([internal[i]] if i in internal else [])
             events.append(
@@ -119,13 +113,13 @@ class SlicedEvents:
                     reads=reads,
                     makes=[],
                     extra_bytes=base + inside + weights,
-                    byte_trace=tuple(map(self._share, costs[i].backward_trace)),
-                    work=self._work[i].backward,
+                    byte_trace=tuple(map(self._share, graph.costs[i].backward_trace)),
+                    work=self._step.work[i].backward,
                     gradient_bytes=weights,
                 )
             )
         if events:
-            sums = self._new(sum(weights.summed + weights.rows for weights in gradients.values()))
+            sums = self._step.new(sum(weights.summed + weights.rows for weights in gradients.values()))
             events[0].results = (sums,)
             events[0].cotangents = CotangentChanges(new=tuple(handed))
             events[-1].cotangents = CotangentChanges(ended=(*ended, *events[-1].cotangents.ended))
@@ -144,18 +138,18 @@ class SlicedEvents:
 
     def _run(self, i: int, held: dict[int, int], phase: Phase, pending: int, peak: int, keep: bool) -> Event:
         """A run of a node on a slice."""
-        b, cost = self._buffers, self._graph.costs[i]
+        b, cost, work = self._step.buffers, self._step.graph.costs[i], self._step.work[i].forward
         reads = [held[number] for number in b.inputs[i]]
-        makes = [self._new(self._share(b.size[number])) for number in b.outputs[i]]
+        makes = [self._step.new(self._share(b.size[number])) for number in b.outputs[i]]
         held.update(zip(b.outputs[i], makes))
         if keep:
-            makes.append(self._new(self._share(b.internal_bytes[i])))
+            makes.append(self._step.new(self._share(b.internal_bytes[i])))
         byte_trace = tuple(map(self._share, cost.forward_saving_trace if keep else cost.forward_trace))
-        return Event(i, phase, reads, makes, self._share(peak) + pending, byte_trace)
+        return Event(i, phase, reads, makes, self._share(peak) + pending, byte_trace, work)
 
     def _ended(self) -> tuple[int, ...]:
         """Upstream cotangents that nobody needs after the segment."""
-        b, made, ended = self._buffers, set(), []
+        b, made, ended = self._step.buffers, set(), []
         for i in reversed(self._part):
             sums, new, done = b.cotangent_changes[i]
             made.update(number for number, _ in (*sums, *new))
@@ -167,7 +161,3 @@ class SlicedEvents:
         """Bytes of a slice, rounded up; negative ones as the positive ones that they free."""
         share = -(-abs(size) // self._slices)
         return share if size > 0 else -share
-
-    def _new(self, size: int) -> int:
-        self._sizes.append(size)
-        return len(self._sizes) - 1

@@ -81,7 +81,7 @@ class StepEvents(NodeEvents):
         for segment, part, kept in zip(segments, parts, results):
             starts.append(len(self.events))
             if segment.chunks > 1:
-                self.events += SlicedEvents(self.graph, self.sizes, part, segment.chunks).forward(run)
+                self.events += SlicedEvents(self, part, segment.chunks).forward(run)
                 continue
             for i in part:
                 if i in runs:
@@ -100,8 +100,7 @@ class StepEvents(NodeEvents):
                 for i in reversed(part):
                     self.backward(i, run)
             elif segment.chunks > 1:
-                sliced = SlicedEvents(self.graph, self.sizes, part, segment.chunks)
-                self.events += sliced.backward(outside, self.pending)
+                self.events += SlicedEvents(self, part, segment.chunks).backward(outside)
             else:
                 inner = (
                     segment.inner.segments
