@@ -3,7 +3,9 @@
 A slice of all that a node makes, saves and works with counts as 1/k of it. Outputs are joined in buffers of the whole
 batch, and so are the gradients of inputs, which are there from the first slice on, as the upstream gradients are to the
 last. The gradients of a slice with respect to weights are added to a sum, so that both are there at once. Those that
-are products of rows are made at the end, from the joined rows of all slices, if all slices are of one size.
+are products of rows are made at the end, from the joined rows of all slices, if all slices are of one size and the step
+is traced for one batch. `fit` traces it for any batch, and `train_step` in a `tf.function` for one, so that in a graph
+the more of both counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,23 +42,32 @@ def input_gradients(b: Buffers, part: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class WeightGradients(NamedTuple):
-    """Bytes of a node's gradients of weights that are summed over slices, of rows of others, and of these others."""
+    """Bytes of a node's gradients of weights while slices run.
 
-    summed: int
-    rows: int
+    Attributes:
+        of_a_slice: Those of a slice, which are added to sums.
+        joined: Sums and rows of all slices, which are there to the end.
+        perhaps: Sums that are there while slices run, if the graph takes no rows.
+        products: What is made of the rows at the end.
+    """
+
+    of_a_slice: int
+    joined: int
+    perhaps: int
     products: int
 
 
-def weight_gradients(graph: Graph, part: Sequence[int], slices: int) -> list[WeightGradients]:
-    """Those of each node of a segment in slices."""
+def weight_gradients(graph: Graph, part: Sequence[int], slices: int, compiled: bool = False) -> list[WeightGradients]:
+    """Those of each node of a segment in slices; `compiled` segments are traced for one batch."""
     samples = graph.batch_size
     even = samples is not None and samples % -(-samples // slices) == 0
-    costs = [graph.costs[i] for i in part]
-    if not graph.whole_step:
-        return [WeightGradients(0, 0, 0)] * len(costs)
-    if not even:
-        return [WeightGradients(cost.gradient_bytes, 0, 0) for cost in costs]
-    return [WeightGradients(c.gradient_bytes - c.product_bytes, c.row_bytes, c.product_bytes) for c in costs]
+    found = []
+    for cost in (graph.costs[i] for i in part):
+        whole = cost.gradient_bytes * graph.whole_step
+        products, rows = (cost.product_bytes, cost.row_bytes) if even and graph.whole_step else (0, 0)
+        perhaps = 0 if compiled else products - rows
+        found.append(WeightGradients(whole - products * compiled, whole - products + rows, perhaps, products))
+    return found
 
 
 class SlicedEvents:
@@ -77,8 +88,7 @@ class SlicedEvents:
         joined = {number: self._step.new(b.size[number]) for number in outputs(b, part)}
         held = {**run.held}
         events = [self._run(i, held, run.phase, run.pending, b.forward_peak[i], keep=False) for i in part]
-        events[0].results = tuple(joined.values())
-        events[-1].reads.extend(joined.values())
+        self._join(events, tuple(joined.values()))
         run.held.update(joined)
         return events
 
@@ -86,7 +96,7 @@ class SlicedEvents:
         """Those of the replay and the backward pass, which reads `outside`."""
         b, part, graph = self._step.buffers, self._part, self._step.graph
         handed, ended = input_gradients(b, part), self._ended()
-        gradients = dict(zip(part, weight_gradients(graph, part, self._slices)))
+        gradients = dict(zip(part, weight_gradients(graph, part, self._slices, self._step.compiled)))
         waiting = b.pending_gradient_bytes[max(part) + 1]
         base = waiting + sum(size for _, size in handed) + self._step.pending
         passing = waiting - sum(b.cotangent_bytes[number] for number in ended)
@@ -102,7 +112,7 @@ class SlicedEvents:
             alive = b.gradient_bytes_at[i]
             if alive is None:
                 continue
-            weights = gradients[i].summed
+            weights = gradients[i].of_a_slice
             whole = graph.costs[i].gradient_bytes * graph.whole_step
             inside = self._share(max(0, alive - whole - passing) + b.backward_peak[i])
             reads = [held[number] for number in b.saved[i]] + ([internal[i]] if i in internal else [])
@@ -119,13 +129,20 @@ class SlicedEvents:
                 )
             )
         if events:
-            sums = self._step.new(sum(weights.summed + weights.rows for weights in gradients.values()))
-            events[0].results = (sums,)
+            joined = self._step.new(sum(weights.joined for weights in gradients.values()))
+            perhaps = self._step.new(sum(weights.perhaps for weights in gradients.values()))
+            self._join(events, (joined, perhaps))
             events[0].cotangents = CotangentChanges(new=tuple(handed))
             events[-1].cotangents = CotangentChanges(ended=(*ended, *events[-1].cotangents.ended))
-            events[-1].reads.extend([sums, *outside.values()])
-            events += self._products({i: weights.products for i, weights in gradients.items()}, sums, base)
+            events[-1].reads.extend(outside.values())
+            events += self._products({i: weights.products for i, weights in gradients.items()}, joined, base)
         return events
+
+    def _join(self, events: Sequence[Event], buffers: tuple[int, ...]) -> None:
+        """Let buffers be there in all of the events: each runs once more when the first slice has been written."""
+        events[0].results = buffers
+        events[0].extra_bytes += sum(self._step.sizes[buffer] for buffer in buffers)
+        events[-1].reads.extend(buffers)
 
     def _products(self, products: dict[int, int], rows: int, base: int) -> Iterator[Event]:
         """Those of the products of rows: nothing orders them, so all may be there at once."""

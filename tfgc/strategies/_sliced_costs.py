@@ -29,8 +29,8 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int,
     waiting = b.pending_gradient_bytes[segment.end]
     handed = sum(size for _, size in sliced_events.input_gradients(b, part))
     inside = segment.replay_peak - results - captured - waiting
-    replay = max(g.summed for g in gradients) + _share(inside, slices)
-    sums = sum(g.summed + g.rows for g in gradients)
+    replay = max(g.of_a_slice for g in gradients) + sum(g.perhaps for g in gradients) + _share(inside, slices)
+    sums = sum(g.joined for g in gradients)
     products = sum(g.products for g in gradients)
     replay_peak = captured + waiting + handed + sums + max(replay, products)
     return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work)
