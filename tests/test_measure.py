@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 import time
 
 import keras
@@ -203,6 +204,23 @@ def gone():
 def test_a_builder_that_ends_the_process_is_a_failure():
     case = dataclasses.replace(case_choice.plan_cases(small, 2)[0], build=(gone, None))
     assert worker._reply(case) == Reply(failure="SystemExit")
+
+
+def test_a_timeline_whose_step_fails_leaves_no_thread():
+    def fails():
+        raise MemoryError
+
+    before = threading.active_count()
+    with pytest.raises(MemoryError):
+        training_run._timeline(fails, lambda: 0)
+    assert threading.active_count() == before
+
+
+def test_a_timeline_counts_from_before_its_step():
+    """Also where the step is over before the thread takes its first sample."""
+    allocated = [1000]
+    timeline = training_run._timeline(lambda: allocated.append(1600), lambda: allocated[-1])
+    assert timeline[0] == (0.0, 0)
 
 
 def test_it_is_an_error_if_nothing_was_measured():

@@ -157,7 +157,7 @@ def _wrong(case: Case, update: dict[str, Any], batch: tuple[Any, ...]) -> tuple[
 
 def _timeline(step: Callable[[], float], allocated: Callable[[], int]) -> tuple[tuple[float, int], ...]:
     """Allocated bytes over one more step, sampled from a thread; not a timed step."""
-    samples: list[tuple[float, int]] = []
+    samples = [(0.0, allocated())]
     done = threading.Event()
     begin = time.perf_counter()
 
@@ -168,9 +168,11 @@ def _timeline(step: Callable[[], float], allocated: Callable[[], int]) -> tuple[
 
     thread = threading.Thread(target=sample)
     thread.start()
-    step()
-    done.set()
-    thread.join()
+    try:
+        step()
+    finally:  # else the process would wait for the thread when it ends
+        done.set()
+        thread.join()
     base = samples[0][1]
     return tuple((round(when, 4), count - base) for when, count in thinned(samples))
 
