@@ -379,6 +379,21 @@ def test_what_compare_measures_by_default(plan_file):
         names(plans=[3])
 
 
+def test_two_functions_of_one_name_are_two_plans(plan_file, tmp_path):
+    def pieces(count):
+        return lambda graph: plans.Plan.from_cuts(graph, range(count, len(graph), count), strategy="pieces")
+
+    named = [tmp_path / name for name in ("plain", "sqrt")]
+    for path in named:
+        path.write_text(plan_file.read_text())
+    wanted = [pieces(2), pieces(4), "sqrt"]
+    cases = case_choice.plan_cases(chain, 4, wanted, modes=["graph"], plans=named)
+    assert [case.case for case in cases[2:]] == ["<lambda>", "<lambda> #2", "sqrt", "plain #2", "sqrt #2"]
+    found = worker.predict(PredictionJob(tuple(cases)))
+    made = [plans.Plan.from_json(found.of(case).plan) for case in cases[2:4]]
+    assert len(made[0].segments) > len(made[1].segments) > 1
+
+
 def test_the_child_plans_for_its_batch_and_input_sizes():
     shapes = {"tokens": (1024,)}
     cases = case_choice.plan_cases(open_tokens, 4, steps=1, budget="80%", input_shapes=shapes)

@@ -74,7 +74,7 @@ def plan_cases(
     }
     baselines = [*BASELINES, *([("plain", "xla")] if "xla" in modes else [])]
     ways: list[tuple[dict[str, Any], str]] = [({"case": case}, mode) for case, mode in baselines]
-    ways += [(choice, mode) for choice in [*chosen, *given] for mode in modes]
+    ways += [(choice, mode) for choice in _told_apart([*chosen, *given]) for mode in modes]
     return [Case(network, (build, image_size), mode=mode, **choice, **common) for choice, mode in ways]
 
 
@@ -116,9 +116,8 @@ def labelled(item: StrategyLike, options: Mapping[str, Any]) -> tuple[str, Strat
 
 
 def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
-    """The fields of a case that are about a plan, for each of `plans`; their names differ."""
+    """The fields of a case that are about a plan, for each of `plans`."""
     choices: list[dict[str, Any]] = []
-    seen: dict[str, int] = {}
     for item in plans if isinstance(plans, Iterable) and not isinstance(plans, str) else [plans]:
         if isinstance(item, Plan):
             plan, label = item, f"plan {item.strategy}"
@@ -126,10 +125,18 @@ def _read(plans: PlanLike | Iterable[PlanLike]) -> list[dict[str, Any]]:
             plan, label = read_plan(item), os.path.basename(item)
         else:
             raise OptionError(f"plans: {item!r} is neither a tfgc.Plan nor the path of one")
-        seen[label] = seen.get(label, 0) + 1
-        label += f" #{seen[label]}" if seen[label] > 1 else ""
         choices.append({"case": label, "plan": plan.to_json()})
     return choices
+
+
+def _told_apart(choices: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The choices with names that differ, also from those of the baselines: two functions may have one name."""
+    seen, named = {case: 1 for case, _ in BASELINES}, []
+    for choice in choices:
+        label = choice["case"]
+        seen[label] = seen.get(label, 0) + 1
+        named.append({**choice, "case": f"{label} #{seen[label]}" if seen[label] > 1 else label})
+    return named
 
 
 def serialized(optimizer: Any) -> Any:
