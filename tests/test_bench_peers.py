@@ -51,6 +51,13 @@ def test_twice_the_rounding_of_plain_steps_is_allowed():
     assert peers.differing_parts(update(1.0, 1.01), plain, ["w"]) == ("states",)
 
 
+def test_an_update_that_is_not_a_number_is_wrong():
+    plain = [{"w": np.ones(2), "s": np.ones(1)}] * 2
+    assert peers.differing_parts({"w": np.full(2, np.nan), "s": np.ones(1)}, plain, ["w"]) == ("gradients",)
+    unknown = [{"w": np.full(2, np.nan), "s": np.ones(1)}] * 2
+    assert peers.differing_parts(plain[0], unknown, ["w"]) == ("gradients",)
+
+
 def test_a_case_without_pytorch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     case = Case("net", ("sample_cnn", 32), "torch plain", "eager", 2, steps=1, peer="torch")

@@ -78,7 +78,8 @@ def differing_parts(
         if not paths:
             continue
         spread = max(_difference(references[0], other, paths) for other in references)
-        if min(_difference(one, update, paths) for one in references) > max(_ALLOWED, 2 * spread):
+        # So written, NaN differs.
+        if not any(_difference(one, update, paths) <= max(_ALLOWED, 2 * spread) for one in references):
             found.append(what)
     return tuple(found)
 
