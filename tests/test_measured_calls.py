@@ -78,6 +78,24 @@ def functional():
     return keras.Sequential([keras.Input((8,)), L.Dense(2)])
 
 
+class Encoder(L.Layer):
+    """Holds all blocks of a model, so that the plan of a functional one is by calls."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [Block(name=f"block_{i}") for i in range(4)]
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return x
+
+
+def encoder():
+    inputs = keras.Input((None, 8), name="words")
+    return keras.Model(inputs, L.Dense(4)(Encoder(name="encoder")(inputs)))
+
+
 def batch():
     return X, Y
 
@@ -137,6 +155,55 @@ def test_budgets_and_given_plans_are_cases_and_all_are_reported():
     results = Results((Study("towers", 8, records, front),))
     assert from_json(to_json(results)) == results
     assert "towers" in html_page.render([results], ".html")
+
+
+SHAPES = {"words": (256, 8)}
+
+
+@pytest.fixture(scope="module")
+def encoder_plan():
+    keras.utils.clear_session()
+    plan = tfgc.plan(encoder(), 8, input_shapes=SHAPES)
+    assert plan.calls
+    return plan
+
+
+@pytest.mark.gate
+def test_a_plan_by_calls_of_a_functional_model_is_a_case(encoder_plan):
+    cases, found = predicted(encoder, plans=encoder_plan, wanted="optimal", input_shapes=SHAPES)
+    assert [case.name for case in cases] == ["plain-eager", "plain-graph", "optimal-graph", "plan calls-graph"]
+    plain, nodes, calls = (found.of(case) for case in cases[1:])
+    assert calls.predicted.peak_bytes < nodes.predicted.peak_bytes <= plain.predicted.peak_bytes
+    assert calls.predicted.fixed_bytes == plain.predicted.fixed_bytes
+    assert calls.predicted.overhead > 0
+    assert calls.parts
+    plain, ours = (least_of_three(case, found.of(case)) for case in (cases[1], cases[3]))
+    assert ours["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert ours["peak_bytes"] < 0.8 * plain["peak_bytes"]
+    wrong = dataclasses.replace(encoder_plan, model=(*encoder_plan.model[:-1], "another layer"))
+    with pytest.raises(tfgc.PlanMismatchError, match=r"plan calls: .* another layer"):
+        predicted(encoder, plans=wrong, input_shapes=SHAPES)
+
+
+def test_a_sweep_shows_a_plan_by_calls_of_a_functional_model(encoder_plan):
+    keras.utils.clear_session()
+    front = sweep.sweep(encoder(), "encoder", 8, input_shapes=SHAPES, plans=[("calls.json", encoder_plan)], points=2)
+    (point,) = [point for point in front.others if point.name == "calls.json"]
+    assert point.peak_bytes < front.points[0].peak_bytes
+    assert point.cut_off > front.points[0].cut_off
+
+
+def test_the_shell_shows_a_plan_by_calls_of_a_functional_model(encoder_plan, tmp_path):
+    path = tmp_path / "plan.json"
+    name = ["test_measured_calls:encoder", "--batch-size", "8", "--input", "words=256,8"]
+    keras.utils.clear_session()
+    facts = json.loads(run("plan", *name, "--measure", "-o", str(path), "--json"))
+    assert facts["strategy"] == "calls"
+    assert tfgc.Plan.from_json(path.read_text()).calls
+    assert facts["step_bytes"] - facts["fixed_bytes"] == facts["peak_bytes"]
+    assert facts["plain_step_bytes"] - facts["fixed_bytes"] == facts["plain_bytes"]
+    keras.utils.clear_session()
+    assert "encoder/block" in run("explain", *name, "--plan", str(path))
 
 
 @pytest.mark.gate

@@ -14,12 +14,11 @@ from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._measure import measured_budget, measured_step, shipped
-from tfgc._planning import budgets, by_calls, estimates, planner
+from tfgc._planning import budgets, estimates, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Shapes, Strategy
 from tfgc._records.compiled_memory import CompiledMemory
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import example_sizes, synthetic
 
 
 @node_costs.remembered()
@@ -166,14 +165,9 @@ class _Asked:
 
     def predict(self, plan: Plan | None) -> Prediction:
         """What the step needs by a plan, or if nothing is recomputed."""
-        if plan is None or not plan.calls or by_calls.applies_to(self.model):
-            return estimates.estimate(self.model, self.batch_size, plan, **self.common)
-        shapes, example = self.common["input_shapes"], self.common["example"]
-        if example is not None:
-            shapes = example_sizes.shapes(self.model, example)[1]
-        inputs, _ = synthetic.specs(self.model, plan.batch_size or 1, shapes)
-        optimizer, mode = self.common["optimizer"], "xla" if self.common["mode"] == "xla" else "graph"
-        return estimates.estimate(self.model, None, plan, example=inputs, optimizer=optimizer, mode=mode)
+        if plan is None:
+            return estimates.estimate(self.model, self.batch_size, None, **self.common)
+        return estimates.with_plain(self.model, self.batch_size, plan, **self.common)[0]
 
     def measure(self, plan: Plan | None, step: Prediction) -> int:
         """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""

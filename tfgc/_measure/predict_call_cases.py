@@ -1,5 +1,10 @@
-"""Plan and predict the cases of a model without a graph, by the calls of its layers; nothing is trained."""
+"""Plan and predict cases by the calls of a model's layers; nothing is trained.
 
+That is all cases of a model without a graph, and given plans by calls of one that has a graph.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -33,10 +38,8 @@ def predict_call_cases(model: keras.Model, job: PredictionJob) -> CasePrediction
     example = any_model.completed(model, first.example, first.batch_size)
     data = examples.batch(example, first.batch_size)
     modes = sorted({False, *(case.mode == "xla" for case in job.cases)})
-    networks = {xla: _Network(model, CallPlans(model, data, xla=xla)) for xla in modes}
-    for case in job.cases:
-        networks[case.mode == "xla"].check(case)
-    cases = {case.name: networks[case.mode == "xla"].predict(case) for case in job.cases}
+    networks = {xla: _Network(model, CallPlans(model, data, xla=xla), budgets.fixed_bytes(model)) for xla in modes}
+    cases = _predicted(networks, job.cases)
     if not job.front:
         return CasePredictions(cases)
     network = networks[False]
@@ -44,6 +47,33 @@ def predict_call_cases(model: keras.Model, job: PredictionJob) -> CasePrediction
     return CasePredictions(
         cases, sweep.front_by_calls(network.call_plans, network.fixed, job.network, budgets=job.marks, plans=others)
     )
+
+
+def predict_functional_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
+    """The `CasePredictions` of a model with a graph, some of whose given plans may be by the calls of its layers.
+
+    Those are in no front: its plans and the plain step are read by nodes.
+    """
+    by_call = tuple(case for case in job.cases if case.plan is not None and Plan.from_json(case.plan).calls)
+    if not by_call:
+        return predict_cases.predict_cases(model, job)
+    fixed, networks = budgets.fixed_bytes(model, "sgd"), {}
+    for xla in sorted({case.mode == "xla" for case in by_call}):
+        size, shapes = by_call[0].batch_size, by_call[0].input_shapes
+        plans = by_calls.plans_of_functional(model, size, shapes, "xla" if xla else "graph")
+        networks[xla] = _Network(model, plans, fixed)
+    cases = _predicted(networks, by_call)
+    found = predict_cases.predict_cases(
+        model, dataclasses.replace(job, cases=tuple(case for case in job.cases if case.name not in cases))
+    )
+    return dataclasses.replace(found, cases={**found.cases, **cases})
+
+
+def _predicted(networks: "Mapping[bool, _Network]", cases: Sequence[Case]) -> dict[str, CasePrediction]:
+    """Predictions by the names of cases; of networks there is one that XLA compiles and one that it does not."""
+    for case in cases:
+        networks[case.mode == "xla"].check(case)
+    return {case.name: networks[case.mode == "xla"].predict(case) for case in cases}
 
 
 class _Network:
@@ -55,8 +85,8 @@ class _Network:
         plans: Plans, or the errors of making them, by `Case.case`.
     """
 
-    def __init__(self, model: keras.Model, call_plans: CallPlans) -> None:
-        self._model, self.call_plans, self.fixed = model, call_plans, budgets.fixed_bytes(model)
+    def __init__(self, model: keras.Model, call_plans: CallPlans, fixed: int) -> None:
+        self._model, self.call_plans, self.fixed = model, call_plans, fixed
         self.plans: dict[str, Plan | TfgcError] = {}
         self._plain = call_plans.estimate(None, self.fixed)
 

@@ -48,12 +48,12 @@ def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
 
 def predict(job: PredictionJob) -> CasePredictions:
     """Plan and predict the cases of a `PredictionJob`: their `CasePredictions`."""
-    from tfgc._measure import predict_call_cases, predict_cases, training_run
+    from tfgc._measure import predict_call_cases, training_run
 
     model = training_run.seeded(*job.cases[0].build)
     if predict_call_cases.applies_to(model, job.cases[0].example):
         return predict_call_cases.predict_call_cases(model, job)
-    return predict_cases.predict_cases(model, job)
+    return predict_call_cases.predict_functional_cases(model, job)
 
 
 def search(job: MaxBatchJob) -> MaxBatchPrediction:

@@ -18,7 +18,7 @@ from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import example_sizes, functional_graphs, keras_graph
+from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
 # A layer is fat that needs this share of the plain step, and holds so many layers that hold layers.
 _FAT = 0.3
@@ -155,6 +155,14 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
             raise OptionError(f"example={example!r} holds no batch: give x or (x, y) as fit takes them")
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     return CallPlans(model, example, xla=mode == "xla")
+
+
+def plans_of_functional(
+    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Any] | None, mode: str = "graph"
+) -> CallPlans:
+    """The plans by calls of a functional model, for inputs of these shapes; where it is not for XLA, for graphs."""
+    inputs, _ = synthetic.specs(model, batch_size, input_shapes)
+    return CallPlans(model, tracing.Arguments((inputs,), {}), xla=mode == "xla")
 
 
 def _example(model: keras.Model, graph: Graph) -> tracing.Arguments:

@@ -10,6 +10,7 @@ from tfgc._core.plan import Plan, check_plan
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
+from tfgc._tracing import example_sizes
 
 
 def estimate(
@@ -57,3 +58,19 @@ def estimate(
     if plan is None:
         plan = Plan.from_cuts(graph, [], strategy="keep_all")
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
+
+
+def with_plain(model: keras.Model, batch_size: int | None, plan: Plan, **common: Any) -> tuple[Prediction, Prediction]:
+    """What the step needs by a plan, and the plain one, read as the plan was made: by nodes, or by calls.
+
+    Args:
+        model, batch_size, plan: As for `estimate`.
+        common: The other arguments that `tfgc.plan` and `estimate` take.
+    """
+    example = common.get("example")
+    if not plan.calls or by_calls.applies_to(model, example):
+        return estimate(model, batch_size, plan, **common), estimate(model, batch_size, None, **common)
+    shapes = common.get("input_shapes") if example is None else example_sizes.shapes(model, example)[1]
+    plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, common["mode"])
+    fixed = budgets.fixed_bytes(model, common.get("optimizer"))
+    return plans.estimate(plan, fixed), plans.estimate(None, fixed)

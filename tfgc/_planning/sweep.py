@@ -1,5 +1,6 @@
 """The front of plans of one model, as records to render."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -50,12 +51,21 @@ def sweep(
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
         _check(plans, call_plans.check)
         return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans)
-    declared = keras_graph.read(model)
-    _check(plans, lambda plan: plan.check(declared))
+    declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
+    by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
+    _check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, None, measure=measure, whole_step=True, xla=mode == "xla"
     )
-    return front_of(graph, fixed_bytes(model, optimizer), network, points, budgets, plans)
+    front = front_of(graph, fixed, network, points, budgets, by_nodes)
+    by_call = [(name, plan) for name, plan in plans if plan.calls]
+    if by_call:
+        call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode)
+        _check(by_call, call_plans.check)
+        plain = call_plans.estimate(None, fixed)
+        found = (_point(name, plan, call_plans.estimate(plan, fixed), plain) for name, plan in by_call)
+        front = dataclasses.replace(front, others=(*front.others, *found))
+    return front
 
 
 def _check(plans: Sequence[tuple[str, Plan]], check: Callable[[Plan], None]) -> None:

@@ -63,7 +63,10 @@ def _with_figures(
     from tfgc._tracing import keras_graph
 
     if plan.calls:
-        by_calls.refuse(None, input_shapes, measure, None, {})
+        by_calls.refuse(None, None, measure, None, {})
+        if not by_calls.applies_to(model):
+            return by_calls.plans_of_functional(model, batch_size, input_shapes, mode).with_figures(plan)
+        by_calls.refuse(None, input_shapes, False, None, {})
         return by_calls.plans_for(model, batch_size, example, mode).with_figures(plan)
     plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step

@@ -49,7 +49,7 @@ def command(
         common = {**given, "measure": measure, "optimizer": optimizer, "mode": mode}
         build = functools.partial(zoo.build, network.name, network.image_size) if confirm else False
         made = planning.make(model, network.batch_size, confirm=target or build, **common)
-        step, plain = (estimates.estimate(model, network.batch_size, which, **common) for which in (made, None))
+        step, plain = estimates.with_plain(model, network.batch_size, made, **common)
     facts = fronts.facts(network.name, made, step, plain)
     if output:
         _files.write(output, made.to_json())
