@@ -160,7 +160,7 @@ def test_the_child_gets_step_target_and_flags(child, tmp_path):
         "pathlib.Path(reply).write_text(json.dumps(os.environ['XLA_FLAGS']))"
     )
     flags = compiler.run(b"module", targets.find("h100"), 30, tmp_path)
-    assert f"--xla_dump_to={tmp_path}" in flags
+    assert f'--xla_dump_to="{tmp_path}"' in flags
     assert "--xla_gpu_autotune_level=0" in flags
 
 
@@ -217,6 +217,27 @@ def test_the_largest_buffers_are_named_by_layer(tmp_path):
         tfgc.CompiledBuffer(524288, "conv0", "net_1/first_run/conv0_1/convolution"),
         tfgc.CompiledBuffer(12, "", "odd.4"),
     )
+
+
+def test_texts_of_an_earlier_step_are_not_read(monkeypatch, installed, tmp_path):
+    """XLA names its texts after the step, so those of another one stay beside them; also in folders with a blank."""
+
+    def compile_small(step, target, timeout, dump):
+        dumped(dump)
+        return FOUND
+
+    texts = tmp_path / "XLA's texts"
+    dumped(texts)
+    earlier = texts / "module_0.sm_9.0_gpu_after_optimizations-live-range.txt"
+    earlier.write_text("(peak):\n" + "    earlier.1{}: 99999999 bytes\n" * 20)
+    monkeypatch.setattr(compiler, "run", compile_small)
+    found = tfgc.compiled_memory(convolutions(), 4, dump=str(texts))
+    assert [buffer.operation for buffer in found.largest][-1] == "odd.4"
+    assert earlier.exists()
+    assert len(list(texts.iterdir())) == 3
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tfgc.TfgcError, match=r"cannot write '.*file'"):
+        tfgc.compiled_memory(convolutions(), 4, dump=str(tmp_path / "file"))
 
 
 FOUND = {

@@ -53,7 +53,8 @@ def _attempt(
     step: bytes, target: Target, timeout: float, dump: pathlib.Path, flags: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any] | None]:
     """Compile with these flags: how the process ended, and what it found."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags} --xla_dump_to={dump}"
+    # XLA splits its flags at blanks, except within quotes.
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags} --xla_dump_to={json.dumps(str(dump), ensure_ascii=False)}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     with _temporary.folder() as folder:
         paths = [pathlib.Path(folder, name) for name in ("step", "target", "reply")]

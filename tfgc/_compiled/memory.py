@@ -1,6 +1,7 @@
 """What a training step needs on a GPU, as XLA's compiler lays it out: `tfgc.compiled_memory`."""
 
 import pathlib
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 from tfgc import _temporary
 from tfgc._compiled import buffers, compiler, step, targets
 from tfgc._core.plan import Plan
+from tfgc._errors import TfgcError
 from tfgc._framework import keras_models, keras_names
 from tfgc._records.compiled_memory import CompiledMemory
 
@@ -71,11 +73,24 @@ def compiled_memory(
     batch = step.batch(model, batch_size, input_shapes, example, loss)
     compiler.check_installed()
     with _temporary.folder() as folder:
-        texts = pathlib.Path(dump or folder)
-        found = compiler.run(step.stable_hlo(model, plan, batch, optimizer), device, timeout, texts)
+        _copy(folder, dump)
+        texts = pathlib.Path(folder)
+        try:
+            found = compiler.run(step.stable_hlo(model, plan, batch, optimizer), device, timeout, texts)
+        finally:
+            _copy(folder, dump)
         biggest = buffers.largest(texts, model)
     kept = found["argument_bytes"] + found["output_bytes"] - found["alias_bytes"]
     return CompiledMemory(
         target, device.device, device.memory_bytes, kept + found["temp_bytes"], found["argument_bytes"],
         found["temp_bytes"], biggest, found["seconds"], found["compiler"],
     )  # fmt: skip
+
+
+def _copy(folder: str, dump: str | None) -> None:
+    """Copy texts to where the user wants them; `dump` itself may hold those of earlier steps."""
+    if dump is not None:
+        try:
+            shutil.copytree(folder, dump, dirs_exist_ok=True)
+        except OSError as error:
+            raise TfgcError(f"cannot write {str(dump)!r}: {error.strerror or error}") from error
