@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 
 import keras
 import numpy as np
@@ -315,6 +316,20 @@ def test_a_product_that_cannot_be_tiled_is_compiled_by_other_kernels(child, tmp_
         "pathlib.Path(reply).write_text(json.dumps({'temp_bytes': 3}))"
     )
     assert compiler.run(b"", targets.find("h100"), 30, tmp_path) == {"temp_bytes": 3}
+
+
+def test_a_second_attempt_gets_the_seconds_that_are_left(monkeypatch, installed, tmp_path):
+    untiled = subprocess.CompletedProcess([], 1, stderr="Could not find output tile sizes")
+    ends, given, clock = [(untiled, None), (untiled, {"temp_bytes": 3})], [], iter([100.0, 120.0])
+
+    def attempt(step, target, timeout, dump, flags):
+        given.append(timeout)
+        return ends.pop(0)
+
+    monkeypatch.setattr(compiler, "_attempt", attempt)
+    monkeypatch.setattr(compiler, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    compiler.run(b"", targets.find("h100"), 30, tmp_path)
+    assert given == [30, 10]
 
 
 def layer_of(model, node):

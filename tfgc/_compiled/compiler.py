@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from typing import Any
 
 from tfgc import _child_process, _temporary
@@ -41,9 +42,16 @@ def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict
         TfgcError: If the compiler is not installed, or ran out of time or memory.
     """
     check_installed()
-    ended, found = _attempt(step, target, timeout, dump, _FLAGS)
-    if found is None and _UNTILED in ended.stderr:
-        ended, found = _attempt(step, target, timeout, dump, f"{_FLAGS} {_OTHER_PRODUCTS}")
+    begin = time.monotonic()
+    try:
+        ended, found = _attempt(step, target, timeout, dump, _FLAGS)
+        if found is None and _UNTILED in ended.stderr:
+            left = max(0, timeout - (time.monotonic() - begin))
+            ended, found = _attempt(step, target, left, dump, f"{_FLAGS} {_OTHER_PRODUCTS}")
+    except subprocess.TimeoutExpired as error:
+        raise TfgcError(
+            f"the compiler took more than {timeout:g} seconds: give it more by timeout=, or compile a smaller model"
+        ) from error
     if found is None:
         raise _failure(ended.returncode, ended.stderr)
     return found
@@ -52,7 +60,7 @@ def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict
 def _attempt(
     step: bytes, target: Target, timeout: float, dump: pathlib.Path, flags: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any] | None]:
-    """Compile with these flags: how the process ended, and what it found."""
+    """Compile with these flags: how the process ended, and what it found; raise `TimeoutExpired`."""
     # XLA splits its flags at blanks, except within quotes.
     flags = f"{os.environ.get('XLA_FLAGS', '')} {flags} --xla_dump_to={json.dumps(str(dump), ensure_ascii=False)}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
@@ -62,15 +70,10 @@ def _attempt(
         paths[1].write_text(target.description())
         script = [_child_process.__file__, str(os.getpid()), worker.__file__]
         command = [sys.executable, "-P", *script, *map(str, paths)]
-        try:
-            ended = subprocess.run(
-                command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                errors="replace", timeout=timeout, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise TfgcError(
-                f"the compiler took more than {timeout:g} seconds: give it more by timeout=, or compile a smaller model"
-            ) from error
+        ended = subprocess.run(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            errors="replace", timeout=timeout, check=False,
+        )  # fmt: skip
         return ended, json.loads(paths[2].read_text()) if paths[2].exists() else None
 
 
