@@ -135,6 +135,9 @@ def test_a_child_replies_why_it_found_nothing():
         (Reply(failure="ValueError: no luck"), 0, "", ("failed", "ValueError: no luck")),
         (Reply(error=OptionError("no such layer")), 0, "", ("failed", "no such layer")),
         (Reply(failure="MemoryError: ", out_of_memory=True), 0, "", ("oom", "ran out of memory")),
+        (Reply(failure="ValueError: no luck"), 0, "MemoryError()", ("failed", "ValueError: no luck")),
+        (Reply(failure="ValueError: no luck"), -6, "double free", ("failed", "ValueError: no luck")),
+        (Reply(failure="MemoryError: ", out_of_memory=True), -6, "double free", ("oom", "ran out of memory")),
         (None, -6, "what(): std::bad_alloc", ("oom", "ran out of memory")),
         (None, 1, "ImportError: failed to map segment from shared object", ("oom", "ran out of memory")),
         (None, -9, BANNER, ("oom", KILLED)),
@@ -195,6 +198,21 @@ def test_a_child_whose_parent_has_ended_does_nothing(tmp_path):
     command = [sys.executable, "-P", "-m", "tfgc._measure.worker", str(tmp_path / "answer"), str(os.getpid() + 1)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "the process that started this one has ended\n")
+
+
+class Dying:
+    """Aborts the process that unpickles it, when that ends."""
+
+    def __reduce__(self):
+        return eval, ("__import__('atexit').register(__import__('os').abort)",)
+
+
+@pytest.mark.gate
+def test_a_child_that_dies_after_its_reply_has_replied():
+    case = dataclasses.replace(case_choice.plan_cases(small, 2)[0], build=("resnet5", None), options={"x": Dying()})
+    ended = process.run(case)
+    assert ended.code == -6
+    assert "did you mean" in ended.why
 
 
 def gone():

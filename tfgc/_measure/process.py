@@ -30,7 +30,8 @@ class Ended:
     """How a child process ended.
 
     Attributes:
-        reply: Its `Reply`; None if it died before it could reply.
+        reply: Its `Reply`; None if it died before it could reply. It may have died after that: TensorFlow aborts at the
+            end of some processes that ran out of memory.
         code: Its exit code; below zero, the signal that killed it.
         stderr: What it printed on standard error.
         samples: Pairs (MiB, when) of its resident set.
@@ -56,8 +57,9 @@ class Ended:
         Args:
             memory_limit: The bytes that it was allowed to allocate.
         """
-        said = self.reply is not None and self.reply.out_of_memory
-        if said or any(word in self.stderr for word in OUT_OF_MEMORY):
+        if self.reply is not None and not self.reply.out_of_memory:
+            return "failed", self.why
+        if self.reply is not None or any(word in self.stderr for word in OUT_OF_MEMORY):
             return "oom", "ran out of memory"
         if self.code == -signal.SIGKILL:
             return "oom", self.why
@@ -93,7 +95,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
             stderr.seek(0)
             words = stderr.read().decode(errors="replace")
         reply = None
-        if child.returncode == 0 and os.path.exists(answer):
+        if os.path.exists(answer):
             with open(answer, "rb") as file:
                 reply = pickle.load(file)
         return Ended(reply, child.returncode, words, samples)
@@ -106,7 +108,7 @@ def ask(job: PredictionJob | MaxBatchJob) -> object:
         TfgcError: The error that the child raised; or if it failed in another way or died.
     """
     ended = run(job)
-    if ended.code < 0:
+    if ended.reply is None and ended.code < 0:
         ended = run(job)
     if ended.reply is not None and ended.reply.error is not None:
         raise ended.reply.error

@@ -8,6 +8,7 @@ The job is read before TensorFlow is imported, so that a memory limit holds for 
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import sys
@@ -28,8 +29,9 @@ def main(answer: str, parent: str, *folders: str) -> None:
     _user_modules.install(folders, trusted=("__main__",))
     job = pickle.load(sys.stdin.buffer)
     reply = _reply(job)
-    with open(answer, "wb") as file:
+    with open(f"{answer}.part", "wb") as file:
         cloudpickle.dump(reply, file)
+    os.rename(file.name, answer)  # whole, so that it counts however this process ends
 
 
 def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
