@@ -6,13 +6,26 @@ import os
 import pathlib
 import re
 
+import keras
 import pytest
 
+import tfgc
 from tfgc import _suites
+from tfgc._compiled import compiler, memory
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import compare, max_batch, results_file, suite_runner
+from tfgc._measure import (
+    compare,
+    compiled_case,
+    max_batch,
+    process,
+    results_file,
+    suite_runner,
+    training_run,
+    worker,
+)
 from tfgc._records import results_json
 from tfgc._records.batch_limit import MaxBatch, Reach
+from tfgc._records.compiled_memory import CompiledMemory
 from tfgc._records.job import Case
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._records.reply import CasePrediction, CasePredictions
@@ -504,31 +517,66 @@ def test_budgets_of_compiled_steps_are_shares_of_the_plain_compiled_step(tmp_pat
         planned.extend((case.name, case.options.get("budget")) for case in job.cases)
         return CasePredictions({case.name: CasePrediction(predicted=predicted(1000)) for case in job.cases}, None)
 
-    def compile_case(target, case, prediction):
+    def run(case, prediction):
         record = compare.unmeasured(case, prediction)
         return dataclasses.replace(record, status="ok", peak_bytes=900, resident_bytes=100)
 
     monkeypatch.setattr(compare, "predict", predict)
+    monkeypatch.setattr(compare, "run", run)
+    monkeypatch.setattr(compiler, "check_installed", lambda: None)
     (row,) = suite_runner.chosen_rows("gpu-compile", 1.0, ["resnet50"])
     file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
-    suite_runner.run([row], file, lambda *_: None, compile_case=compile_case)
+    suite_runner.run([row], file, lambda *_: None)
     assert planned == [("plain-xla", None), ("optimal-xla", None), ("70%-xla", 700), ("50%-xla", 500)]
     assert [record.case for record in file.results.studies[0].records] == ["plain", "optimal", "70%", "50%"]
 
 
-def test_rows_with_a_target_are_compiled_in_place_of_run(tmp_path, monkeypatch):
-    asked = []
+def test_rows_with_a_target_are_compiled_and_not_run(tmp_path, monkeypatch):
+    found, asked = {"peak_bytes": 900, "resident_bytes": 100, "device": "Tesla T4"}, []
     predictions = CasePredictions({case: CasePrediction(predicted=predicted(1000)) for case in ("plain-xla",)}, None)
     monkeypatch.setattr(compare, "predict", lambda job: predictions)
-    monkeypatch.setattr(compare, "run", None)
-
-    def compile_case(target, case, prediction):
-        asked.append((case.name, prediction.predicted.peak_bytes, target))
-        return dataclasses.replace(compare.unmeasured(case, prediction), status="ok", peak_bytes=900)
-
+    monkeypatch.setattr(compiled_case, "measure", lambda case: asked.append((case.name, case.target)) or found)
+    monkeypatch.setattr(process, "run", lambda case: process.Ended(worker._reply(case), 0, "", []))
+    monkeypatch.setattr(compiler, "check_installed", lambda: None)
     row = _rows.SuiteRow(_rows.cases("resnet50", 16, "plain-xla"), target="t4")
     file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
     for _ in range(2):  # the second run finds it in the file
-        suite_runner.run([row], file, lambda *_: None, compile_case=compile_case)
-    assert asked == [("plain-xla", 1000, "t4")]
-    assert results_json.read(tmp_path / "results.json").studies[0].records[0].peak_bytes == 900
+        suite_runner.run([row], file, lambda *_: None)
+    assert asked == [("plain-xla", "t4")]
+    (record,) = results_json.read(tmp_path / "results.json").studies[0].records
+    assert (record.status, record.peak_bytes, record.predicted.peak_bytes) == ("ok", 900, 1000)
+    assert record.process_peak_bytes is None
+
+
+def test_a_step_that_cannot_be_compiled_is_a_row(tmp_path, monkeypatch):
+    """Whatever it raises: the cases after it are compiled."""
+    cases = _rows.cases("resnet50", 16, "plain-xla", "optimal-xla")
+    predictions = CasePredictions({case.name: CasePrediction(predicted=predicted(1000)) for case in cases}, None)
+    monkeypatch.setattr(compare, "predict", lambda job: predictions)
+    errors = [ValueError("no such operation"), MemoryError()]
+
+    def fail(*_, **__):
+        raise errors.pop(0)
+
+    monkeypatch.setattr(training_run, "seeded", fail)
+    monkeypatch.setattr(process, "run", lambda case: process.Ended(worker._reply(case), 0, "", []))
+    monkeypatch.setattr(compiler, "check_installed", lambda: None)
+    file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
+    suite_runner.run([_rows.SuiteRow(cases, target="t4")], file, lambda *_: None)
+    found = [(record.status, record.detail) for record in file.results.studies[0].records]
+    assert found == [("failed", "ValueError: no such operation"), ("oom", "ran out of memory")]
+
+
+def test_a_compiled_case_is_the_temporary_bytes_of_its_step_and_its_weights(monkeypatch):
+    def compiled_memory(model, batch_size, plan, *, target, input_shapes, optimizer):
+        assert (batch_size, len(plan.segments), target, optimizer) == (4, 2, "t4", "sgd")
+        return CompiledMemory("t4", "Tesla T4", 10**10, 900, 300, 600, (), 1.0, "a compiler")
+
+    def build():
+        return keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), keras.layers.Dense(8)])
+
+    monkeypatch.setattr(memory, "compiled_memory", compiled_memory)
+    plan = tfgc.plan(build(), 4, strategy="uniform", segments=2).to_json()
+    found = worker.measure(Case("net", (build, None), "uniform", "xla", 4, plan=plan, target="t4"))
+    assert (found["peak_bytes"], found["resident_bytes"], found["device"]) == (600, 2 * 4 * (64 + 8), "Tesla T4")
+    assert found["machine"]["compiler"] == "a compiler"

@@ -147,8 +147,8 @@ def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:
     ended = process.run(dataclasses.replace(case, strategy=None, target_ratio=None, plan=prediction.plan or case.plan))
     if ended.reply is not None and isinstance(ended.reply.found, dict):
         found = dict(ended.reply.found)
-        span = found.pop("started"), found.pop("ended")
-        return dataclasses.replace(record, status="ok", **found, **_resident(ended.samples, *span))
+        span = [found.pop(name) for name in ("started", "ended") if name in found]  # a compiled step has none
+        return dataclasses.replace(record, status="ok", **found, **(_resident(ended.samples, *span) if span else {}))
     status, detail = ended.outcome(case.memory_limit)
     return dataclasses.replace(record, status=status, detail=detail)
 

@@ -4,11 +4,11 @@ An interrupted run resumes where it stopped. Cases that failed are tried again; 
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal, TypeAlias
 
 from tfgc import _suites
+from tfgc._compiled import compiler
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch
 from tfgc._measure.results_file import FINISHED, ResultsFile
@@ -20,8 +20,6 @@ from tfgc._suites import _rows
 
 # Called with what happens to a case: work on it started, it is done, or an earlier run left it; and with what it is.
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
-# Compiles for a target a case that is planned as predicted.
-CompileCase: TypeAlias = Callable[[str, Case, CasePrediction], Measurement]
 Cases: TypeAlias = tuple[Case, ...]
 
 
@@ -45,7 +43,7 @@ def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> lis
 
 def run(
     rows: Iterable[_rows.SuiteRow | _rows.SearchRow], file: ResultsFile, on_event: OnEvent, *,
-    measure: bool = False, steps: int | None = None, compile_case: CompileCase | None = None,
+    measure: bool = False, steps: int | None = None,
 ) -> None:  # fmt: skip
     """Run the cases of a suite that its results file does not have yet, and put them there.
 
@@ -57,7 +55,6 @@ def run(
         on_event: Called with what happens, each time that it does.
         measure: Plan by times measured on this device, not by flops.
         steps: Counted steps of each case, in place of the suite's.
-        compile_case: What compiles a case for a row's target.
     """
     if steps is not None:
         steps = check_int("steps", steps)
@@ -67,8 +64,7 @@ def run(
         else:
             run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
             if row.target and run_one is compare.run:
-                assert compile_case is not None
-                run_one = functools.partial(compile_case, row.target)
+                compiler.check_installed()
             _cases(row, file, on_event, measure, steps, run_one)
 
 
@@ -84,7 +80,7 @@ def _cases(
             on_event("kept", case.name)
     if not missing:
         return
-    missing = tuple(dataclasses.replace(case, steps=steps or case.steps) for case in missing)
+    missing = tuple(dataclasses.replace(case, steps=steps or case.steps, target=row.target) for case in missing)
     for cases in _parts(row, missing):
         study = _planned_and_run(row, cases, study, file, on_event, measure, run_one)
 

@@ -69,11 +69,15 @@ def search(job: MaxBatchJob) -> MaxBatchPrediction:
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Run the case here and now; return the measured fields of a `Measurement`."""
+    """Run or compile the case here and now; return the measured fields of a `Measurement`."""
     if case.peer == "torch":
         from tfgc._measure import torch_peer
 
         return torch_peer.measure(case)
+    if case.target:
+        from tfgc._measure import compiled_case
+
+        return compiled_case.measure(case)
     if case.memory_limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (case.memory_limit, case.memory_limit))
     from tfgc._measure import training_run

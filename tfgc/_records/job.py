@@ -28,6 +28,7 @@ class Case:
         compare_first_update: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
         optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` returns it; None: SGD.
         example: A batch as `_measure.examples.portable` returns it, for a model without a graph; else None.
+        target: The GPU that the step is compiled for instead of being run; empty: it is run.
     """
 
     network: str
@@ -46,6 +47,7 @@ class Case:
     compare_first_update: bool = False
     optimizer: dict[str, Any] | None = None
     example: Any = None
+    target: str = ""
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ class SuiteRow:
         published: What others published about it, by name.
         front: Whether to compute the Pareto front, too.
         predicted: Whether the cases are only predicted, even where others are run.
-        target: The GPU that the cases are compiled for in place of being run; empty: they are run.
+        target: The GPU that the cases are compiled for instead of being run; empty: they are run.
     """
 
     cases: tuple[Case, ...]

@@ -55,7 +55,7 @@ def command(
     separate process and is saved to the results file as soon as it finishes, so an interrupted run resumes where it
     stopped. `tfgc report` turns the file into a page.
     """
-    from tfgc._measure import compare, compiled_case, results_file, suite_runner
+    from tfgc._measure import compare, results_file, suite_runner
     from tfgc._report import comparison
     from tfgc._report import markdown as markdown_tables
 
@@ -68,10 +68,7 @@ def command(
         file = results_file.ResultsFile(suite, output, predict, options.this_command())
         with progress.bar(suite, sum(map(suite_runner.size, rows)), "cases") as cases:
             draw = {"started": cases.start, "done": lambda _: cases.done(), "kept": lambda _: cases.skip()}
-            suite_runner.run(
-                rows, file, lambda kind, what: draw[kind](what), measure=measure, steps=steps,
-                compile_case=compiled_case.compile_case,
-            )  # fmt: skip
+            suite_runner.run(rows, file, lambda kind, what: draw[kind](what), measure=measure, steps=steps)
         results = file.results
     sheets = [] if options.emit_json(results, json_path) else _suites.sheets(results)
     for sheet in sheets:
