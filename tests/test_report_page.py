@@ -19,7 +19,7 @@ from tfgc._errors import OptionError
 from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
-from tfgc._report import html_page, plots, study_summary, study_tables
+from tfgc._report import comparison, html_page, plots, study_summary, study_tables
 
 MB = 10**6
 KEPT = SegmentSummary("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
@@ -211,6 +211,32 @@ def test_a_baseline_that_ran_out_of_memory_is_reported():
         told
         == "The least peak is that of optimal-graph: 446 MB. There is no baseline plain-eager: it ran out of memory."
     )
+
+
+def test_steps_that_xla_compiles_are_compared_with_their_own_plain_step():
+    xla = (case("plain", "xla", 1_000 * MB, 1.0), case("sqrt", "xla", 250 * MB, 1.1))
+    heads = (
+        "case",
+        "peak",
+        "cut-off against plain-xla",
+        "process peak",
+        "step",
+        "overhead against plain-xla",
+        "result",
+    )
+    sheet = study_tables.compared(Study("n", 1, xla))
+    assert (sheet.heads, list(sheet.rows[1])[2:6:3]) == (heads, ["75.0 %", "+10 %"])
+    told = (
+        "The least peak is that of sqrt-xla: 250 MB. Against plain-xla it saves 75.0 % of the peak (1 GB) and is 10 %"
+    )
+    assert study_summary.summary(Study("n", 1, xla)).startswith(told)
+    both = Study("n", 1, (*RECORDS[:2], *xla))
+    assert study_summary.summary(both).startswith(told)
+    assert len(study_tables.compared(both).heads) == len(heads) + 4
+    sheet = study_tables.overview([Study("n", 1, xla)] * 2)
+    assert sheet.heads[4:] == ("cut-off against plain-xla", "overhead against plain-xla")
+    assert sheet.rows[0][4:] == ["75.0 %", "+10 %"]
+    assert "plain-xla (the step compiled by XLA)" in comparison.comparison(xla).caption
 
 
 def test_recomputed_cases_are_drawn_alone_where_plain_ones_dwarf_them():

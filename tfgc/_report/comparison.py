@@ -10,21 +10,42 @@ from tfgc import _units
 from tfgc._records.measurement import Measurement
 from tfgc._records.table import TextTable
 
-HEADS = (
-    "case", "peak", "cut-off eager", "cut-off graph", "process", "step", "overhead eager", "overhead graph",
-)  # fmt: skip
+# The plain cases, and what runs in them.
+BASELINES = {
+    "plain-eager": "GradientTape",
+    "plain-graph": "the step in tf.function",
+    "plain-xla": "the step compiled by XLA",
+}
+
+
+def baselines(records: Sequence[Measurement]) -> list[str]:
+    """The names of the plain cases that some cases are to be compared with."""
+    asked = {record.baseline for record in records}
+    return [name for name in BASELINES if name in asked]
+
+
+def heads(plain: Sequence[str], process: str = "process", relation: str = "") -> tuple[str, ...]:
+    """The heads of the columns of `rows`.
+
+    >>> heads(["plain-graph"], relation="against plain-")
+    ('case', 'peak', 'cut-off against plain-graph', 'process', 'step', 'overhead against plain-graph')
+    """
+    modes = [relation + name.removeprefix("plain-") for name in plain]
+    cut_offs, overheads = ([f"{what} {mode}" for mode in modes] for what in ("cut-off", "overhead"))
+    return "case", "peak", *cut_offs, process, "step", *overheads
 
 
 def rows(records: Sequence[Measurement]) -> list[list[str]]:
     """The cells of the comparison table, as text: a list of rows."""
-    eager, graph = (_named(records, name) for name in ("plain-eager", "plain-graph"))
+    plain = [_named(records, name) for name in baselines(records)]
     table = []
     for record in records:
         if record.status != "ok":
-            table.append([record.name, record.status, *[""] * 6])
+            table.append([record.name, record.status, *[""] * (2 + 2 * len(plain))])
             continue
         cells = [record.name, _text(_units.format_bytes, record.peak_bytes)]
-        cut_offs, overheads = zip(*(_ratios(record, baseline) for baseline in (eager, graph)))
+        ratios = [_ratios(record, baseline) for baseline in plain]
+        cut_offs, overheads = zip(*ratios) if ratios else ((), ())
         resident = _text(_units.format_bytes, record.process_peak_bytes)
         cells += [*cut_offs, resident, _text(_units.format_seconds, record.step_seconds), *overheads]
         table.append(cells)
@@ -37,7 +58,7 @@ def _text(form: Callable[[Any], str], value: float | None) -> str:
 
 def comparison(records: Sequence[Measurement]) -> TextTable:
     """The table of memory and time for a terminal, a row a case."""
-    return TextTable(_title(records), HEADS, rows(records), _legend(records))
+    return TextTable(_title(records), heads(baselines(records)), rows(records), _legend(records))
 
 
 def losses(records: Sequence[Measurement]) -> TextTable:
@@ -91,10 +112,10 @@ def _title(records: Sequence[Measurement]) -> str:
 
 def _legend(records: Sequence[Measurement]) -> str:
     device = next((r.device for r in records if r.device), "device")
+    against = " and ".join(f"{name} ({BASELINES[name]})" for name in baselines(records))
     failed = "".join(f"\n{r.name}: {r.status}, {r.detail}." for r in records if r.status != "ok")
     return (
         f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data. "
-        "cut-off: the part of it that is saved, against plain-eager (GradientTape) and plain-graph (the step in "
-        "tf.function). process: largest resident set of the process (memory_profiler). step: median seconds. "
+        f"cut-off: the part of it that is saved, against {against}. process: largest resident set of the process (memory_profiler). step: median seconds. "
         f"overhead: the extra time of a step, against the same baseline.{failed}"
     )

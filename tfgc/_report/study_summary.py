@@ -15,8 +15,9 @@ GLOSSARY = (
      "measured layer by layer, or floating-point operations (flop)."),
     ("plain-eager", "The baseline without recomputation, op by op under a GradientTape."),
     ("plain-graph", "The baseline without recomputation, the step in a tf.function."),
-    ("eager, compiled, graph", "How a step runs: op by op; in a Python loop that calls each segment as a compiled "
-     "function; as a whole in a tf.function."),
+    ("plain-xla", "The baseline without recomputation, the step compiled by XLA."),
+    ("eager, compiled, graph, xla", "How a step runs: op by op; in a Python loop that calls each segment as a compiled "
+     "function; as a whole in a tf.function; as a whole, compiled by XLA."),
     ("floor", "What one node alone needs, as the planner counts it, and that node. No plan is predicted to need less."),
     ("stored, inside", "What a segment keeps in memory from its forward to its backward pass, and what it would keep "
      "if none of it were recomputed."),
@@ -43,7 +44,8 @@ def summary(study: Study) -> str:
     least = best(study)
     if least is not None:
         sentences = [f"The least peak is that of {least.name}: {format_bytes(least.peak_bytes or 0)}."]
-        sentences += [_against(study, least, name) for name in ("plain-graph", "plain-eager")]
+        names = ("plain-xla", "plain-graph", "plain-eager")[least.mode != "xla" :]
+        sentences += [_against(study, least, name) for name in names]
         return " ".join(filter(None, sentences))
     measured = [r for r in study.records if r.status == "ok"]
     if any(r.case != "plain" for r in measured):

@@ -8,10 +8,6 @@ from tfgc._records.table import TextTable
 from tfgc._report import comparison, fronts, study_summary
 from tfgc._units import format_bytes, format_percent, format_seconds
 
-_HEADS = (
-    "case", "peak", "cut-off against plain-eager", "cut-off against plain-graph", "process peak", "step",
-    "overhead against plain-eager", "overhead against plain-graph", "result",
-)  # fmt: skip
 _SUFFIXES = {"mb": "MB", "mib": "MiB", "gb": "GB", "kb": "kB", "s": "s", "seconds": "s", "ms": "ms", "pct": "%"}
 
 
@@ -46,7 +42,8 @@ def compared(study: Study) -> TextTable | None:
         [row[0], row[1] if r.status == "ok" else "", *row[2:], study_summary.result(r)]
         for r, row in zip(ran, comparison.rows(ran))
     ]
-    return TextTable("Memory and time", _HEADS, cells)
+    heads = comparison.heads(comparison.baselines(ran), "process peak", "against plain-")
+    return TextTable("Memory and time", (*heads, "result"), cells)
 
 
 def losses(study: Study) -> TextTable | None:
@@ -181,16 +178,16 @@ def _figure(name: str, value: object) -> list[str]:
 
 def overview(studies: Sequence[Study]) -> TextTable:
     """The best case of each study, a row a study."""
+    plain = comparison.baselines([record for study in studies for record in study.records])
     cells = []
     for study in studies:
         least = study_summary.best(study)
-        row = [study_summary.heading(study), *[""] * 7]
+        row = [study_summary.heading(study), *[""] * (3 + 2 * len(plain))]
         if least is not None:
-            graph, eager = (least.against(study_summary.plain(study, f"plain-{mode}")) for mode in ("graph", "eager"))
-            shares = [format_percent(*pair) for pair in zip((*graph, *eager), (".1f", "+.0f") * 2)]
+            ratios = [ratio for name in plain for ratio in least.against(study_summary.plain(study, name))]
+            shares = [format_percent(*pair) for pair in zip(ratios, (".1f", "+.0f") * len(plain))]
             seconds = "" if least.step_seconds is None else format_seconds(least.step_seconds)
             row[1:] = [least.name, format_bytes(least.peak_bytes or 0), seconds, *shares]
         cells.append(row)
-    heads = ("network", "least peak", "peak", "step", *(f"{what} against plain-{mode}" for mode in ("graph", "eager")
-             for what in ("cut-off", "overhead")))  # fmt: skip
-    return TextTable("Networks", heads, cells)
+    ratios = [f"{what} against {name}" for name in plain for what in ("cut-off", "overhead")]
+    return TextTable("Networks", ("network", "least peak", "peak", "step", *ratios), cells)
