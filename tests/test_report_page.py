@@ -117,7 +117,7 @@ STUDIES = {
     "many cases": (Study("n", 1, tuple(case(f"uniform({i})", "graph", 10**9 // i, 1.0) for i in range(1, 20))),),
 }  # fmt: skip
 HOSTILE = "<script>alert('$x_1$')</script>|&*_`\n\u4e2d"
-UNIT = r"([-+]?[\d.,]+(e[+-]?\d+)? (B|kB|MB|GB|s|ms|us|%)|baseline|infeasible|ok|oom|failed|)"
+UNIT = r"([-+]?[\d.,]+ (B|kB|MB|GB|s|ms|us|%)|baseline|infeasible|ok|oom|failed|)"
 COUNTED = (
     "segments",
     "nodes",

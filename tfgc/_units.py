@@ -57,6 +57,8 @@ def format_bytes(count: float) -> str:
     """
     >>> format_bytes(0), format_bytes(999), format_bytes(2_621_000_000)
     ('0 B', '999 B', '2.62 GB')
+    >>> format_bytes(999_700_000), format_bytes(1_234e9)
+    ('1 GB', '1,234 GB')
     """
     return _scaled(count, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)))
 
@@ -65,6 +67,8 @@ def format_seconds(seconds: float) -> str:
     """
     >>> format_seconds(0), format_seconds(0.0123), format_seconds(73.4)
     ('0 s', '12.3 ms', '73.4 s')
+    >>> format_seconds(0.9996), format_seconds(4321.5), format_seconds(1e-9)
+    ('1 s', '4,322 s', '0.001 us')
     """
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6)))
 
@@ -87,5 +91,7 @@ def format_work(flops: float) -> str:
 
 def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
     base = next(unit for unit in units if unit[1] == 1)
+    value = float(f"{value:.3g}") if abs(value) < 1000 * units[0][1] else value  # so that its unit fits what is printed
     name, size = next((unit for unit in units if abs(value) >= unit[1]), units[-1]) if value else base
-    return f"{value / size:.3g} {name}"
+    number = value / size
+    return f"{number:,.0f} {name}" if abs(number) >= 1000 else f"{number:.3g} {name}"
