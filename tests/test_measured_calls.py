@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import typing
 
 import keras
 import numpy as np
@@ -277,6 +278,19 @@ def test_samples_are_repeated_and_left_out_and_what_has_none_stays():
         assert float(inputs["rate"]) == 0.5
         assert targets.shape == (size,)
         assert none is None
+
+
+class Pair(typing.NamedTuple):
+    x: object
+    y: object
+
+
+def test_an_example_may_be_of_any_structure_that_tensorflow_knows():
+    data = examples.portable(Pair({"b": X, "a": [tf.TensorSpec((16, 3))]}, Y))
+    made = examples.batch(data, 4)
+    assert isinstance(made, Pair)
+    assert [part.shape[0] for part in tf.nest.flatten(made)] == [4, 4, 4]
+    assert examples.samples(data) == 16
 
 
 WRONG = {

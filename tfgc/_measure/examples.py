@@ -49,10 +49,9 @@ def portable(example: Any) -> Any:
 
 def _leaves(example: Any) -> list[Any]:
     """The arrays and specs of a portable example."""
-    if isinstance(example, Spec | np.ndarray):
-        return [example]
-    parts = example.values() if isinstance(example, dict) else example if isinstance(example, list | tuple) else ()
-    return [leaf for part in parts for leaf in _leaves(part)]
+    import tensorflow as tf
+
+    return [leaf for leaf in tf.nest.flatten(example) if leaf is not None]
 
 
 def samples(example: Any) -> int | None:
@@ -80,15 +79,10 @@ def batch(example: Any, batch_size: int) -> Any:
             if tf.as_dtype(value.dtype).is_integer or value.dtype == "bool":
                 return tf.cast(random.integers(0, 2, shape), value.dtype)
             return tf.cast(random.standard_normal(shape, dtype="float32"), value.dtype)
-        if isinstance(value, dict):
-            return {name: tensor(part) for name, part in value.items()}
-        if isinstance(value, list | tuple):
-            parts = [tensor(part) for part in value]
-            return type(value)(parts)
         if value is None:
             return None
         if value.shape and value.shape[0] == count:
             value = value[np.arange(batch_size) % len(value)]
         return tf.convert_to_tensor(value, keras.config.floatx() if value.dtype.kind == "f" else None)
 
-    return tensor(example)
+    return tf.nest.map_structure(tensor, example)
