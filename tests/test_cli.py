@@ -1,6 +1,7 @@
 """The shell: what all commands share, exit codes, completion, and that nothing is left behind."""
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -10,8 +11,11 @@ import subprocess
 import sys
 import time
 
+import keras
+import numpy as np
 import psutil
 import pytest
+import tensorflow
 from click.testing import CliRunner
 
 from tfgc._cli import commands, options
@@ -70,6 +74,20 @@ def test_info_prints_versions_devices_and_memory_without_noise():
     assert {"tfgc", "tensorflow", "keras", "python"} <= set(facts["versions"])
     assert facts["devices"][0]["free_bytes"] > 0
     assert 0 < facts["free_bytes"] <= facts["memory_bytes"]
+
+
+def test_info_knows_what_is_imported_whatever_its_package_is_called(monkeypatch):
+    """Such as tf-nightly, or tfgc on the path and not installed."""
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    told = CliRunner().invoke(cli, ["info"]).output
+    for module in (tensorflow, keras, np, sys.modules["tfgc"]):
+        assert f" {module.__version__}\n" in told
+    assert "tfgc[]" not in told
+    assert 'scipy            not installed: pip install "tfgc[ilp]"' in told
 
 
 def test_json_goes_to_the_output_or_beside_it(tmp_path):

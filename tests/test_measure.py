@@ -1,6 +1,7 @@
 """Measuring, rendering and the command line."""
 
 import dataclasses
+import importlib.metadata
 import io
 import os
 import re
@@ -222,6 +223,14 @@ def gone():
 def test_a_builder_that_ends_the_process_is_a_failure():
     case = dataclasses.replace(case_choice.plan_cases(small, 2)[0], build=(gone, None))
     assert worker._reply(case) == Reply(failure="SystemExit")
+
+
+def test_the_version_of_a_copy_that_is_not_installed(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert training_run.machine()["tfgc"] == tfgc.__version__
 
 
 def test_a_timeline_whose_step_fails_leaves_no_thread():

@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-import importlib.metadata
 import os
 import platform
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def machine(**frameworks: str) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "processor": platform.machine(),
         "python": platform.python_version(),
-        "tfgc": importlib.metadata.version("tfgc"),
+        "tfgc": sys.modules["tfgc"].__version__,  # also where it is not installed but on the path
         **frameworks,
     }
 

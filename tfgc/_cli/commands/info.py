@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import sys
 from typing import Any
 
 import click
@@ -28,9 +29,9 @@ def command(json_path: str | None) -> None:
 
     versions = {**facts["versions"], **dict.fromkeys(facts["missing"], "")}
     for package, version in versions.items():
-        missing = f'not installed: pip install "tfgc[{_EXTRAS.get(package, "")}]"'
+        missing = f'not installed: pip install "tfgc[{_EXTRAS.get(package)}]"'
         click.echo(f"{package:16} {version or missing}")
-    click.echo(f"{'machine':16} {facts['machine']}, {facts['cpus']} processors, kernels by {facts['kernels']}")
+    click.echo(f"{'machine':16} {facts['machine']}, {facts['cpus']} processors, {facts['kernels']} kernels")
     click.echo(f"{'memory':16} {format_bytes(facts['free_bytes'])} free of {format_bytes(facts['memory_bytes'])}")
     for device in facts["devices"]:
         free = "" if device["free_bytes"] is None else f", {format_bytes(device['free_bytes'])} free"
@@ -41,12 +42,13 @@ def _facts() -> dict[str, Any]:
     import psutil
 
     choices.import_quietly()
+    import keras
+    import numpy as np
     import tensorflow as tf
 
-    packages = ("tfgc", "tensorflow", "keras", "numpy", *_EXTRAS)
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in packages:
-        versions[package] = _version(package)
+    versions: dict[str, str | None] = {"python": platform.python_version(), "tfgc": sys.modules["tfgc"].__version__}
+    versions |= {module.__name__: module.__version__ for module in (tf, keras, np)}
+    versions |= {package: _version(package) for package in _EXTRAS}
     from tfgc._framework import memory_counts
     from tfgc._planning import free_memory
 
@@ -77,10 +79,8 @@ def _free() -> int | None:
 
 
 def _version(package: str) -> str | None:
-    """The installed version; that of a build of TensorFlow for the CPU alone counts as well."""
-    for name in (package, f"{package}-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    """The installed version, without an import."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
