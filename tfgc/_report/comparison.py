@@ -116,6 +116,7 @@ def _legend(records: Sequence[Measurement]) -> str:
     failed = "".join(f"\n{r.name}: {r.status}, {r.detail}." for r in records if r.status != "ok")
     return (
         f"peak: median over the steps of what the {device} allocator holds above weights, optimizer and data. "
-        f"cut-off: the part of it that is saved, against {against}. process: largest resident set of the process (memory_profiler). step: median seconds. "
+        f"cut-off: the part of it that is saved, against {against}. process: largest resident "
+        "set of the process (memory_profiler). step: median seconds. "
         f"overhead: the extra time of a step, against the same baseline.{failed}"
     )
