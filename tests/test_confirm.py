@@ -311,6 +311,25 @@ def test_a_model_arrives_compiled_as_it_is_planned():
     assert sent(compiled, optimizer="rmsprop").loss == "mae"
 
 
+def test_a_model_keeps_its_metrics_where_an_optimizer_or_a_loss_is_named():
+    """Predictions count what they need."""
+
+    model = net()
+    model.compile("sgd", "mae", metrics=[keras.metrics.MeanSquaredError(), "mae"], jit_compile=False)
+    for given in ({"optimizer": "rmsprop"}, {"loss": "mse"}):
+        made = sent(model, **given)
+        assert len(made.get_compile_config()["metrics"]) == 2
+        assert made.jit_compile is False
+    assert (made.loss.__name__, type(made.optimizer)) == ("mean_squared_error", keras.optimizers.SGD)
+
+    def build():
+        model = net()
+        model.compile("sgd", "mae", metrics=[lambda target, output: output])  # Keras cannot read that again
+        return model
+
+    assert sent(build(), build, optimizer="rmsprop").loss == "mae"
+
+
 def unnamed():
     x = inputs = keras.Input((8,))
     inside = keras.Sequential([keras.layers.Dense(8), keras.layers.ReLU()])

@@ -51,10 +51,13 @@ class Shipped:
                     part.name = name
             if by_calls.applies_to(model):
                 return model
-            optimizer, loss = keras.optimizers.get(self.optimizer), keras.losses.get(self.loss)
-        if not model.compiled or optimizer is not None or loss is not None:
-            known = (model.optimizer, model.loss) if model.compiled else ("adam", "mse")
-            model.compile(optimizer or known[0], loss or known[1])
+            named = {"optimizer": keras.optimizers.get(self.optimizer), "loss": keras.losses.get(self.loss)}
+            named = {name: value for name, value in named.items() if value is not None}
+            known: dict[str, Any] = {"optimizer": "adam", "loss": "mse"}
+            if model.compiled and named:
+                known = _compiled_with(model)
+            if not model.compiled or named:
+                model.compile(**{**known, **named})
         return model
 
 
@@ -102,6 +105,14 @@ def _revived(config: dict[str, Any]) -> Any:
     except TypeError as error:
         words = str(error).rpartition("Exception encountered: ")[2]
         raise TypeError(words) from error
+
+
+def _compiled_with(model: Any) -> dict[str, Any]:
+    """What a model is compiled with; without metrics where Keras cannot read again what it wrote of them."""
+    try:
+        return keras.saving.deserialize_keras_object(model.get_compile_config(), safe_mode=False)
+    except Exception:  # of functions and classes that others wrote
+        return {"optimizer": model.optimizer, "loss": model.loss}
 
 
 def _parts(model: Any) -> list[Any]:
