@@ -30,7 +30,7 @@ from tfgc._records.job import Case
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._report import markdown
-from tfgc._suites import _rows
+from tfgc._suites import _rows, resnet_depth
 
 SUITES = _suites.available()
 SAVED = pathlib.Path(__file__).parent.parent / "scripts" / "results"
@@ -508,6 +508,21 @@ def test_gpu_compile_compares_what_was_compiled_with_predictions_and_budgets():
     # With 50 bytes of weights: 710 of 735 bytes, and 552 of 525.
     assert (found["70%"]["budget"], found["50%"]["budget"]) == ("holds", "missed by 5.1 %")
     assert "within 12 %. 1 of 2 budgets hold, 1 to within 5 %." in sheet.summary
+
+
+def test_a_share_just_below_that_of_a_study_is_met():
+    def study(network, peak):
+        cases = (
+            Measurement(network, case, "graph", 8, "predicted", predicted=predicted(peak))
+            for case in ("plain", "optimal")
+        )
+        figures = {"recompute_peak_mb": 1000, "hybrid_ome_peak_mb": 900}
+        return Study(network, 8, tuple(cases), published=figures)
+
+    assert resnet_depth._large_verdict(resnet_depth._of_recompute(study("resnet50", 996_000_000))) == "met"
+    assert resnet_depth._large_row(study("resnet50", 996_000_000))[-1] == "1.00"
+    missed = resnet_depth._large_verdict(resnet_depth._of_recompute(study("resnet50", 1_100_000_000)))
+    assert missed == "missed: 1.10 times as much"
 
 
 def test_budgets_of_compiled_steps_are_shares_of_the_plain_compiled_step(tmp_path, monkeypatch):

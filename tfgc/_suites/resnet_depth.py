@@ -91,7 +91,7 @@ def sheets(results: Results) -> list[TextTable]:
     if large:
         legend = _LARGE_LEGEND.format(batch=large[0].batch_size)
         rows = [_large_row(study) for study in large]
-        verdicts = {s.network: _large_verdict(row[-1]) for s, row in zip(large, rows)}
+        verdicts = {study.network: _large_verdict(_of_recompute(study)) for study in large}
         summary = _figures.outcome("Less than the study's recompute, by prediction", verdicts)
         made.append(_figures.table("ResNets by depth, larger batch", _LARGE_HEADS, rows, legend, summary))
     return made
@@ -164,7 +164,13 @@ def _whole_step(study: Study, name: str) -> float | None:
     return (record.predicted.peak_bytes + (record.predicted.fixed_bytes or 0)) / 1e6
 
 
-def _large_verdict(ratio: str) -> str:
-    if not ratio:
+def _of_recompute(study: Study) -> float | None:
+    """The predicted whole step as a multiple of that of the study's recompute."""
+    optimal = _whole_step(study, "optimal-graph")
+    return None if optimal is None else optimal / study.published["recompute_peak_mb"]
+
+
+def _large_verdict(ratio: float | None) -> str:
+    if ratio is None:
         return ""
-    return "met" if float(ratio) < 1 else f"missed: {ratio} times as much"
+    return "met" if ratio < 1 else f"missed: {ratio:.2f} times as much"
