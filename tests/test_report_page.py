@@ -239,6 +239,18 @@ def test_steps_that_xla_compiles_are_compared_with_their_own_plain_step():
     assert "plain-xla (the step compiled by XLA)" in comparison.comparison(xla).caption
 
 
+def test_a_title_counts_networks_and_not_batches():
+    batches = [Study("resnet50", batch, RECORDS) for batch in (8, 16, 32)]
+    assert html_page._title(batches) == "Memory and time of training resnet50"
+    assert html_page._title(batches[:1]) == "Memory and time of training resnet50, batch 8"
+    assert html_page._title([*batches, SECOND]) == "Memory and time of training 2 networks"
+
+
+def test_what_pytorch_trains_does_not_differ_from_plain_training():
+    torch = dataclasses.replace(RECORDS[4], case="checkpoint_sequential", mode="torch")
+    assert study_summary.summary(Study("n", 1, (RECORDS[1], torch))).startswith("Only plain training was measured")
+
+
 def test_recomputed_cases_are_drawn_alone_where_plain_ones_dwarf_them():
     titles = [picture.title for picture in plots.of_study(Study("n", 1, (RECORDS[0], RECORDS[4])))]
     assert titles[:2] == ["Memory over one step, above weights", "Memory over one step, recomputed cases alone"]

@@ -136,8 +136,9 @@ def folded_tables(study: Study) -> list[TextTable]:
 def _title(studies: list[Study]) -> str:
     if not studies:
         return "No results"
-    names = list(dict.fromkeys(study_summary.heading(study) for study in studies))
-    return f"Memory and time of training {names[0] if len(names) == 1 else f'{len(names)} networks'}"
+    headings, networks = ({of(study) for study in studies} for of in (study_summary.heading, lambda s: s.network))
+    name = f"{len(networks)} networks" if len(networks) > 1 else networks.pop() if len(headings) > 1 else headings.pop()
+    return f"Memory and time of training {name}"
 
 
 def _commands(listed: list[Results]) -> list[str]:

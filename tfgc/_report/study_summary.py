@@ -48,7 +48,7 @@ def summary(study: Study) -> str:
         sentences += [_against(study, least, name) for name in names]
         return " ".join(filter(None, sentences))
     measured = [r for r in study.records if r.status == "ok"]
-    if any(r.case != "plain" for r in measured):
+    if any(r.case != "plain" and r.mode != "torch" for r in measured):
         return "Every recomputed case that ran differs from plain training."
     if measured:
         return "Only plain training was measured: there is nothing to compare it with."
