@@ -102,14 +102,11 @@ def first_step(model, mode, enabled):
     x = np.random.default_rng(0).normal(size=(BATCH, *model.input_shape[1:])).astype("float32")
     y = np.zeros((BATCH, *model.output_shape[1:]), "float32")
     model.compile("sgd", "mse", jit_compile=False)
-    begin = spent()
+    planned = begin = spent()
     if enabled:
         plan = tfgc.plan(model, BATCH)
         planned = spent()
         tfgc.enable(model, plan)
-    else:
-        planned = begin
-    enabled_at = planned
     if mode == "fit":
         model.fit(x, y, batch_size=BATCH, verbose=0)
     else:
@@ -117,7 +114,7 @@ def first_step(model, mode, enabled):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
         optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]), model.trainable_variables)
-    return planned - begin, spent() - enabled_at
+    return planned - begin, spent() - planned
 
 
 def spent():

@@ -12,7 +12,6 @@ Results are saved in scripts/results/fit-budgets.json.
 """
 
 import argparse
-import concurrent.futures
 import json
 import pathlib
 
@@ -53,20 +52,11 @@ def main():
     if not arguments.table:
         server = other_models.fork_server(kerashub.KERASHUB)
         for name in arguments.networks or known:
-            saved[name] = {how: case(server, name, how) for how in ("plain", *BUDGETS)}
+            saved[name] = {how: other_models.in_process(server, measure, name, how) for how in ("plain", *BUDGETS)}
             print(row(name, saved[name]), flush=True)
             ordered = {one: saved[one] for one in known if one in saved}
             RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
     print(*table(saved), sep="\n")
-
-
-def case(server, name, how):
-    """Run one case in its own process; return its figures, or how it failed."""
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=server) as process:
-        try:
-            return process.submit(measure, name, how).result()
-        except Exception as error:  # whatever fails is a row of the table
-            return {"failed": f"{type(error).__name__}: {error}"[:600]}
 
 
 def table(saved):

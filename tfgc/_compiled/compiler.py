@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from tfgc import _child_process, _temporary
 from tfgc._compiled import worker
 from tfgc._compiled.targets import Target
 from tfgc._errors import TfgcError, UnsupportedModelError
+from tfgc._records.reply import OUT_OF_MEMORY
 
 _NEEDED = ("jax", "jax_cuda12_plugin")
 # Finds no GPU, and times no kernels on one.
@@ -81,7 +83,7 @@ def _failure(code: int, stderr: str) -> TfgcError:
     """Why the compiler found nothing."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if "Error" in line or "error:" in line), (lines or [""])[-1])
-    if code == -9 or "MemoryError" in stderr or "bad_alloc" in stderr:
+    if code == -signal.SIGKILL or any(word in stderr for word in OUT_OF_MEMORY):
         return TfgcError("the compiler ran out of this machine's memory: compile a smaller model or batch")
     if code < 0:
         why = f": {last}" if last else ""

@@ -69,7 +69,7 @@ class Target:
         )
 
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+KIB, MIB = 2**10, 2**20
 TARGETS = {
     "h100": Target(
         "NVIDIA H100 80GB HBM3", (9, 0), 84978434048, 132, 128, 1.98, 3352320000000, 50 * MIB, 2048, 228 * KIB,

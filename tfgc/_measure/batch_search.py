@@ -73,16 +73,15 @@ def _on_line(need: Callable[[int], tuple[int, int]], first: int, second: int, bu
 
 
 def confirm(
-    way: LargestBatch, budget: int, measure: Callable[[int], int | None], most: int = MOST, runs: int = RUNS
+    way: LargestBatch, budget: int, measure: Callable[[int], int | None], most: int = MOST
 ) -> tuple[int, int | None, bool]:
-    """Measure around a predicted batch until one fits and one just above it does not.
+    """Measure around a predicted batch, at most `RUNS` times, until one fits and one just above it does not.
 
     Args:
         way: A `LargestBatch`: where to begin, and what a sample needs.
         budget: Bytes.
         measure: Function from a batch to the bytes that it takes; None if it ran out of memory.
         most: The largest batch to look at.
-        runs: Calls of `measure`, at most.
 
     Returns:
         The largest batch that was measured to fit (0: none), the least one measured not to (None: none), and
@@ -91,7 +90,7 @@ def confirm(
     fits, fails, short = 0, most + 1, 0
     known: dict[int, int | None] = {}
     guess = max(1, way.batch_size)
-    for _ in range(runs):
+    for _ in range(RUNS):
         known[guess] = count = measure(guess)
         if count is not None and count <= budget:
             fits = guess

@@ -24,24 +24,22 @@ from tfgc._tracing import keras_graph
 from tfgc.strategies._frontier import Frontier
 
 
-def predict_cases(model: keras.Model, job: PredictionJob, optimizer: str = "sgd", loss: str = "mse") -> CasePredictions:
+def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     """Return the `CasePredictions` of a `PredictionJob` for its model, which is not changed.
 
     Args:
         model: The model that `job` names.
         job: The cases, all at one batch size.
-        optimizer: Optimizer whose slots count in the whole step.
-        loss: What each output is compared with its target by.
 
     Raises:
         PlanMismatchError: If a given plan is for another model.
     """
     given, first = _given(model, job), job.cases[0]
-    fixed = budgets.fixed_bytes(model, optimizer)
+    fixed = budgets.fixed_bytes(model, "sgd")
 
     def network(xla: bool) -> _Network:
         graph = annotated.graph_of(
-            model, first.batch_size, first.input_shapes, None, measure=job.measure, whole_step=True, loss=loss, xla=xla
+            model, first.batch_size, first.input_shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
         )
         return _Network(graph, fixed, given)
 

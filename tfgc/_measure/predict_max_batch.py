@@ -29,7 +29,7 @@ from tfgc._tracing import functional_graphs
 _NEAR_LEAST = 8
 
 
-def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -> MaxBatchPrediction:
+def predict_max_batch(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`.
 
     Raises:
@@ -47,7 +47,7 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob, loss: str = "mse") -
 
     def graph(batch: int) -> Graph:
         xla = job.mode == "xla"
-        return annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss=loss, xla=xla)
+        return annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss="mse", xla=xla)
 
     graphs, options = _Graphs(graph), links.measured(job.options)
     plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})

@@ -67,17 +67,21 @@ def rows(front: FrontRecord) -> list[list[str]]:
     for choice in front.choices:
         chosen.setdefault(choice.point, []).append(choice.budget)
     return [
-        [
-            " ".join([point.name, *(f"<- {budget}" for budget in chosen.get(point, ()))]).strip(),
-            format_bytes(point.peak_bytes),
-            format_bytes(point.allocated_bytes),
-            format_bytes(point.activation_bytes),
-            format_percent(point.cut_off),
-            format_percent(point.overhead),
-            str(point.segments),
-            "yes" if point.nested else "",
-        ]
+        [" ".join([point.name, *(f"<- {budget}" for budget in chosen.get(point, ()))]).strip(), *_figures(point)]
         for point in sorted([*front.points, *front.others], key=lambda p: (p.peak_bytes, -p.overhead))
+    ]
+
+
+def _figures(point: FrontPoint) -> list[str]:
+    """The cells of a plan, without its name."""
+    return [
+        format_bytes(point.peak_bytes),
+        format_bytes(point.allocated_bytes),
+        format_bytes(point.activation_bytes),
+        format_percent(point.cut_off),
+        format_percent(point.overhead),
+        str(point.segments),
+        "yes" if point.nested else "",
     ]
 
 
@@ -97,9 +101,7 @@ def choice_rows(front: FrontRecord) -> list[list[str]]:
     """The cells of the table of budgets, as text: a list of rows."""
     cells = []
     for choice in front.choices:
-        bought = ["infeasible", *[""] * (len(HEADS) - 2)]
-        if choice.point is not None:
-            bought = rows(dataclasses.replace(front, points=(choice.point,), others=(), choices=()))[0][1:]
+        bought = ["infeasible", *[""] * (len(HEADS) - 2)] if choice.point is None else _figures(choice.point)
         cells.append([choice.budget, format_bytes(choice.budget_bytes), *bought])
     return cells
 

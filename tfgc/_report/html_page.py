@@ -66,7 +66,7 @@ def _html(listed: list[Results], studies: list[Study]) -> str:
             "summary": study_summary.summary(study),
             "problems": study_summary.problems(study),
             "first": study_tables.compared(study),
-            "tables": open_tables(study)[1:] if study_tables.compared(study) else open_tables(study),
+            "tables": open_tables(study),
             "plots": [_drawn(p, f"p{i}-{j}") for j, p in enumerate(plots.of_study(study), start=1)],
             "folded": folded_tables(study),
         }
@@ -101,9 +101,10 @@ def _markdown(listed: list[Results], studies: list[Study]) -> str:
         parts.append(markdown.table(study_tables.overview(studies), 2))
     for study in studies:
         parts += [f"## {escape(study_summary.heading(study))}\n", escape(study_summary.summary(study)) + "\n"]
+        compared = filter(None, [study_tables.compared(study)])
         problems = [f"- **{escape(name)}**: {escape(what)}" for name, what in study_summary.problems(study)]
         parts += ["\n".join(problems) + "\n"] if problems else []
-        parts += [markdown.table(sheet) for sheet in (*open_tables(study), *folded_tables(study))]
+        parts += [markdown.table(sheet) for sheet in (*compared, *open_tables(study), *folded_tables(study))]
     parts += ["## Glossary\n", "\n".join(f"- **{word}**: {meaning}" for word, meaning in study_summary.GLOSSARY) + "\n"]
     made_by = [f"- `{printable(' '.join(command.replace('`', ' ').split()))}`" for command in _commands(listed)]
     made_by += [f"- {escape(machine)}" for machine in study_summary.machines(studies)]
@@ -117,13 +118,8 @@ def suites(listed: list[Results]) -> list[TextTable]:
 
 
 def open_tables(study: Study) -> list[TextTable]:
-    """The tables of a study that a page shows at once."""
-    made = [
-        study_tables.compared(study),
-        study_tables.predicted(study),
-        study_tables.choices(study),
-        study_tables.published(study),
-    ]
+    """The tables of a study that a page shows at once, after that of what was compared."""
+    made = [study_tables.predicted(study), study_tables.choices(study), study_tables.published(study)]
     return [sheet for sheet in made if sheet is not None]
 
 

@@ -17,8 +17,6 @@ from tfgc._units import format_bytes, format_percent
 # Of the link to the host in bytes a second, in each direction, and of the device in flops a second.
 _LINK = {"bandwidth": 12e9, "speed": 8e12}
 _SLICES = {"slices": 8}
-# Predictions are off by 5 % in the median.
-_MARGIN = 0.95
 _POINTS = 30
 _PLAIN_NETWORKS = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19")
 # The one of them that is run, at a part of its batch.
@@ -50,7 +48,7 @@ def _row(network: str, batch: int, goal: dict[str, Any], link: dict[str, float])
         network, batch, "plain-graph", "optimal-graph", "offload-graph", "hybrid-graph"
     )
     offload = dataclasses.replace(offload, options=link)
-    share = round(_MARGIN * goal["goal_share"], 4)
+    share = round(_rows.MARGIN * goal["goal_share"], 4)
     hybrid = dataclasses.replace(hybrid, options={**link, **_SLICES}, target_ratio=share)
     return _rows.SuiteRow((plain, optimal, offload, hybrid), goal, predicted=True)
 
