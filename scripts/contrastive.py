@@ -5,7 +5,7 @@ images and one for texts). Gradient accumulation and `micro_batches` would compa
 
 One process a case: the plain step of a batch, that of eight times the batch, and that by a plan with slices. Peaks are
 those of TensorFlow's allocator above what is there between steps, the most of two steps after one to warm up. The
-process of the slices then computes the plain gradients of its batch, too. Times are not measured.
+process of the slices then also computes the plain gradients of its batch. Times are not measured.
 
     python scripts/contrastive.py                  # all cases
     python scripts/contrastive.py clip-slices      # this one

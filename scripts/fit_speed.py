@@ -267,7 +267,7 @@ def wrong(cases, case):
     found = []
     for what, name in (("weights", "gradients"), ("states", "states")):
         spread = cases["plain eager"].get(what, 0.0)
-        found += [] if cases[case][what] <= max(1e-3, 2 * spread) else [f"wrong {name}"]  # NaN is wrong, too
+        found += [] if cases[case][what] <= max(1e-3, 2 * spread) else [f"wrong {name}"]  # NaN is also wrong
     return ", ".join(found)
 
 

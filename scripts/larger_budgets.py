@@ -33,7 +33,9 @@ def table(saved):
     ]
     pairs = [pair for case in saved.values() for pair in case["pairs"]]
     slower = sum(pair["quartile"] > 1 for pair in pairs)
-    lines.append(f"\nOf {len(pairs)} budgets with a smaller one beside, {slower} were slower than it beyond noise.")
+    lines.append(
+        f"\nOf {len(pairs)} budgets with a smaller one in the table, {slower} were slower than it beyond noise."
+    )
     return "\n".join(lines)
 
 

@@ -27,7 +27,8 @@ CAUSES = {
 - Time: plans minimize floating-point operations, except in the rows that the commands above name with `--measure`. On
   this CPU, BatchNormalization takes a third of the time of a forward pass but hardly any of its operations, so a replay
   takes longer than predicted. With the same plan, ResNet50's `optimal` was 22 % slower than plain in one run and 40 %
-  in another. Layers timed one by one take longer than within a step, so predictions in seconds are too high.
+  in another. These results are from before layers were timed within a step: timed one by one they take longer, so their
+  predictions in seconds are too high.
 - Inception v3: the published cut-off is beyond the floor, which is what its first layers need on their own.
 - NASNet-A with one replay: the plan took 8 % more than predicted, and the plain step 4 % less. The order of its many
   branches is not the cause: segments that were made to wait for each other needed as much.
@@ -68,7 +69,7 @@ HEAD = """# Reproducing published results
 figures come from other machines, mostly GPUs: compare ratios, never times. Our measurements ran on a CPU with two
 cores, one process per case, against the plain step of the same run (a network that two commands name ran twice), at a
 fraction of the published batch. Times on that machine vary by 10 % and more. Predictions are for the published batch.
-The sentences before the tables are made from the results, too: they say what held and what did not.
+The sentences before the tables are also made from the results: they say what held and what did not.
 """
 
 
@@ -86,7 +87,7 @@ def page():
         for kind, results in found.items():
             for sheet in _suites.get(suite).sheets(results):
                 parts.append(markdown.table(dataclasses.replace(sheet, title=f"{kind}: {sheet.title}")))
-            parts.append(f"{kind} by, with {_versions(results)}:\n\n```text\n{results.command}\n```\n")
+            parts.append(f"{kind} with {_versions(results)}, by:\n\n```text\n{results.command}\n```\n")
         if suite in CAUSES:
             parts.append(f"### Why targets are missed ({suite})\n{CAUSES[suite]}")
     return "\n".join(parts)

@@ -127,7 +127,7 @@ def all_tested(python: pathlib.Path, slow: bool, arguments: list[str]) -> tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", nargs="*", choices=("oldest", "newest", []), help="default: both")
-    parser.add_argument("--slow", action="store_true", help="run the slow tests and those of the gate, too")
+    parser.add_argument("--slow", action="store_true", help="run the slow tests and those of the gate as well")
     parser.add_argument(
         "--folder", type=pathlib.Path, default=CACHE, help="where environments are (default: %(default)s)"
     )
