@@ -357,10 +357,8 @@ def test_a_comparison_in_which_all_cases_ran_out_of_memory_is_an_error_without_a
     path = tmp_path / "p.png"
     done = CliRunner().invoke(cli, ["compare", *CHAIN, "--plot", str(path)])
     assert (done.exit_code, path.exists()) == (1, False)
-    assert str(done.exception).startswith(
-        "nothing was measured: none of 2 cases ran to its end; chain, plain-eager: oom"
-    )
-    assert f"There is no plot in {str(path)!r}: no case ran to its end." in done.stderr
+    assert str(done.exception).startswith("nothing was measured: none of the 2 cases finished; chain, plain-eager: oom")
+    assert f"No plot was written to {str(path)!r}: no case finished." in done.stderr
 
 
 def test_what_compare_measures_by_default(plan_file):

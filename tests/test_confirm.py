@@ -219,9 +219,9 @@ def test_what_files_say_of_a_measurement_may_be_anything(children):
     [
         ({"confirm": 3}, "confirm=3: must be True, False, a function that builds the model, or the name of a GPU"),
         ({"confirm": True}, "batch_size is needed where bytes"),
-        ({"confirm": True, "batch_size": 4, "mode": "xla"}, 'there is none here. Name one .* confirm="h100"'),
+        ({"confirm": True, "batch_size": 4, "mode": "xla"}, 'this machine has none. Name a GPU .* confirm="h100"'),
         ({"confirm": "h10", "batch_size": 4, "mode": "xla"}, "'h10'.* did you mean 'h100'"),
-        ({"confirm": "h100", "batch_size": 4}, "confirm='h100': XLA compiles steps for a GPU; give mode='xla', too"),
+        ({"confirm": "h100", "batch_size": 4}, "confirm='h100': XLA compiles steps for a GPU; also give mode='xla'"),
     ],
 )
 def test_what_cannot_be_confirmed_is_refused(arguments, words):

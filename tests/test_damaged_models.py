@@ -102,6 +102,6 @@ def test_a_node_is_tried_at_most_once_more_than_there_are_nodes():
 @pytest.mark.parametrize("contents", [b"", b"PK\x03\x04", b"no archive", b"\x89HDF\r\n\x1a\n"])
 def test_what_is_no_saved_model_is_refused(contents, tmp_path):
     (tmp_path / "m.keras").write_bytes(contents)
-    with pytest.raises(TfgcError, match=r"m.keras' is no saved Keras model, or a damaged one: save it again with"):
+    with pytest.raises(TfgcError, match=r"m.keras' is not a saved Keras model, or a damaged one: save it again with"):
         run(tmp_path)
     assert not (tmp_path / "plan.json").exists()

@@ -312,7 +312,7 @@ def test_no_file_is_written_twice(name, first, second, here):
     path = {"-o": "new.json", "--json": "./sub/../new.json", "--plot": "new.png"}
     told = conflict(name, first, path[first], second, path[second])
     assert told in {
-        f"tfgc: {a} {path[a]!r}: that is the file that {b} {path[b]!r} writes, name another"
+        f"tfgc: {a} {path[a]!r}: {b} {path[b]!r} writes that file; name another one"
         for a, b in ((first, second), (second, first))
     }
 
@@ -322,7 +322,7 @@ def test_no_option_writes_over_what_another_reads(name, write, read, here):
     os.symlink("r.json", "r.png")
     path = "r.png" if write == "--plot" else "link.json"
     assert conflict(name, read, "./r.json", write, path) == (
-        f"tfgc: {write} {path!r}: that is what {read} './r.json' reads, name another file"
+        f"tfgc: {write} {path!r}: {read} './r.json' reads that file; name another one"
     )
 
 
@@ -335,7 +335,7 @@ def test_no_option_writes_over_the_model(name, write, here):
     if write != "-o":
         os.symlink("net.keras", path)
     assert conflict(name, write, path) == (
-        f"tfgc: {write} {path!r}: that is what NAME 'net.keras' reads, name another file"
+        f"tfgc: {write} {path!r}: NAME 'net.keras' reads that file; name another one"
     )
 
 
@@ -347,7 +347,7 @@ def test_the_module_of_a_builder_is_not_written_over(module, file, here, monkeyp
     os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
     pathlib.Path(file).write_text("")
     assert conflict("plan", "-o", file) == (
-        f"tfgc: -o {file!r}: that is what NAME '{module}:build' reads, name another file"
+        f"tfgc: -o {file!r}: NAME '{module}:build' reads that file; name another one"
     )
 
 
@@ -356,22 +356,20 @@ def test_the_module_of_a_builder_is_not_written_over(module, file, here, monkeyp
 def test_a_report_does_not_replace_its_results(flag, spelled, here):
     path = spelled.format(here=here)
     assert conflict("report", flag, path) == (
-        f"tfgc: {flag} {path!r}: that is what FILES 'r.json' reads, name another file"
+        f"tfgc: {flag} {path!r}: FILES 'r.json' reads that file; name another one"
     )
 
 
 def test_files_that_are_named_by_default_count_too(here):
     assert conflict("bench", "--json", "bench-segments.json") == (
-        "tfgc: --json 'bench-segments.json': that is the file that -o 'bench-segments.json' writes, name another"
+        "tfgc: --json 'bench-segments.json': -o 'bench-segments.json' writes that file; name another one"
     )
     assert "-o 'bench-segments-predicted.json'" in conflict(
         "bench", "--predict", "--json", "bench-segments-predicted.json"
     )
-    assert "that is what -o 'bench-segments.json' reads" in conflict(
-        "bench", "--table", "--json", "bench-segments.json"
-    )
+    assert "-o 'bench-segments.json' reads that file" in conflict("bench", "--table", "--json", "bench-segments.json")
     os.symlink("r.json", "report.html")
-    assert conflict("report") == "tfgc: -o 'report.html': that is what FILES 'r.json' reads, name another file"
+    assert conflict("report") == "tfgc: -o 'report.html': FILES 'r.json' reads that file; name another one"
 
 
 def invoke(*arguments):
@@ -444,9 +442,9 @@ def test_timings_that_cannot_be_kept_are_left_out(path):
         (["report", "{}.json"], "'{}.json': not a results file, or a damaged one: its format is not 'tfgc-"),
         (["report", "picture.json"], "cannot read 'picture.json': 'utf-8' codec can't decode byte"),
         (["sweep", "net", "--batch-size", "2", "--plot", "x.pdf"],
-         "--plot 'x.pdf': what is written is a .png file, name it so"),
+         "--plot 'x.pdf': the output is a .png file: give it a name that ends in .png"),
         (["compare", "net", "--batch-size", "2", "--plot", "x"],
-         "--plot 'x': what is written is a .png file, name it so"),
+         "--plot 'x': the output is a .png file: give it a name that ends in .png"),
         (["max-batch", "net", "--budget", "1GB", "--strategy", "keep_all", "-o", "p.json"],
          "-o 'p.json': keep_all recomputes nothing and has no plan to write"),
     ],

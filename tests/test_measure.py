@@ -256,7 +256,7 @@ def test_it_is_an_error_if_nothing_was_measured():
 
     for studies in ([], [study("oom", "failed", "ok")], [study("failed"), study("predicted")]):
         compare.check_measured(studies)
-    with pytest.raises(tfgc.TfgcError, match="none of 2 cases ran to its end; net, sqrt-graph: failed, why"):
+    with pytest.raises(tfgc.TfgcError, match="none of the 2 cases finished; net, sqrt-graph: failed, why"):
         compare.check_measured([study("oom"), study("failed")])
 
 

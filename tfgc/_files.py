@@ -2,7 +2,7 @@
 
 The new contents go into a temporary file beside the old one, which they replace once they are on the disk: a full
 disk, an error or Ctrl-C leaves the old file and nothing else. A symbolic link stays and what it leads to is replaced;
-permissions stay, too. Pipes and devices (/dev/null, /dev/stdout) are written to directly.
+permissions stay as well. Pipes and devices (/dev/null, /dev/stdout) are written to directly.
 """
 
 import contextlib

@@ -57,7 +57,7 @@ def module(name: str) -> ModuleType:
         ImportError: If there is none.
     """
     if not all(name.split(".")):
-        raise ImportError(f"{name!r} is no module's name")
+        raise ImportError(f"{name!r} is not a module name")
     finder = next((one for one in sys.meta_path if isinstance(one, Finder)), None)
     first, _, inner = name.partition(".")
     spec = None if finder is None else finder.search(first)
@@ -115,7 +115,7 @@ class Finder:
         return None
 
     def search(self, name: str, own: bool = False) -> ModuleSpec | None:
-        """The spec of a module in one of the folders, None if there is none; `own` if it may import from there, too."""
+        """The spec of a module in one of the folders, None if there is none; `own` if it may also import from there."""
         spec = importlib.machinery.PathFinder.find_spec(name, self._folders)
         if spec is not None and own:
             self._own.update(_files_of(spec))

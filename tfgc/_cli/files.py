@@ -58,7 +58,10 @@ class Output(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         path = str(super().convert(value, param, ctx))
         if self._ending and not path.lower().endswith(self._ending) and _files.is_file(path):
-            raise OptionError(f"{_flag(param)} {path!r}: what is written is a {self._ending} file, name it so")
+            raise OptionError(
+                f"{_flag(param)} {path!r}: the output is a {self._ending} file: give it a name that ends in "
+                f"{self._ending}"
+            )
         return Written(path)
 
 
@@ -84,10 +87,10 @@ class Command(click.Command):
         for i, (flag, path) in enumerate(writes):
             for other, read in reads:
                 if _files.same(path, read.path):
-                    raise Conflict(f"{flag} {path!r}: that is what {other} {read!r} reads, name another file")
+                    raise Conflict(f"{flag} {path!r}: {other} {read!r} reads that file; name another one")
             for other, written in writes[:i]:
                 if _files.same(path, written):
-                    raise Conflict(f"{flag} {path!r}: that is the file that {other} {written!r} writes, name another")
+                    raise Conflict(f"{flag} {path!r}: {other} {written!r} writes that file; name another one")
         for _, path in writes:
             _files.check_writable(path)
         ctx.params = {name: _plain(value) for name, value in ctx.params.items()}

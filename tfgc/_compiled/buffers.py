@@ -44,6 +44,6 @@ def layer_of(operation: str, layers: Iterable[str]) -> str:
 
 
 def _read(dump: pathlib.Path, pattern: str) -> str:
-    """The largest dumped text of a kind: that of the step, should there be modules beside it."""
+    """The largest dumped text of a kind: that of the step, should there be other modules."""
     paths = sorted(dump.glob(pattern), key=lambda path: path.stat().st_size)
     return paths[-1].read_text(errors="replace") if paths else ""

@@ -43,16 +43,17 @@ def compiled_memory(
         input_shapes: For each input its shape without the batch, where the model leaves sizes open.
         example: A batch `(x, y)` as `fit` gets it, for a model without known inputs, or whose loss is to be
             compiled too. Only its shapes and dtypes count. Default: the squared error of all outputs.
-        loss: What `model.compile` takes. Default: what the model is compiled with, if there is an example.
+        loss: What `model.compile` takes; it needs an `example`. Default: the loss that the model is compiled with;
+            without an example, the squared error.
         optimizer: A `keras.Optimizer` or its name. Default: the one that the model is compiled with, or Adam.
         timeout: Seconds after which to stop the compiler.
-        dump: A folder for XLA's own texts, for those who read them.
+        dump: A folder to keep XLA's dump in: modules before and after optimization, and its buffer assignment.
 
     Returns:
         A `CompiledMemory`; print it.
 
     Raises:
-        OptionError: For an unknown target, an open size, or a batch size that is not given.
+        OptionError: For an unknown target, an open size, a batch size that is not given, or a loss without an example.
         UnsupportedModelError: If XLA cannot compile the step; it names the operation.
         TfgcError: If the compiler is not installed (`pip install "tfgc[compile]"`), or out of time or memory.
 

@@ -19,7 +19,7 @@ class Target:
         memory_bytes: The memory that it has.
         cores: Streaming multiprocessors.
         fpus_per_core: Float32 units of each.
-        clock_ghz: Their clock.
+        clock_ghz: Their clock rate in GHz.
         memory_bandwidth: Bytes a second.
         l2_bytes: Size of the L2 cache.
         threads_per_core: Resident threads of a multiprocessor.

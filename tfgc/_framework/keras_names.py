@@ -43,7 +43,7 @@ def loss(given: Any) -> Callable[..., Any]:
         raise OptionError(f"loss={given!r}: give one loss, which then counts for every output")
     found = _found("loss", given, keras.losses, _LOSS)
     if isinstance(found, keras.Metric | keras.Optimizer):
-        raise OptionError(f"loss={given!r}: {type(found).__name__} is no loss: {_LOSS}")
+        raise OptionError(f"loss={given!r}: {type(found).__name__} is not a loss: {_LOSS}")
     return found
 
 

@@ -34,7 +34,7 @@ def plan_cases(
     memory_limit: int | None = None,
     *,
     plans: PlanLike | Iterable[PlanLike] = (),
-    budget: int | str | None = None,
+    budget: float | str | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     example: Any = None,
 ) -> list[Case]:
@@ -95,7 +95,7 @@ def name_of(build: object) -> str:
     return build if isinstance(build, str) else getattr(build, "__name__", "model")
 
 
-def _chosen(item: StrategyLike, budget: int | str | None) -> dict[str, Any]:
+def _chosen(item: StrategyLike, budget: float | str | None) -> dict[str, Any]:
     """The fields of a case that are about a strategy."""
     label, strategy, options = labelled(item, {})
     given = budget if known_strategies.honours_budget(strategy) else None

@@ -32,7 +32,7 @@ def compare(
     strategies: StrategyLike | Sequence[StrategyLike] | None = None,
     *,
     plans: PlanLike | Iterable[PlanLike] = (),
-    budget: int | str | None = None,
+    budget: float | str | None = None,
     image_size: int | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     example: Any = None,
@@ -55,8 +55,8 @@ def compare(
         strategies: Names of strategies, `name:n` for n segments, or functions. Default: none where
             plans are given, else `budget` where a budget is, else `sqrt`. Subclassed models take none: they are planned
             by the calls of their layers, for the budget or the least peak.
-        plans: Plans to measure, too: each a `tfgc.Plan` or the path of a saved one.
-        budget: Bytes that the whole step may use, for the strategies that honour a budget.
+        plans: Plans to measure as well: each a `tfgc.Plan` or the path of a saved one.
+        budget: What the whole step may use, as for `tfgc.plan`, for the strategies that honour a budget.
         image_size: Height and width of images, for networks that take it.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension open.
@@ -79,6 +79,11 @@ def compare(
         OptionError: For invalid arguments.
         PlanMismatchError: If one of `plans` is for another model; then nothing is measured.
         TfgcError: If the plain model cannot be built or trained at all.
+
+    Example:
+        >>> import tfgc
+        >>> records = tfgc.compare("resnet50", 16, ["sqrt:8"])  # doctest: +SKIP
+        >>> cut_off, overhead = records[2].against(records[0])  # doctest: +SKIP
     """
     cases = case_choice.plan_cases(
         build, batch_size, strategies, image_size, steps, modes, memory_limit, plans=plans, budget=budget,
@@ -122,7 +127,7 @@ def check_measured(studies: Iterable[Study]) -> None:
     if records and not any(record.status in ("ok", "predicted") for record in records):
         first = next((record for record in records if record.status == "failed"), records[0])
         raise TfgcError(
-            f"nothing was measured: none of {len(records)} cases ran to its end; {first.network}, {first.name}: "
+            f"nothing was measured: none of the {len(records)} cases finished; {first.network}, {first.name}: "
             f"{first.status}, {first.detail}"
         )
 

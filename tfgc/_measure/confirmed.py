@@ -68,10 +68,11 @@ def plan(
             compiled with, else the outputs and their gradients alone.
         confirm: Whether to run five steps by the plan in a child process, and to compare what TensorFlow's allocator
             reports with the prediction. Where a budget is missed, or 5 % of the prediction are left over, the budget
-            is corrected by the difference and planned for again; at most five plans are run. `plan.explain()` says
-            what was measured. A model that Keras cannot serialize is built there by a function: `confirm=build`.
+            is corrected by the difference and planned for again; at most five plans are run, and three more that need
+            slightly more than the least where that one does not fit. `plan.explain()` says what was measured. A model
+            that Keras cannot serialize is built there by a function: `confirm=build`.
             With `mode="xla"`, the name of a GPU that is not there, as for `tfgc.compiled_memory`: plans are compiled
-            for it in place of being run, and a share as budget is one of the compiled plain step.
+            for it instead of being run, and a share as budget is one of the compiled plain step.
         **options: Options of the strategy, such as `segments=8` (uniform, sqrt) or `keep=["conv2"]` (manual).
 
     Returns:
@@ -116,7 +117,7 @@ def _check(confirm: Any, mode: str) -> None:
     if isinstance(confirm, str):
         targets.find(confirm)
         if mode != "xla":
-            raise OptionError(f"confirm={confirm!r}: XLA compiles steps for a GPU; give mode='xla', too")
+            raise OptionError(f"confirm={confirm!r}: XLA compiles steps for a GPU; also give mode='xla'")
         compiler.check_installed()
     elif confirm is not True and not callable(confirm):
         raise OptionError(
@@ -124,8 +125,8 @@ def _check(confirm: Any, mode: str) -> None:
         )
     elif mode == "xla" and not tf.config.list_physical_devices("GPU"):
         raise OptionError(
-            f"{shipped.label(confirm)}: what mode='xla' predicts runs on a GPU, and there is none here. Name one to "
-            'compile plans for it: confirm="h100"'
+            f"{shipped.label(confirm)}: mode='xla' predicts steps on a GPU, and this machine has none. Name a GPU to "
+            'compile the plans for it instead: confirm="h100"'
         )
 
 
@@ -139,7 +140,7 @@ class _Asked:
 
     Attributes:
         model, batch_size, confirm: As given.
-        common: The arguments that `tfgc.estimate` takes, too.
+        common: The arguments that `tfgc.estimate` takes as well.
         options: Strategy and options.
     """
 

@@ -25,7 +25,7 @@ class Spec:
 
 
 def portable(example: Any) -> Any:
-    """An example with arrays in place of tensors, and a `Spec` for each `tf.TensorSpec` or `keras.KerasTensor`.
+    """An example with arrays instead of tensors, and a `Spec` for each `tf.TensorSpec` or `keras.KerasTensor`.
 
     Raises:
         OptionError: If nothing in it has samples.

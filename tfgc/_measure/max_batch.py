@@ -66,8 +66,8 @@ def max_batch(
         confirm: Whether to measure; otherwise the prediction alone is the answer.
         steps: Counted steps of each run, after one that warms up; the largest of their peaks counts.
         memory_limit: Bytes of data that a child process may allocate. Default: what the machine has.
-        mode: How the step runs: `graph`, or `xla`, as `fit` compiles it on a GPU. Runs that confirm are then compiled,
-            too, on what device there is: for another one leave them out.
+        mode: How the step runs: `graph`, or `xla`, as `fit` compiles it on a GPU. Runs that confirm are then also
+            compiled, on what device there is: for another one leave them out.
         on_start: Called with the name of each run, such as `plain-graph at batch 64`, before it starts;
             first with `prediction`.
         on_result: Called with each `Measurement`.
@@ -162,7 +162,7 @@ def _checked(budget: int | str) -> int | str:
     if str(budget).strip().endswith("%") or (bare is not None and 0 < bare <= PERCENT):
         raise OptionError(
             f"budget={budget!r}: must be bytes such as '8GB', or 'auto': a share of the plain step's peak depends on "
-            "the batch, which is what is searched"
+            "the batch, which is what tfgc searches for"
         )
     return parse_bytes(budget)
 

@@ -1,9 +1,9 @@
 """Find the plan of a budget by what its step is measured to need, where predictions are off.
 
-What a step needs more than predicted is mostly workspace, gaps between chunks, and operations that run beside each
-other at the peak. It hardly changes from one plan to the next, and not in proportion to what the step needs. So the
+What a step needs more than predicted is mostly workspace, gaps between chunks, and operations that run at the same
+time at the peak. It hardly changes from one plan to the next, and not in proportion to what the step needs. So the
 bytes that the last plan was measured to need on top of its prediction are taken off the budget that the next one is
-predicted against. That goes further down after a miss than a factor would, and less far up where there is room.
+predicted against. After a miss this lowers the budget more than a factor would; where there is room it raises it less.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate.simulator import Prediction
 
-# Plans that are run, at most; the last of them the one that is predicted to need least.
+# Plans that are run at most, apart from neighbours; the last of them the one that is predicted to need least.
 RUNS = 5
 # Where that one does not fit, those that are predicted to need a little more are run: predictions differ from what is
 # measured by more than such plans differ from each other.

@@ -12,7 +12,7 @@ from tfgc._records.job import Case
 
 
 def peak_bytes(model: keras.Model, plan: Plan, confirm: Any, common: Mapping[str, Any]) -> int:
-    """The most that one of five steps needs beside what stays between them, as TensorFlow's allocator reports it.
+    """The most that one of five steps needs on top of what stays between them, as TensorFlow's allocator reports it.
 
     Args:
         model: The model; a copy of it is trained.
@@ -42,6 +42,6 @@ def peak_bytes(model: keras.Model, plan: Plan, confirm: Any, common: Mapping[str
     if record.peak_bytes_max is None:
         raise TfgcError(
             f"{shipped.label(confirm)}: a step of {model.name!r} cannot be run in a child process: "
-            f"{record.status}, {record.detail}. If it cannot be built there, {shipped.ADVICE}"
+            f"{record.status}, {record.detail}{shipped.advice(confirm, '. If it cannot be built there, ')}"
         )
     return record.peak_bytes_max

@@ -38,7 +38,7 @@ def build_scope(peer: str | None, build: Callable[[], keras.Model]) -> contextli
 
 
 def wrap_call(peer: str | None, model: keras.Model) -> Callable[..., Any]:
-    """What a training step calls in place of `model`."""
+    """What a training step calls instead of `model`."""
     return _split_by_hand(model) if peer == "recompute_grad" else model
 
 

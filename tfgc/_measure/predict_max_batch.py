@@ -38,8 +38,8 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob) -> MaxBatchPredictio
     for tensor in functional_graphs.functional_of(model).inputs:
         if tensor.shape[0] is not None:
             raise OptionError(
-                f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so no larger one can "
-                "be searched: declare it without a batch, as keras.Input(shape) does"
+                f"input {tensor.name!r} is declared for batches of {tensor.shape[0]}, so tfgc cannot search for a "
+                "larger one: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
     fixed = budgets.fixed_bytes(model, optimizer)
@@ -154,7 +154,7 @@ class _LeastMemory(_GraphWay):
         return steps
 
     def add_plans_for(self, batch: int) -> bool:
-        """Look for plans at this batch, too; False if that was done before."""
+        """Also look for plans at this batch; False if that was done before."""
         if batch in self._looked:
             return False
         self._looked.add(batch)

@@ -60,7 +60,7 @@ class _Steps(dict[int, CallPlans]):
         return self[batch]
 
     def estimated(self, batch: int, plan: Plan | None) -> Step:
-        """The step of a batch by a plan, or the plain one; the batch counts, too."""
+        """The step of a batch by a plan, or the plain one; the batch counts as well."""
         step = self[batch].estimate(plan, self._held[batch])
         return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
@@ -102,7 +102,7 @@ class _LeastMemory(_ByCalls):
     """Training by whichever plan needs least."""
 
     def add_plans_for(self, batch: int) -> bool:
-        """Plan for this batch, too; False if that finds nothing new."""
+        """Also plan for this batch; False if that finds nothing new."""
         plan = self._steps[batch].least()
         new = not any(_same(plan, known) for known in self._plans)
         self._plans += [plan] * new

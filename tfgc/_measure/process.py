@@ -52,7 +52,7 @@ class Ended:
         return (_errors(self.stderr) or _lines(self.stderr) or [f"exit code {self.code}"])[-1]
 
     def outcome(self, memory_limit: int | None = None) -> tuple[str, str]:
-        """Of a process that found nothing: `oom` or `failed`, and why.
+        """Classify a process that found nothing: `oom` or `failed`, and the reason.
 
         Args:
             memory_limit: The bytes that it was allowed to allocate.

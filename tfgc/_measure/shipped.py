@@ -18,7 +18,7 @@ from tfgc._planning import by_calls
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
 # What helps where Keras cannot make a model again from what it knows of it.
-ADVICE = "give a function that builds the model in place of True: confirm=build"
+_ADVICE = "give a function that builds the model instead of True: confirm=build"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,8 @@ def shipped(model: keras.Model, confirm: Any, optimizer: Any, loss: Any) -> Ship
             cloudpickle.dumps(made)
     except Exception as error:  # the model is the user's code
         raise UnsupportedModelError(
-            f"{label(confirm)}: {model.name!r} cannot be sent to a child process: {one_line(error)}. {ADVICE}"
+            f"{label(confirm)}: {model.name!r} cannot be sent to a child process: {one_line(error)}"
+            f"{advice(confirm, '. ')}"
         ) from error
     return made
 
@@ -120,6 +121,11 @@ def _parts(model: Any) -> list[Any]:
     layers = keras_models.layers_inside(model)
     operations = [part for layer in layers for part in getattr(layer, "operations", ())]
     return list({id(part): part for part in [*layers, *operations]}.values())
+
+
+def advice(confirm: Any, before: str) -> str:
+    """What helps where Keras cannot make a model again; nothing for one that a function makes."""
+    return f"{before}{_ADVICE}" if confirm is True else ""
 
 
 def label(confirm: Any) -> str:
@@ -176,7 +182,7 @@ def _losses(model: keras.Model, loss: Any, outputs: int) -> list[Any]:
 
 
 def _target(loss: Any, output: tf.TensorSpec) -> tf.TensorSpec:
-    """A target that a loss takes: of the output's shape, or a class in place of its last dimension."""
+    """A target that a loss takes: of the output's shape, or a class instead of its last dimension."""
     function = tf.function(keras.losses.get(loss) or (lambda target, output: output), autograph=False)
     for target in (output, tf.TensorSpec(output.shape[:-1], "int32")):
         try:

@@ -54,7 +54,7 @@ def run(
         file: Where the results go.
         on_event: Called with what happens, each time that it does.
         measure: Plan by times measured on this device, not by flops.
-        steps: Counted steps of each case, in place of the suite's.
+        steps: Counted steps of each case, instead of the suite's.
     """
     if steps is not None:
         steps = check_int("steps", steps)

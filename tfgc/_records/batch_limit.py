@@ -104,7 +104,7 @@ class MaxBatch:
         words = f"{self.network} in {format_bytes(self.budget_bytes)}: {_reached(self.best)}"
         if self.best is not self.plain:
             words += f"; plain {_reached(self.plain)}"
-            words += "" if self.times is None else f"; {self.times:.3g} times as many samples"
+            words += "" if self.times in (None, 1) else f"; {self.times:.3g} times as many samples"
         return words
 
 

@@ -11,7 +11,7 @@ class CompiledBuffer:
     """A buffer that is live when a compiled step needs most.
 
     Attributes:
-        bytes: Its size.
+        bytes: Its size in bytes.
         layer: The layer whose operation fills it; empty if that is none of a layer.
         operation: That operation, as TensorFlow names it; XLA's instruction where it has no such name.
     """
@@ -60,7 +60,7 @@ class CompiledMemory:
         verdict = "fits" if self.fits else "does not fit"
         lines = [
             f"{format_bytes(self.peak_bytes)} on {self.device}, {verdict} in its {format_bytes(self.device_bytes)}: "
-            f"{format_bytes(self.argument_bytes)} of weights, slots and batch, {format_bytes(self.temp_bytes)} beside "
+            f"{format_bytes(self.argument_bytes)} of weights, slots and batch, {format_bytes(self.temp_bytes)} besides "
             f"them (laid out by {self.compiler}, not run)",
             *(f"  {format_bytes(buffer.bytes):>9}  {buffer.layer}  {buffer.operation}" for buffer in self.largest),
         ]

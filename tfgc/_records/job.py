@@ -75,7 +75,7 @@ class PredictionJob:
     Attributes:
         cases: A tuple of `Case`, all of one network and batch.
         measure: Whether to count seconds, timed on this device, instead of flops.
-        front: Whether to compute the Pareto front, too.
+        front: Whether to compute the Pareto front as well.
         marks: Budgets to mark on that front.
     """
 

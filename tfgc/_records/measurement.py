@@ -71,7 +71,7 @@ class Measurement:
         network: What was trained.
         case: `plain` or the strategy, with its number of segments.
         mode: `eager` (op by op), `compiled` (a loop in Python that calls compiled segments), `graph` (the step in
-            `tf.function`), or `torch` (PyTorch, as a peer).
+            `tf.function`), `xla` (the step compiled by XLA), or `torch` (PyTorch, as a peer).
         batch_size: Samples in a batch.
         status: `ok`, `oom` (it ran out of memory or was killed for it), `failed`, or `predicted` (it was not run).
         detail: Why it failed; for a plan, how many segments it has.

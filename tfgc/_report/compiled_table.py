@@ -7,7 +7,7 @@ from tfgc._records.table import TextTable
 from tfgc._units import format_bytes, format_percent
 
 _NOTE = (
-    "needs: the whole step. beside them: activations, gradients and workspaces. XLA's own assignment of buffers, "
+    "needs: the whole step. temporaries: activations, gradients and workspaces. XLA's own assignment of buffers, "
     "compiled without a GPU and not run: what CUDA and cuDNN take, and workspaces that autotuning would choose, come "
     "on top."
 )
@@ -16,7 +16,7 @@ _NOTE = (
 def steps(network: str, batch_size: int, found: Mapping[str, CompiledMemory]) -> TextTable:
     """The table of the steps of one network: a row for each, the first one plain."""
     plain = next(iter(found.values()))
-    heads = ("step", "needs", "weights, slots, batch", "beside them", "of plain", "fits", "compiled in")
+    heads = ("step", "needs", "weights, slots, batch", "temporaries", "of plain", "fits", "compiled in")
     rows = [
         (
             name,

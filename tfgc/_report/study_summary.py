@@ -12,7 +12,7 @@ GLOSSARY = (
     ("cut-off", "The part of a baseline's peak that is saved: 1 - peak / baseline's peak, in %. Weights and optimizer "
      "are left out of both."),
     ("overhead", "The extra time of a step: time / baseline's time - 1, in %. Predictions count work instead: seconds "
-     "measured layer by layer, or floating-point operations (flop)."),
+     "of each layer in a profiled step, or floating-point operations (flop)."),
     ("plain-eager", "The baseline without recomputation, op by op under a GradientTape."),
     ("plain-graph", "The baseline without recomputation, the step in a tf.function."),
     ("plain-xla", "The baseline without recomputation, the step compiled by XLA."),

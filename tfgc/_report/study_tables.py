@@ -62,8 +62,8 @@ def losses(study: Study) -> TextTable | None:
             apart = f"{comparison.apart(record.losses, baseline.losses):.2g}"
         cells.append([record.name, *figures, apart])
     note = (
-        "The same weights and data in all cases but PyTorch's. The difference is to the plain case in the same kind of "
-        "loop; no units."
+        "The same weights and data in all cases but PyTorch's. Differences are relative to the plain case in the "
+        "same kind of loop."
     )
     return TextTable("Loss of each step", heads, cells, note)
 

@@ -20,7 +20,7 @@ class SuiteRow:
     Attributes:
         cases: A tuple of `Case`, the plain ones first.
         published: What others published about it, by name.
-        front: Whether to compute the Pareto front, too.
+        front: Whether to compute the Pareto front as well.
         predicted: Whether the cases are only predicted, even where others are run.
         target: The GPU that the cases are compiled for instead of being run; empty: they are run.
     """
@@ -44,7 +44,7 @@ class SuiteRow:
 
 @dataclasses.dataclass(frozen=True)
 class SearchRow:
-    """The largest batch of one network in a budget, in place of a row of cases.
+    """The largest batch of one network in a budget, instead of a row of cases.
 
     Attributes:
         network: Its name.

@@ -1,4 +1,4 @@
-"""What XLA's GPU compiler allocates for training steps, plain and planned for it, beside what was predicted.
+"""What XLA's GPU compiler allocates for training steps, plain and planned for it, next to what was predicted.
 
 Nothing is run: the steps are compiled for an H100, on a machine that needs no GPU.
 """

@@ -99,11 +99,11 @@ def _is_alike(x: Any, inputs: Any) -> bool:
 
 
 def _check(tensor: keras.KerasTensor, array: Any) -> None:
-    """Refuse what is no array, or has another number of dimensions than an input."""
+    """Refuse what is not an array, or has another number of dimensions than an input."""
     if array is not None and not hasattr(array, "shape"):
         raise OptionError(
-            f"example: {array!r} for input {tensor.name!r} is no array: give a batch as fit takes it, x or (x, y), of "
-            "arrays, tensors or tf.TensorSpecs"
+            f"example: {array!r} for input {tensor.name!r} is not an array: give a batch as fit takes it, x or (x, y), "
+            "of arrays, tensors or tf.TensorSpecs"
         )
     if array is not None and len(_fitting(tensor, array)) != len(tensor.shape):
         raise OptionError(_unfitting(tensor, array))

@@ -48,7 +48,8 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
     """Build the model that `name` names.
 
     Args:
-        name: As said at the top of `tfgc.zoo`: a network's name, `module:function`, or a `.keras` file.
+        name: A network of `tfgc.zoo` (`sample_cnn`, `big_cnn(3, 9)`) or of `keras.applications` (`resnet50`),
+            `module:function` that builds a model, or a saved `.keras` file.
         image_size: Height and width of the input images, for networks that accept it.
 
     Raises:
@@ -67,7 +68,9 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         if not os.path.exists(name):
             raise OptionError(f"there is no file {name!r}: give the path of a model that model.save wrote")
         if os.path.isfile(name) and not zipfile.is_zipfile(name):
-            raise TfgcError(f"{name!r} is no saved Keras model, or a damaged one: save it again with model.save(path)")
+            raise TfgcError(
+                f"{name!r} is not a saved Keras model, or a damaged one: save it again with model.save(path)"
+            )
         return _saved(name)
     if ":" in name:
         try:

@@ -8,7 +8,15 @@ __all__ = ["bidirectional_lstm", "transformer_encoder"]
 def transformer_encoder(
     blocks: int = 6, width: int = 256, length: int = 256, vocabulary: int = 8192, heads: int = 8
 ) -> keras.Model:
-    """Build a pre-norm transformer encoder (Vaswani et al. 2017, arXiv:1706.03762) that predicts tokens."""
+    """Build a pre-norm transformer encoder (Vaswani et al. 2017, arXiv:1706.03762) that predicts tokens.
+
+    Args:
+        blocks: Number of blocks of attention and a feed-forward part.
+        width: Size of a token's vector, a multiple of `heads`.
+        length: Tokens in a sequence.
+        vocabulary: Number of different tokens.
+        heads: Heads of each attention.
+    """
     tokens = keras.Input((length,), dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)
     for _ in range(blocks):
@@ -23,7 +31,14 @@ def transformer_encoder(
 
 
 def bidirectional_lstm(layers: int = 3, width: int = 128, length: int = 128, vocabulary: int = 8192) -> keras.Model:
-    """Build stacked bidirectional LSTMs over token embeddings, with one score for each sequence."""
+    """Build stacked bidirectional LSTMs over token embeddings, with one score for each sequence.
+
+    Args:
+        layers: Number of LSTMs.
+        width: Units of each LSTM in one direction, and size of a token's vector.
+        length: Tokens in a sequence.
+        vocabulary: Number of different tokens.
+    """
     tokens = keras.Input((length,), dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)
     for i in range(layers):

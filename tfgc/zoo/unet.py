@@ -16,7 +16,7 @@ def unet(width: int = 64, depth: int = 4, image_size: int = 128, classes: int = 
 
     Args:
         width: Channels at full resolution, doubled at each of `depth` levels down.
-        depth: How often the image is halved.
+        depth: Number of times the image is halved.
         image_size: Height and width; divisible by 2 ** depth.
         classes: Channels of the output, a class each pixel.
     """

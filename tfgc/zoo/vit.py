@@ -1,6 +1,6 @@
 """Vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929), of the size ViT-S/16 (Touvron et al. 2021).
 
-Pools over all patches in place of a class token (Beyer et al. 2022, arXiv:2205.01580). GELU is exact.
+Pools over all patches instead of a class token (Beyer et al. 2022, arXiv:2205.01580). GELU is exact.
 """
 
 from typing import Any

@@ -16,9 +16,7 @@ from tfgc._errors import OptionError
     shell_complete=lambda context, option, text: [s for s in _suites.available() if s.startswith(text)],
 )
 @click.argument("networks", nargs=-1)
-@click.option(
-    "--predict", is_flag=True, is_eager=True, help="Plan and predict at the published batch sizes, without training."
-)
+@click.option("--predict", is_flag=True, is_eager=True, help="Plan and predict, without training.")
 @click.option(
     "--scale", type=float, default=1.0, show_default=True, help="Fraction of each published batch size to run."
 )

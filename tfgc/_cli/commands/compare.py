@@ -63,7 +63,7 @@ def command(
         if plot is not None:
             svg.write_png(plot, plot_path)
         elif not failed:
-            options.echo(f"There is no plot in {plot_path!r}: no case ran to its end.", err=True)
+            options.echo(f"No plot was written to {plot_path!r}: no case finished.", err=True)
     compare.check_measured([study])
     if failed:
         raise TfgcError(f"{len(failed)} of {len(study.records)} cases failed; {failed[0].name}: {failed[0].detail}")

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Find the largest batch of NAME whose step fits in a budget.
 
-    The batch is searched with and without recomputation. It is predicted first, then measured in at most eight child
+    The search runs with and without recomputation. The batch is predicted first, then measured in at most eight child
     processes for each, until a batch fits and one that is at most 2 % or one sample larger does not. Weights,
     optimizer state and the batch itself are counted.
     """

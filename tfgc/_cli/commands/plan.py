@@ -18,7 +18,7 @@ from tfgc._cli import choices, options
 )  # fmt: skip
 @click.option(
     "--target", metavar="GPU",
-    help="With --mode xla, compile the plan for this GPU, which need not be there, in place of running it: h100, a100, "
+    help="With --mode xla, compile the plan for this GPU, which need not be there, instead of running it: h100, a100, "
     "a100_40gb, l4, t4 or v100.",
 )  # fmt: skip
 @click.option("-o", "--output", type=options.OUTPUT, help="Write the plan to this file.")
