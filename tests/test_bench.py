@@ -488,6 +488,21 @@ def test_bad_arguments_are_refused(arguments, message):
         suite_runner.chosen_rows(*arguments)
 
 
+def test_a_search_that_fails_does_not_end_the_suite(monkeypatch, tmp_path):
+    asked = []
+
+    def search(network, *_, **__):
+        asked.append(network)
+        raise TfgcError(f"no batch of {network} fits")
+
+    monkeypatch.setattr(max_batch, "max_batch", search)
+    rows = [_rows.SearchRow(network, 10**9) for network in ("resnet50", "vgg16")]
+    file = results_file.ResultsFile("max-batch", tmp_path / "results.json")
+    with pytest.raises(TfgcError, match="no batch of resnet50 fits"):
+        suite_runner.run(rows, file, lambda *_: None)
+    assert asked == ["resnet50", "vgg16"]
+
+
 def compiled(case, peak, foretold, resident=50):
     return Measurement(
         "resnet50", case, "xla", 16, peak_bytes=peak, resident_bytes=resident, predicted=predicted(foretold, 0.1)

@@ -55,17 +55,27 @@ def run(
         on_event: Called with what happens, each time that it does.
         measure: Plan by times measured on this device, not by flops.
         steps: Counted steps of each case, instead of the suite's.
+
+    Raises:
+        TfgcError: If a largest batch could not be found; after all other rows were run.
     """
     if steps is not None:
         steps = check_int("steps", steps)
+    errors = []
     for row in rows:
         if isinstance(row, _rows.SearchRow):
-            _search(row, file, on_event, steps)
+            try:
+                _search(row, file, on_event, steps)
+            except TfgcError as error:
+                errors.append(error)
+                on_event("done", "largest batch")
         else:
             run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
             if row.target and run_one is compare.run:
                 compiler.check_installed()
             _cases(row, file, on_event, measure, steps, run_one)
+    if errors:
+        raise errors[0]
 
 
 def _cases(
