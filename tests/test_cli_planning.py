@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner
+from equality import fresh, noise
+from models import Subclassed, built
 from PIL import Image
 
 import tfgc
 from tfgc import InfeasibleBudgetError, Plan, PlanMismatchError, TfgcError
 from tfgc.__main__ import main
+from tfgc._calls.call_plans import CallPlans
 from tfgc._cli.group import cli
 from tfgc._core import explanation
 from tfgc._core import plan as plans
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, worker
-from tfgc._planning import planner
+from tfgc._planning import planner, sweep
 from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
@@ -562,3 +565,22 @@ def test_verify_of_chosen_layers():
         command("verify", *CHAIN, "--image-size", "8", "--layers", "conv9")
     with pytest.raises(OptionError, match="not both"):
         command("verify", *CHAIN, "--layers", "conv1", "--budget", "1GB")
+
+
+def test_sweep_takes_an_example_for_a_functional_model():
+    tokens = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.Dense(64, "gelu")(keras.layers.Embedding(20, 32)(tokens))
+    text = keras.Model(tokens, keras.layers.Dense(2)(keras.layers.Dense(64, "gelu")(hidden)))
+    front = sweep.sweep(text, "text", None, example=np.ones((4, 16), "int32"))
+    assert front.batch_size == 4
+    assert front.points[0].peak_bytes < front.points[-1].peak_bytes
+
+
+def test_sweep_lists_the_least_plan_by_calls_where_it_is_not_on_the_front(monkeypatch):
+    """Of two plans of one peak the front has that of less work; a budget may fit the other one alone."""
+    model = fresh(built(Subclassed, noise(16, 8)))
+    plans = CallPlans(model, noise(16, 8))
+    least = dataclasses.replace(plans.least(), strategy="smaller gaps")
+    monkeypatch.setattr(plans, "fitting", lambda limit, fixed: least)
+    front = sweep.front_by_calls(plans, 0, "net", budgets=["90%"])
+    assert front.choices[0].point == front.points[0]

@@ -7,6 +7,7 @@ import weakref
 
 import keras
 import memory
+import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
@@ -613,3 +614,16 @@ def test_what_xla_takes_for_a_convolution_in_groups_counts(calls):
     measured, predicted = memory.alone(grouped_convolution, calls)
     assert predicted > 2 * 7 * 7 * 192 * 192 * F32  # two buffers as for a convolution without groups
     assert predicted <= measured < 1.15 * predicted  # TensorFlow gives a piece of memory that is a little larger
+
+
+def test_large_constants_that_print_alike_are_told_apart():
+    one, other = (np.zeros((64, 64, 1), "float32") for _ in range(2))
+    one[10:20], other[40:50] = 1, 1
+
+    def peak(first, second):
+        x = keras.Input((64, 64, 4))
+        a = keras.layers.Conv2D(4, 3, padding="same")(x)
+        joined = keras.layers.Concatenate()([a * first, a * second])
+        return tfgc.estimate(keras.Model(x, keras.layers.Conv2D(1, 3)(joined)), 8).peak_bytes
+
+    assert peak(one, one) < peak(one, other) == peak(one, 2 * other)

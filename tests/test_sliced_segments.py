@@ -492,6 +492,21 @@ def test_the_inside_needs_its_share(mode):
     assert 0.85 * predicted < slices < predicted + 2.5 * of_a_slice
 
 
+def test_a_batch_that_does_not_divide_needs_what_its_largest_slice_does():
+    """Nine samples in eight slices are five slices, of two samples at most."""
+    model = fresh(convolutions)
+    nine, eight, five = (tfgc.estimate(model, 9, sliced(model, slices)).peak_bytes for slices in (9, 8, 5))
+    assert nine < eight == five
+
+
+def test_sparse_gradients_under_xla_need_a_known_batch():
+    model = keras.Sequential([keras.Input((5,), dtype="int32"), L.Embedding(9, 4), L.Flatten(), L.Dense(3)])
+    model.compile("sgd", "mse", jit_compile=True)
+    tfgc.enable(model, sliced(model, 4))
+    with pytest.raises(tfgc.UnsupportedModelError, match="drop_remainder=True"):
+        model.fit(np.ones((20, 5), "int32"), np.ones((20, 3)), batch_size=8, verbose=0)
+
+
 class HiddenState(L.Layer):
     def call(self, x):
         return x * tf.random.uniform((tf.shape(x)[0], 1, 1, 1))

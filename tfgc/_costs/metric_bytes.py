@@ -33,7 +33,7 @@ def _named(metric: Any, loss: Any, spec: Spec) -> Any:
     """What Keras takes `accuracy` for."""
     if metric not in ("accuracy", "acc"):
         return metric
-    if spec.shape[-1] == 1:
+    if not spec.shape or spec.shape[-1] == 1:
         return "binary_accuracy"
     words = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     return "sparse_categorical_accuracy" if words.lower().startswith("sparse") else "categorical_accuracy"

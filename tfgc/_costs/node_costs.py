@@ -8,11 +8,13 @@ is allocated or run.
 import contextlib
 import contextvars
 import dataclasses
+import hashlib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
@@ -153,10 +155,21 @@ def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[b
     except Exception:  # A configuration is the user's code; without one the call shares no trace.
         return None
     variables = [(tuple(v.shape), str(v.dtype), v.trainable) for v in operation.variables] if layer else []
-    static = keras.tree.map_structure(lambda x: None if isinstance(x, keras.KerasTensor) else str(x), arguments)
+    static = keras.tree.map_structure(_written, arguments)
     repeated = tuple(node.inputs.index(ref) for ref in node.inputs)
     masks = tuple(map(program.masks_of(node.name).get, node.inputs))
     return (type(operation), written, specs, masks, wanted, repeated, str(variables), str(static), training)
+
+
+def _written(value: Any) -> str | None:
+    """An argument of a call as a text that no other one has; None for a tensor. NumPy prints large arrays in part."""
+    if isinstance(value, keras.KerasTensor):
+        return None
+    if isinstance(value, tf.Tensor) and tf.executing_eagerly():
+        value = value.numpy()
+    if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        return str(value)
+    return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
 
 
 def _read(

@@ -155,6 +155,7 @@ def _divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
             input_bytes=_part(s.input_bytes, batch),
             work=None if s.work is None else s.work / batch,
             result_bytes=_part(s.result_bytes, batch),
+            host_bytes=_part(s.host_bytes, batch),
             spared_work=None if s.spared_work is None else s.spared_work / batch,
             inner=s.inner and dataclasses.replace(s.inner, segments=_divided(s.inner.segments, batch)),
         )

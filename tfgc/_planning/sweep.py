@@ -46,7 +46,7 @@ def sweep(
         plans: Pairs of a name and a `Plan`, to list beside the front.
     """
     points = check_int("points", points, least=2)
-    if by_calls.applies_to(model):
+    if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
         _check(plans, call_plans.check)
@@ -55,7 +55,7 @@ def sweep(
     by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
     _check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
-        model, batch_size, input_shapes, None, measure=measure, whole_step=True, xla=mode == "xla"
+        model, batch_size, input_shapes, example, measure=measure, whole_step=True, xla=mode == "xla"
     )
     front = front_of(graph, fixed, network, points, budgets, by_nodes)
     by_call = [(name, plan) for name, plan in plans if plan.calls]
@@ -118,12 +118,13 @@ def front_by_calls(
         limit = budget_bytes(budget, lambda: call_plans.plain_bytes(fixed))
         try:
             found = call_plans.fitting(limit, fixed)
-            bought.append((str(budget), limit, next(plan for plan in front if plan == found), None))
+            if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
+                front.insert(0, found)
+            bought.append((str(budget), limit, front[front.index(found)], None))
         except InfeasibleBudgetError as error:
             bought.append((str(budget), limit, None, error.least))
-    size = cast(int, front[0].batch_size)  # of the example
     step = functools.partial(call_plans.estimate, fixed=fixed)
-    return _record(network, size, front, step, bought, points, plans, call_plans.floor)
+    return _record(network, cast(int, front[0].batch_size), front, step, bought, points, plans, call_plans.floor)
 
 
 def _record(

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tfgc._errors import UnsupportedModelError
 from tfgc._framework import private_api, row_buffers, row_products
 from tfgc._replay.fence import fence
 
@@ -93,6 +94,11 @@ def _joined(batch: Any, cuts: Cut, step: Callable[[Any, Any], Results], first: R
     # What a loop that XLA compiles holds cannot grow, and optimizers tell the rows of sparse gradients apart.
     if in_xla and not sparse:
         return _loop(batch, cuts, step, joined, sums)
+    if not isinstance(cuts.count, int):
+        raise UnsupportedModelError(
+            "a segment with sparse gradients, such as those of an Embedding, runs in slices of the batch under XLA "
+            "only if the size of the batch is known: fix it with dataset.batch(n, drop_remainder=True)"
+        )
     for i in range(1, cuts.count):
         with fence(_tensors([*joined, *sums])) as wait:
             part = tf.nest.map_structure(lambda x: x if x is None else wait(x), _part(batch, cuts.start(i), cuts.size))

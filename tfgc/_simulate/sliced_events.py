@@ -41,6 +41,12 @@ def input_gradients(b: Buffers, part: Sequence[int]) -> list[tuple[int, int]]:
     return list(made.items())
 
 
+def share(size: int, samples: int | None, slices: int) -> int:
+    """Bytes of the largest slice, rounded up. Nine samples in eight slices are five slices, of up to two."""
+    largest, samples = (1, slices) if samples is None else (-(-samples // slices), samples)
+    return -(-size * largest // samples)
+
+
 class WeightGradients(NamedTuple):
     """Bytes of a node's gradients of weights while slices run.
 
@@ -133,7 +139,8 @@ class SlicedEvents:
             perhaps = self._step.new(sum(weights.perhaps for weights in gradients.values()))
             self._join(events, (joined, perhaps))
             events[0].cotangents = CotangentChanges(new=tuple(handed))
-            events[-1].cotangents = CotangentChanges(ended=(*ended, *events[-1].cotangents.ended))
+            last = events[-1].cotangents  # which may be those of the first
+            events[-1].cotangents = CotangentChanges(last.sums, last.new, (*ended, *last.ended))
             events[-1].reads.extend(outside.values())
             events += self._products({i: weights.products for i, weights in gradients.items()}, joined, base)
         return events
@@ -175,6 +182,6 @@ class SlicedEvents:
         return tuple(ended)
 
     def _share(self, size: int) -> int:
-        """Bytes of a slice, rounded up; negative ones as the positive ones that they free."""
-        share = -(-abs(size) // self._slices)
-        return share if size > 0 else -share
+        """Bytes of a slice; negative ones as the positive ones that they free."""
+        of_a_slice = share(abs(size), self._step.graph.batch_size, self._slices)
+        return of_a_slice if size > 0 else -of_a_slice
