@@ -346,3 +346,25 @@ def test_where_nothing_was_saved_a_much_larger_batch_is_planned_again(kind):
         model.train_on_batch(rows[:1], rows[:1, :1])
     model.train_on_batch(rows, rows[:, :1])
     assert tfgc.status(model).plans[-1].batch_size == 4096
+
+
+def test_a_number_among_the_arguments_of_a_call_stays_a_number():
+    class Repeated(Net):
+        def call(self, x, times=1, scale=1.0):
+            for _ in range(times):
+                x = super().call(x)[:, None] * scale + x[..., :4][:, :1]
+                x = tf.concat([x, x], -1)
+            return x
+
+    def gradients(model):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(X, times=2, scale=0.5) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    plain, model = made(Repeated), made(Repeated)
+    plain(X), model(X)
+    model.set_weights(plain.get_weights())
+    expected, found = gradients(plain), gradients(tfgc.enable(model, verbose=0))
+    assert tfgc.status(model).plans
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

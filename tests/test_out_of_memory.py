@@ -11,7 +11,7 @@ from equality import fresh, noise
 from faults import GREEDY, PASSES, Trap, arm, armed, checked
 
 import tfgc
-from tfgc._training import fit_guard, out_of_memory
+from tfgc._training import atomic_step, fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
 
 L = keras.layers
@@ -37,9 +37,11 @@ class Count(L.Layer):
     def __init__(self):
         super().__init__()
         self.calls = tf.Variable(0.0, trainable=False)
+        self.more = {"calls": [tf.Variable(0.0, trainable=False)]}
 
     def call(self, x):
         self.calls.assign_add(1.0)
+        self.more["calls"][0].assign_add(1.0)
         return x
 
 
@@ -67,7 +69,7 @@ def plan_of(model):
 def moved_by_a_step(model, *others):
     """Weights, statistics, seeds, slots, metrics, and Keras's global seed."""
     seed = keras.src.random.seed_generator.global_seed_generator().state
-    plain = [layer.calls for layer in model.layers if isinstance(layer, Count)]
+    plain = [v for layer in model.layers if isinstance(layer, Count) for v in (layer.calls, *layer.more["calls"])]
     return [*model.variables, *(v for other in others for v in other.variables), *plain, seed]
 
 
@@ -149,6 +151,18 @@ def test_plain_variables_are_put_back(mode):
         found, _, sprung = steps(mode, trap="trap1", where="backward", build=build)
     assert sprung
     assert_equal(found[-1], states[-1])
+
+
+def test_plain_variables_in_lists_are_put_back():
+    model = keras.Sequential([keras.Input((8,)), Count(), L.Dense(1)])
+    held = [model.layers[0].calls, *model.layers[0].more["calls"]]
+    before = [v.numpy() for v in held]
+    step = atomic_step.AtomicStep(model, [keras.optimizers.SGD()], "eager")
+    step.begin()
+    model(X)
+    assert [v.numpy() for v in held] != before
+    assert step.take_back()
+    assert [v.numpy() for v in held] == before
 
 
 class Slow(keras.optimizers.SGD):

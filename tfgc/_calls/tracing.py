@@ -92,7 +92,7 @@ def batch_size(example: Any) -> int | None:
 
 def _is_data(value: Any) -> bool:
     """Whether a value is a tensor or an array, and no option of a call."""
-    return value is not None and not isinstance(value, bool | str)
+    return value is not None and not isinstance(value, bool | int | float | str)
 
 
 def _spec(value: Any) -> Any:

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models, keras_optimizers, private_api, trace_writes
+from tfgc._framework.attribute_leaves import leaves
 from tfgc._pure import python_random
 
 
@@ -172,4 +173,4 @@ def _read(variables: Iterable[tf.Variable]) -> list[tuple[tf.Variable, tf.Tensor
 
 
 def _plain_variables(layer: keras.Layer) -> list[tf.Variable]:
-    return [value for value in vars(layer).values() if isinstance(value, tf.Variable)]
+    return [value for value in leaves(vars(layer)) if isinstance(value, tf.Variable)]

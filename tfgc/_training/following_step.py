@@ -91,7 +91,7 @@ class FollowingStep(out_of_memory.GuardedStep):
     def planned(self, x: Any, y: Any, sample_weight: Any) -> StepByPlan:
         trainer = self._trainer
         if self._slices > 1:
-            x = tf.nest.map_structure(lambda t: t[: -(-len(t) // self._slices)], x)
+            x = tf.nest.map_structure(lambda t: None if t is None else t[: -(-len(t) // self._slices)], x)
         return StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
