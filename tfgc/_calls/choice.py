@@ -69,7 +69,7 @@ class Search:
         return self._judged[choice]
 
     def least(self) -> Judged:
-        """The choice of least peak, at next to no regard to work."""
+        """The choice of least peak, almost regardless of work."""
         return self._least
 
     def front(self) -> list[Judged]:

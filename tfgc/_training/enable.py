@@ -38,8 +38,9 @@ def enable(
     """Make `model` train in less memory from now on, in `fit` and in custom loops.
 
     Without a `plan`, planning waits for the first training call, when the sizes, the batch, the mode, the compiled
-    loss and optimizer, and the free memory are known. One line then says what was chosen and what it should save.
-    Inputs of other sizes (beside the batch) get plans of their own, and so does a larger batch if there is a budget.
+    loss and optimizer, and the free memory are known: `model(x, training=True)`, or `model(x)` that a tape records.
+    One line then says what was chosen and what it should save. Inputs whose sizes differ in more than the batch get
+    their own plans. With a budget, a larger batch is planned again, and smaller ones then run by that plan.
 
     The model object stays the same, with its weights, names, `summary`, `save`, `evaluate`, `predict` and callbacks.
     `model(x, training=True)` and `model(x)` run the plan; an explicit `training=False` runs the original code, but for
@@ -72,7 +73,7 @@ def enable(
             `tf.function`. False runs op by op, bit-equal to plain eager code.
         check_replay: Compare shapes, dtypes and a checksum of each layer's outputs between the
             first run and the replay. Costs a few passes over every output; not available under XLA.
-        verbose: 1 to report each plan that is made on the standard error, 0 not to.
+        verbose: 1: print a line on standard error for each plan. 0: print nothing.
         on_oom: What `fit` and `train_on_batch` of this model do when a step runs out of memory. None: raise, with an
             explanation. "replan": put back the state from before the step, plan for less, run the step again by
             that plan, and warn, as with `tfgc.train_step`.

@@ -93,7 +93,7 @@ class Status:
 
 
 def status(model: keras.Model) -> Status:
-    """Say what is on in `model`, for which calls, and what it promises.
+    """Report which parts of `model` are enabled, by which plans they run, and what these are predicted to need.
 
     Args:
         model: Any `keras.Model`. Parts of it that were enabled are looked at too.

@@ -13,7 +13,7 @@ from tfgc._errors import TfgcError, UnsupportedModelError, one_line
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._verify.verdicts import EPSILON, Steps
 
-# What an operation may be off by, as in the rule for eager steps.
+# How many roundings weights are moved by, to see how far plain steps then differ.
 _ROUNDINGS = 4
 # What a step is given: inputs, targets and weights of samples, each may be None.
 Data = tuple[Any, Any, Any]
