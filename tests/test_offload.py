@@ -440,3 +440,11 @@ def test_a_link_that_says_nothing_is_refused(options, message):
 def test_budget_refuses_a_link_without_a_host():
     with pytest.raises(tfgc.OptionError, match="host_budget="):
         strategies.frontier(graph(4), bandwidth="12GB", speed=1e12)
+
+
+def test_bytes_on_the_host_are_those_of_one_sample_in_a_plan_for_no_batch_size():
+    model = keras.Sequential([keras.Input((64,)), *(L.Dense(64, activation="gelu") for _ in range(6))])
+    plan, of_a_batch = tfgc.plan(model, strategy="offload"), tfgc.plan(model, 64, strategy="offload")
+    waiting = [segment.host_bytes for segment in of_a_batch.segments]
+    assert any(waiting)
+    assert [segment.host_bytes for segment in plan.segments] == [n if n is None else n // 64 for n in waiting]
