@@ -571,8 +571,11 @@ def test_sweep_takes_an_example_for_a_functional_model():
     tokens = keras.Input((None,), dtype="int32")
     hidden = keras.layers.Dense(64, "gelu")(keras.layers.Embedding(20, 32)(tokens))
     text = keras.Model(tokens, keras.layers.Dense(2)(keras.layers.Dense(64, "gelu")(hidden)))
-    front = sweep.sweep(text, "text", None, example=np.ones((4, 16), "int32"))
+    example = np.ones((4, 16), "int32")
+    by_calls = CallPlans(text, example).least()
+    front = sweep.sweep(text, "text", None, example=example, plans=[("by calls", by_calls)])
     assert front.batch_size == 4
+    assert "by calls" in [point.name for point in front.others]
     assert front.points[0].peak_bytes < front.points[-1].peak_bytes
 
 

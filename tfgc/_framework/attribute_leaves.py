@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+import keras
+import tensorflow as tf
+
 
 def leaves(value: Any, keys: bool = False) -> Iterator[Any]:
     """What is in a structure of lists, tuples and dictionaries, as they are ordered, with or without the keys.
@@ -19,3 +22,8 @@ def leaves(value: Any, keys: bool = False) -> Iterator[Any]:
         return
     for item in value:
         yield from leaves(item, keys)
+
+
+def plain_variables(layer: keras.Layer) -> list[tf.Variable]:
+    """The variables of TensorFlow's own that a layer holds, which Keras does not count among its variables."""
+    return [value for value in leaves(vars(layer)) if isinstance(value, tf.Variable)]

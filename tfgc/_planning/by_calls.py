@@ -158,9 +158,20 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
 
 
 def plans_of_functional(
-    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Any] | None, mode: str = "graph"
+    model: keras.Model,
+    batch_size: int,
+    input_shapes: Mapping[str, Any] | None,
+    mode: str = "graph",
+    example: Any = None,
 ) -> CallPlans:
-    """The plans by calls of a functional model, for inputs of these shapes; where it is not for XLA, for graphs."""
+    """The plans by calls of a functional model, for inputs of these shapes; where it is not for XLA, for graphs.
+
+    Args:
+        model, batch_size, input_shapes, mode: As for `tfgc.plan`.
+        example: A batch whose shapes count in place of `input_shapes`.
+    """
+    if example is not None:
+        input_shapes = example_sizes.shapes(model, example)[1]
     inputs, _ = synthetic.specs(model, batch_size, input_shapes)
     return CallPlans(model, tracing.Arguments((inputs,), {}), xla=mode == "xla")
 

@@ -10,7 +10,6 @@ from tfgc._core.plan import Plan, check_plan
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc._tracing import example_sizes
 
 
 def estimate(
@@ -70,7 +69,7 @@ def with_plain(model: keras.Model, batch_size: int | None, plan: Plan, **common:
     example = common.get("example")
     if not plan.calls or by_calls.applies_to(model, example):
         return estimate(model, batch_size, plan, **common), estimate(model, batch_size, None, **common)
-    shapes = common.get("input_shapes") if example is None else example_sizes.shapes(model, example)[1]
-    plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, common["mode"])
+    shapes, mode = common.get("input_shapes"), common["mode"]
+    plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, mode, example)
     fixed = budgets.fixed_bytes(model, common.get("optimizer"))
     return plans.estimate(plan, fixed), plans.estimate(None, fixed)

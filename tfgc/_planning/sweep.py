@@ -60,7 +60,7 @@ def sweep(
     front = front_of(graph, fixed, network, points, budgets, by_nodes)
     by_call = [(name, plan) for name, plan in plans if plan.calls]
     if by_call:
-        call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode)
+        call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode, example)
         _check(by_call, call_plans.check)
         plain = call_plans.estimate(None, fixed)
         found = (_point(name, plan, call_plans.estimate(plan, fixed), plain) for name, plan in by_call)

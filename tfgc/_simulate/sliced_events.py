@@ -1,11 +1,11 @@
 """The events of a segment in slices of the batch: what is inside needs a share, what goes in and out does not.
 
-A slice of all that a node makes, saves and works with counts as 1/k of it. Outputs are joined in buffers of the whole
-batch, and so are the gradients of inputs, which are there from the first slice on, as the upstream gradients are to the
-last. The gradients of a slice with respect to weights are added to a sum, so that both are there at once. Those that
-are products of rows are made at the end, from the joined rows of all slices, if all slices are of one size and the step
-is traced for one batch. `fit` traces it for any batch, and `train_step` in a `tf.function` for one, so that in a graph
-the more of both counts.
+Of all that a node makes, saves and works with, the share of the largest slice counts. Outputs are joined in buffers of
+the whole batch, and so are the gradients of inputs, which are there from the first slice on, as the upstream gradients
+are to the last. The gradients of a slice with respect to weights are added to a sum, so that both are there at once.
+Those that are products of rows are made at the end, from the joined rows of all slices, if all slices are of one size
+and the step is traced for one batch. `fit` may trace it for any batch, and `train_step` in a `tf.function` for one, so
+that in a graph the more of both counts.
 """
 
 from collections.abc import Iterator, Sequence

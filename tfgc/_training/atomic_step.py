@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models, keras_optimizers, private_api, trace_writes
-from tfgc._framework.attribute_leaves import leaves
+from tfgc._framework.attribute_leaves import plain_variables
 from tfgc._pure import python_random
 
 
@@ -41,7 +41,7 @@ class AtomicStep:
         self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
         self._written: dict[int, tf.Variable] = {}
         self._held: list[tuple[tf.Variable, tf.Tensor]] = []
-        self._plain = [v for layer in keras_models.layers_inside(model) for v in _plain_variables(layer)]
+        self._plain = [v for layer in keras_models.layers_inside(model) for v in plain_variables(layer)]
         self._global_seed: Any = None
         self._streams: Any = None
 
@@ -170,7 +170,3 @@ def _read(variables: Iterable[tf.Variable]) -> list[tuple[tf.Variable, tf.Tensor
         for variable in variables
         if tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
     ]
-
-
-def _plain_variables(layer: keras.Layer) -> list[tf.Variable]:
-    return [value for value in leaves(vars(layer)) if isinstance(value, tf.Variable)]

@@ -43,8 +43,8 @@ def enable(
     their own plans. With a budget, a larger batch is planned again, and smaller ones then run by that plan.
 
     The model object stays the same, with its weights, names, `summary`, `save`, `evaluate`, `predict` and callbacks.
-    `model(x, training=True)` and `model(x)` run the plan; an explicit `training=False` runs the original code, but for
-    layers that recompute one by one (`layers=`, plans by calls): under a tape they do so then, too.
+    `model(x, training=True)`, and `model(x)` under a tape, run the plan; an explicit `training=False` runs the original
+    code, but for layers that recompute one by one (`layers=`, plans by calls): under a tape they do so then, too.
     Gradients, losses and states are those of the plain model. In eager loops each segment is compiled, which makes up
     for some or all of the time that recomputing takes. Enabling again replaces the plan, and what was enabled of the
     model's parts. Layers may be frozen and unfrozen at any time. When the model changes (`Sequential.add`, `pop`), its

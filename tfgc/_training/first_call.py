@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import fit_loop, isolated_traces, private_api
+from tfgc._framework import fit_loop
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
@@ -108,9 +108,7 @@ class FirstCall:
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; calls that do not train run the original."""
-        # Watched is a step of another model that calls this one, and is traced to be planned or compared.
-        symbolic = private_api.in_symbolic_scope() or isolated_traces.is_watched()
-        if symbolic or not private_api.trains(training) or call_checks.is_empty(inputs):
+        if not plan_report.may_plan(training) or call_checks.is_empty(inputs):
             return self._original(inputs, training=training, mask=mask)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         return self._call_for(inputs)(inputs, training=training, mask=mask)

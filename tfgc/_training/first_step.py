@@ -59,10 +59,8 @@ class FirstStep:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
         # A call inside of the model's own step is part of what was planned, however many rows it has.
-        training = private_api.trains(kwargs.get("training")) and threading.get_ident() not in self._in_step
-        # Watched is a step of another model that calls this one, and is traced to be planned or compared.
-        symbolic = private_api.in_symbolic_scope() or isolated_traces.is_watched()
-        if training and not (symbolic or call_checks.is_empty(args, kwargs)):
+        is_covered = threading.get_ident() in self._in_step
+        if plan_report.may_plan(kwargs.get("training")) and not (is_covered or call_checks.is_empty(args, kwargs)):
             self._plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 

@@ -27,6 +27,14 @@ def mode_of_call(compile_segments: bool) -> Mode:
     return "xla" if private_api.in_xla() else "graph"
 
 
+def may_plan(training: bool | None) -> bool:
+    """Whether the call that runs now, with this `training`, is one to plan for.
+
+    Not if it only shows shapes, or belongs to the step of another model, which is traced to be planned or compared.
+    """
+    return private_api.trains(training) and not (private_api.in_symbolic_scope() or isolated_traces.is_watched())
+
+
 def planned(model: keras.Model, plan: Callable[[], Made], *, verbose: bool) -> Made:
     """What `plan` makes in a thread of its own, outside of all that surrounds the call of the model.
 
