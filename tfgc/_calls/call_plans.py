@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -10,6 +11,7 @@ import keras
 from tfgc._calls import descriptions, names, options, parts, reading, tracing
 from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
+from tfgc._calls.recording import Trace
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Simulator
 from tfgc._core.plan import Plan
@@ -34,35 +36,47 @@ class CallPlans:
         example: A batch, as for `tracing.trace`.
         among: The layers that may be recomputed, each as a whole; None: all, and functional parts by their own plans.
         xla: Whether XLA compiles the step.
+        trace: The step, where it is traced already.
+
+    Attributes:
+        model: The model.
+        step: The step in numbers.
+        simulator: What counts its peaks.
     """
 
     def __init__(
-        self, model: keras.Model, example: Any, among: Collection[keras.Layer] | None = None, *, xla: bool = False
+        self,
+        model: keras.Model,
+        example: Any,
+        among: Collection[keras.Layer] | None = None,
+        *,
+        xla: bool = False,
+        trace: Trace | None = None,
     ) -> None:
-        self._model, self._among = model, among
-        self._batch_size = tracing.batch_size(example)
-        self._step = reading.read(tracing.trace(model, example, xla=xla), xla=xla)
-        if not any(isinstance(call.layer, keras.Layer) for call in self._step.root.within()):
+        self.model, self._among, self._batch_size = model, among, tracing.batch_size(example)
+        self.step = reading.read(tracing.trace(model, example, xla=xla) if trace is None else trace, xla=xla)
+        if not any(isinstance(call.layer, keras.Layer) for call in self.step.root.within()):
             raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
-        self._simulator = Simulator(self._step)
-        layers = names.layers_by_name(model)
-        self._names = descriptions.call_names(self._step.root, layers, model.name)
-        self._layers = layers
-        self._options = options.whole_layers(self._step, layers)
+        self.simulator = Simulator(self.step)
+        self._layers = names.layers_by_name(model)
+        self._names = descriptions.call_names(self.step.root, self._layers, model.name)
         self._lines = names.describe(model)
-        weights = (v.value.dtype.size * (v.value.shape.num_elements() or 0) for v in model.variables)
-        self._there = [*weights, *self._step.resident]
+        self._there = [*(v.value.dtype.size * math.prod(v.shape) for v in model.variables), *self.step.resident]
         self._allocations: dict[tuple[Piece, ...], int] = {}
+
+    @functools.cached_property
+    def _options(self) -> list[Option]:
+        return options.whole_layers(self.step, self._layers)
 
     @functools.cached_property
     def _search(self) -> Search:
         self._warn_of_obstacles()
         # Under XLA nothing selective is chosen, but a plan that is given may be.
-        found = [option for option in self._options if not (option.selective and self._step.xla)]
+        found = [option for option in self._options if not (option.selective and self.step.xla)]
         if self._among is not None:
             wanted = set(map(id, self._among))
-            return Search(self._simulator, [option for option in found if id(option.layer) in wanted])
-        return Search(self._simulator, [*found, *parts.planned_parts(self._step, self._layers)])
+            return Search(self.simulator, [option for option in found if id(option.layer) in wanted])
+        return Search(self.simulator, [*found, *parts.planned_parts(self.step, self._layers)])
 
     @functools.cached_property
     def _front(self) -> list[Judged]:
@@ -102,33 +116,33 @@ class CallPlans:
 
     def _constant(self, fixed: int) -> int:
         """Bytes that are there all the time: weights and slots, folded constants, weights that XLA transposes."""
-        return fixed + sum(self._step.resident)
+        return fixed + sum(self.step.resident)
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
         fixed = self._constant(fixed)
         pieces = options.pieces_of([] if plan is None else self._chosen(plan))
-        outcome = self._simulator.outcome(pieces)
+        outcome = self.simulator.outcome(pieces)
         again = {piece.calls[0] for piece in pieces}
-        named = [(call, name) for call, name in self._names.items() if call is not self._step.root]
+        named = [(call, name) for call, name in self._names.items() if call is not self.step.root]
         return Prediction(
             peak_bytes=outcome.peak_bytes + fixed,
-            activation_bytes=self._simulator.activation_bytes(pieces),
+            activation_bytes=self.simulator.activation_bytes(pieces),
             node=self._names[outcome.owner],
             phase=outcome.phase,
-            work=self._step.work + outcome.work,
-            plain_work=self._step.work,
+            work=self.step.work + outcome.work,
+            plain_work=self.step.work,
             unit="flop",
             runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
-            timeline=tuple((float(w), count, self._names[call]) for w, count, call in self._simulator.timeline(pieces)),
+            timeline=tuple((float(w), count, self._names[call]) for w, count, call in self.simulator.timeline(pieces)),
             fixed_bytes=fixed,
-            allocated_bytes=(outcome.peak_bytes if self._step.xla else self._allocated(pieces)) + fixed,
+            allocated_bytes=(outcome.peak_bytes if self.step.xla else self._allocated(pieces)) + fixed,
         )
 
     @functools.cached_property
     def floor(self) -> tuple[int, str]:
         """The bytes that no plan gets below, and the call that sets them."""
-        count, call = descriptions.floor(self._step)
+        count, call = descriptions.floor(self.step)
         return count, self._names[call]
 
     def check(self, plan: Plan) -> None:
@@ -138,7 +152,7 @@ class CallPlans:
     def with_figures(self, plan: Plan) -> Plan:
         """A plan of this model with its figures for this batch."""
         chosen = self._chosen(plan)
-        outcome = self._simulator.outcome(options.pieces_of(chosen))
+        outcome = self.simulator.outcome(options.pieces_of(chosen))
         return dataclasses.replace(
             self._plan(Judged(options.reduced(chosen), outcome)), strategy=plan.strategy, options=plan.options
         )
@@ -150,36 +164,36 @@ class CallPlans:
         chosen = {name: whole[name] for name in plan.recomputed_layers if name in whole}
         chosen.update({name: selective[name] for name in plan.selective_layers if name in selective})
         return [*chosen.values()] + [
-            parts.planned_part(self._step, name, self._layers[name], p) for name, p in plan.parts.items()
+            parts.planned_part(self.step, name, self._layers[name], p) for name, p in plan.parts.items()
         ]
 
     def _needed(self, judged: Judged) -> int:
         """The larger of what buffers need and what the allocator hands out; XLA lays them out ahead, without it."""
-        if self._step.xla:
+        if self.step.xla:
             return judged.outcome.peak_bytes
         return max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
 
     def _allocated(self, pieces: list[Piece]) -> int:
         key = tuple(pieces)
         if key not in self._allocations:
-            self._allocations[key] = self._simulator.allocated_bytes(pieces, self._there)
+            self._allocations[key] = self.simulator.allocated_bytes(pieces, self._there)
         return self._allocations[key]
 
     def _plan(self, judged: Judged) -> Plan:
         return Plan(
-            segments=descriptions.segments(self._simulator, judged.choice, self._names),
+            segments=descriptions.segments(self.simulator, judged.choice, self._names),
             strategy=STRATEGY,
             model=self._lines,
             batch_size=self._batch_size,
-            outlook=descriptions.outlook(self._step, judged.outcome, self._simulator.outcome(()), self._names),
-            options={"mode": "xla"} if self._step.xla else {},
+            outlook=descriptions.outlook(self.step, judged.outcome, self.simulator.outcome(()), self._names),
+            options={"mode": "xla"} if self.step.xla else {},
             calls=True,
             parts={option.name: option.plan for option in judged.choice if option.plan is not None},
         )
 
     def _warn_of_obstacles(self) -> None:
         """Name the innermost calls that cannot be run twice."""
-        obstacles = self._step.obstacles
+        obstacles = self.step.obstacles
         for call, obstacle in obstacles.items():
             if call.parent is not None and not any(child in obstacles for child in call.children):
                 message = f"{self._names[call]!r}, and what holds it, cannot be run twice and is kept: {obstacle}."

@@ -27,8 +27,8 @@ _MOST = 8
 _POSITIONS = 40
 
 
-def planned_parts(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
-    """Options for the functional parts of a step: for each some plans, from the least peak on."""
+def planned_parts(step: Step, names: Mapping[str, keras.Layer], most: int = _MOST) -> list[Option]:
+    """Options for the functional parts of a step: for each at most so many plans, from the least peak on."""
     found, inside = [], set[Call]()
     calls = calls_by_layer(step)
     for name, layer in names.items():
@@ -37,11 +37,11 @@ def planned_parts(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
             continue
         inside.update(inner for call in of_layer for inner in call.within())
         try:
-            graph = _graph(layer, of_layer[0], step.xla)
+            graph = graph_of(layer, of_layer[0], xla=step.xla)
             program = keras_graph.Program(layer)
         except TfgcError:  # It cannot be cut, and is recomputed as a whole or not at all.
             continue
-        found += [_option(program, name, layer, of_layer, plan) for plan in _plans(graph)]
+        found += [_option(program, name, layer, of_layer, plan) for plan in _plans(graph, most)]
     return found
 
 
@@ -51,7 +51,8 @@ def planned_part(step: Step, name: str, layer: keras.Layer, plan: Plan) -> Optio
     return _option(keras_graph.Program(layer), name, layer, trained(step, calls_by_layer(step)[layer]), plan)
 
 
-def _graph(layer: keras.Layer, call: Call, xla: bool) -> Graph:
+def graph_of(layer: keras.Layer, call: Call, *, xla: bool) -> Graph:
+    """The graph of a functional part, for the shapes of one of its calls."""
     inputs = functional_graphs.functional_of(layer).inputs
     shapes = call.inputs if len(call.inputs) == len(inputs) else ()
     given = {t.name: shape[1:] for t, shape in zip(inputs, shapes) if None in t.shape[1:]}
@@ -59,12 +60,12 @@ def _graph(layer: keras.Layer, call: Call, xla: bool) -> Graph:
     return node_costs.annotate(keras_graph.Program(layer, batch_size, given), xla=xla).counting(whole_step=True)
 
 
-def _plans(graph: Graph) -> list[Plan]:
+def _plans(graph: Graph, most: int) -> list[Plan]:
     """Plans without nesting, since pieces have none, from the least peak to nearly the plain step."""
     front = strategies.frontier(graph, positions=_POSITIONS, nested=False)
     plans = [strategies.apply("optimal", graph), *front.plans]
     plans = [plan for plan in plans if any(segment.mode == "recompute" for segment in plan.segments)]
-    steps = max(1, -(-len(plans) // _MOST))
+    steps = max(1, -(-len(plans) // most))
     return plans[::steps]
 
 

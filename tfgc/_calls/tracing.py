@@ -54,18 +54,14 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
     else:
         specs = tf.nest.map_structure(_spec, example)
         x, y, _ = keras.utils.unpack_x_y_sample_weight(specs)
-        own_step = type(model).train_step is not keras.Model.train_step
-        if own_step or (model.compiled and y is not None):
+        if has_own_step(model) or (model.compiled and y is not None):
             ways.append(functools.partial(_step, model, specs))
         ways.append(functools.partial(_call, model, (x,), {}))
     errors: list[Exception] = []
     for way in ways:
-        try:
-            traced = isolated_traces.in_own_thread(functools.partial(_traced, model, way, xla))
-        except OUT_OF_MEMORY:
-            raise
-        except Exception as error:  # the model is the user's code
-            errors.append(error)
+        traced = _attempt(model, way, xla)
+        if isinstance(traced, Exception):
+            errors.append(traced)
             continue
         if errors:
             warn(
@@ -80,6 +76,17 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
         "Use TensorFlow operations for what depends on the values of tensors, or name the layers to recompute: "
         "tfgc.enable(model, layers=[...])"
     ) from errors[0]
+
+
+def own_step(model: keras.Model, example: Any, *, xla: bool = False) -> recording.Trace | None:
+    """Trace the model's own `train_step` on `tf.TensorSpec`s of a batch; None if it cannot be traced symbolically."""
+    traced = _attempt(model, functools.partial(_step, model, example), xla)
+    return None if isinstance(traced, Exception) else traced
+
+
+def has_own_step(model: keras.Model) -> bool:
+    """Whether the class of a model defines how it trains."""
+    return type(model).train_step is not keras.Model.train_step
 
 
 def batch_size(example: Any) -> int | None:
@@ -132,6 +139,16 @@ def _call(model: keras.Model, args: Any, kwargs: Any) -> tuple[Any, list]:
     upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
     tape.gradient(targets, [v.value for v in model.trainable_variables], output_gradients=upstream)
     return made, [value for value in tf.nest.flatten((args, kwargs)) if _is_data(value)]
+
+
+def _attempt(model: keras.Model, way: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace | Exception:
+    """Trace one way of training, or return why it cannot be traced."""
+    try:
+        return isolated_traces.in_own_thread(functools.partial(_traced, model, way, xla))
+    except OUT_OF_MEMORY:
+        raise
+    except Exception as error:  # the model is the user's code
+        return error
 
 
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:

@@ -39,7 +39,7 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
     Raises:
         OptionError: If the example holds too little.
     """
-    own_step = type(model).train_step is not keras.Model.train_step
+    own_step = tracing.has_own_step(model)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     if model.compiled:
         if y is None and not own_step:

@@ -12,10 +12,9 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
-from tfgc._planning import annotated, budgets, by_calls, little_saved, planner
+from tfgc._planning import annotated, budgets, by_calls, counted_step, little_saved, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
-from tfgc._simulate import simulator
 from tfgc._tracing import example_sizes
 
 
@@ -50,6 +49,8 @@ class PlannedStep:
         overhead: Work on top of the plain step's, as a fraction of it; None where sizes are unknown.
         seconds: How long planning took.
         unchanged: Why nothing is recomputed, although no budget and no strategy says so; else None.
+        own_step: `tf.TensorSpec`s of a batch of the model's own `train_step`, if the figures are those of all that this
+            does; else None.
     """
 
     plan: Plan
@@ -60,6 +61,7 @@ class PlannedStep:
     overhead: float | None
     seconds: float
     unchanged: str | None = None
+    own_step: Any = None
 
     def holds_for(self, batch_size: int | None, budget: Budget | None) -> bool:
         """Whether a batch of this size runs by it: one no larger, if there is a budget; any, if there is none.
@@ -78,9 +80,9 @@ class PlannedStep:
         return dataclasses.replace(self, plan=plan, predicted_bytes=predicted_bytes, overhead=overhead)
 
 
-@budgets.explained(lambda model, inputs, mode, request: request.budget)
+@budgets.explained(lambda model, inputs, mode, request, own_step=None: request.budget)
 @node_costs.remembered()
-def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> PlannedStep:
+def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_step: Any = None) -> PlannedStep:
     """Plan the training step in which a functional model is called.
 
     Args:
@@ -88,6 +90,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
         inputs: Its inputs: tensors, or `tf.TensorSpec`s of them.
         mode: The mode of the call.
         request: What is asked for.
+        own_step: `tf.TensorSpec`s of a batch, where the model's own `train_step` makes the call.
 
     Raises:
         InfeasibleBudgetError: If nothing fits in the budget.
@@ -101,48 +104,30 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request) -> P
             )
         return plan_step_by_calls(model, Arguments((inputs,), {}), mode, request)
     start = time.perf_counter()
-    strategy, budget, xla = request.strategy, request.budget, mode == "xla"
-    graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=xla, options=request.options)
+    budget = request.budget
+    graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=mode == "xla", options=request.options)
     batch_size = example_sizes.batch_of(model, inputs)
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:
         _refuse_open_sizes(graph, batch_size, budget)
-    if strategy is None and budget is not None:
-        strategy = "budget"
-    elif strategy is None and not graph.sizes_known:
+    if request.strategy is None and budget is None and not graph.sizes_known:
         annotated.warn_of_open_sizes(graph)
-    judged = "graph" if mode == "eager" else mode
     if not counted:
-        plan = planner.choose(
-            graph, strategy or ("optimal" if graph.sizes_known else "keep_all"), None, request.options
-        )
+        strategy = request.strategy or ("optimal" if graph.sizes_known else "keep_all")
+        plan = planner.choose(graph, strategy, None, request.options)
         plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
-    graph = annotated.with_loss(graph, model)
-    limit = budgets.step_budget(model, graph, budget, mode=judged)
-    fixed = budgets.fixed_bytes(model)
-    nothing = Plan.from_cuts(graph, [], strategy="keep_all")
-    plain = simulator.estimate(graph, nothing, fixed, judged)
-
-    def by_nodes() -> Plan:
-        return planner.choose(graph, strategy or "optimal", limit, request.options)
-
-    read_by_calls = None
-    may_use_calls = request.strategy is None and not request.options
-    if may_use_calls and by_calls.has_fat_layer(model, graph):
-        plan, read_by_calls = by_calls.better(model, graph, by_nodes, limit)
-    else:
-        plan = by_nodes()
-    step, plain_by_calls = read_by_calls or (simulator.estimate(graph, plan, fixed, judged), None)
-    if plain_by_calls is not None and limit is None:  # A budget is a share of the plain step by nodes.
-        plain = plain_by_calls
-    unchanged = little_saved.reason(plan, step, plain) if strategy is None else None
+    plan, step, plain, is_own = counted_step.choose(
+        model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
+    )
+    is_asked_for = request.strategy is not None or budget is not None
+    unchanged = None if is_asked_for else little_saved.reason(plan, step, plain)
     if unchanged is not None:
-        plan, step = nothing, plain
+        plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
     return PlannedStep(
         plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
-        unchanged,
+        unchanged, own_step if is_own else None,
     )  # fmt: skip
 
 

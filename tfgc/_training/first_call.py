@@ -7,7 +7,6 @@ Planning runs in a thread of its own, so that nothing of the call around it reac
 autocast or call context. Threads that call at the same time wait and find the plan.
 """
 
-import dataclasses
 import functools
 import threading
 from collections.abc import Callable
@@ -16,47 +15,23 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from tfgc._core.modes import Mode
+from tfgc._calls import own_step_plans
+from tfgc._calls.own_step_plans import OwnStepPlans
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import fit_loop
+from tfgc._framework import fit_loop, isolated_traces
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes
-from tfgc._training import layer_calls, plan_report
+from tfgc._training import batch_specs, layer_calls, plan_report
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
+from tfgc._training.signatures import Signature
 
 # Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
 # shorter one runs by the plan of a longer one.
 _MOST_PLANS = 8
-
-Sizes = tuple[tuple[tuple[int | None, ...], str], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Signature:
-    """What calls that run by one plan have in common.
-
-    Attributes:
-        sizes: For each input its shape without the batch, and its dtype.
-        mode: How the step runs.
-        policy: The name of the model's dtype policy.
-    """
-
-    sizes: Sizes
-    mode: Mode
-    policy: str
-
-    def covers(self, other: "Signature") -> bool:
-        """Whether a step of the other one needs no more than one of this."""
-        return (self.mode, self.policy, len(self.sizes)) == (other.mode, other.policy, len(other.sizes)) and all(
-            dtype == its_dtype
-            and len(shape) == len(its_shape)
-            and all(a is not None and b is not None and b <= a for a, b in zip(shape, its_shape))
-            for (shape, dtype), (its_shape, its_dtype) in zip(self.sizes, other.sizes)
-        )
 
 
 class FirstCall:
@@ -76,6 +51,8 @@ class FirstCall:
         self._made: RecentlyUsed[Signature, _Made] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
         self._in_layers: Plan | None = None
+        self._train_step: Callable = model.train_step
+        self._batches: dict[int, Any] = {}  # of each thread that runs `train_step`
         self._lock = threading.Lock()
 
     @property
@@ -113,7 +90,26 @@ class FirstCall:
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         return self._call_for(inputs)(inputs, training=training, mask=mask)
 
-    call.is_patched_call = True
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Replace the model's own `train_step`, whose calls of the model are planned as parts of it."""
+        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
+            return self._train_step(*args, **kwargs)
+        thread = threading.get_ident()
+        self._batches[thread] = next(iter([*args, *kwargs.values()]))
+        try:
+            return self._train_step(*args, **kwargs)
+        finally:
+            del self._batches[thread]
+
+    call.is_patched_call = train_step.is_patched_call = True
+
+    def plans_of_own_step(self) -> OwnStepPlans:
+        """The plans for the model's own `train_step`, one of which the latest call runs by."""
+        latest = self.latest
+        assert latest is not None
+        plans = own_step_plans.plans_for(self._model, latest.own_step, xla=latest.mode == "xla")
+        assert plans is not None
+        return plans
 
     def _call_for(self, inputs: Any) -> Callable:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
@@ -164,9 +160,11 @@ class FirstCall:
             batch_size = fit_loop.batch_size()
         inputs = example_sizes.as_declared(self._model, inputs)
         specs = keras.tree.map_structure(lambda tensor: _spec(tensor, batch_size), inputs)
+        batch = self._batches.get(threading.get_ident())
+        own_step = None if batch is None else batch_specs.specs(batch, fit_loop.batch_size())
 
         def planned() -> tuple[PlannedStep, Callable]:
-            made = first_batch.plan_step(self._model, specs, signature.mode, self._request)
+            made = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)
             if made.unchanged is not None or made.plan.calls:
                 return made, self._original
             replan = functools.partial(plan_report.planned, self._model, _plan_of(planned), verbose=self._verbose)

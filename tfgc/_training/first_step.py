@@ -19,7 +19,7 @@ from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
-from tfgc._training import layer_calls, plan_report
+from tfgc._training import batch_specs, layer_calls, plan_report
 from tfgc._training.run_by_calls import run_by_calls
 
 
@@ -80,8 +80,7 @@ class FirstStep:
 
     @tf.autograph.experimental.do_not_convert
     def _plan_for(self, example: Any) -> None:
-        tensors = [tensor for tensor in _flat(example) if tf.is_tensor(tensor)]
-        batch = next((tensor.shape[0] for tensor in tensors if tensor.shape.rank), None)
+        batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         if self._holds_for(batch):
             return
         with self._lock:  # reentrant, as a step calls the model
@@ -97,7 +96,7 @@ class FirstStep:
 
     def _plan(self, example: Any, batch: int | None) -> None:
         batch = batch or fit_loop.batch_size()
-        specs = _specs(example, batch)
+        specs = batch_specs.specs(example, batch)
         if specs is None:
             self._refuse_open_sizes(_fixing_sizes(example, batch))
             return
@@ -139,34 +138,9 @@ class FirstStep:
         )
 
 
-def _flat(example: Any) -> list[Any]:
-    return tf.nest.flatten((example.args, example.kwargs) if isinstance(example, Arguments) else example)
-
-
 def _fixing_sizes(example: Any, batch_size: int | None) -> str:
     """How the open sizes of a batch become known."""
     ways = [] if batch_size else ["with dataset.batch(n, drop_remainder=True)"]
-    if any(None in tensor.shape[1:] for tensor in _flat(example) if tf.is_tensor(tensor) and tensor.shape.rank):
+    if any(None in tensor.shape[1:] for tensor in batch_specs.tensors(example) if tensor.shape.rank):
         ways.append("by padding to one size")
     return " and ".join(ways)
-
-
-def _specs(example: Any, batch_size: int | None) -> Any:
-    """The tensors as `tf.TensorSpec`s, open batches filled in; None if a size stays open."""
-    complete = True
-
-    def spec(value: Any) -> Any:
-        nonlocal complete
-        if not tf.is_tensor(value):
-            return value
-        shape = value.shape
-        if shape.rank and shape[0] is None:
-            shape = tf.TensorShape([batch_size, *shape[1:]])
-        complete = complete and shape.is_fully_defined()
-        return tf.TensorSpec(shape, value.dtype)
-
-    if isinstance(example, Arguments):
-        made: Any = Arguments(*tf.nest.map_structure(spec, (example.args, example.kwargs)))
-    else:
-        made = tf.nest.map_structure(spec, example)
-    return made if complete else None

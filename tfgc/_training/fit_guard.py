@@ -127,7 +127,10 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     def planned(self, data: Any) -> StepByPlan | None:
         model: Any = self._model
-        runner = runner_of(model)
+        runner, own = runner_of(model), stand_in(model)
+        if runner is not None and isinstance(own, FirstCall) and own.latest is not None and own.latest.own_step:
+            plans = functools.cache(own.plans_of_own_step)
+            return StepByCalls(model, runner.plan, None, model.optimizer, model.loss, self.mode, plans)
         if runner is not None:
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)

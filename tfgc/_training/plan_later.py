@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from tfgc import strategies
+from tfgc._calls import tracing
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning import budgets, by_calls
@@ -30,7 +31,10 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
     chosen = request.strategy or ("optimal" if request.budget is None else "budget")
     strategies.check_options(chosen, request.options, request.budget)
     layer_calls.restore_calls(model)
-    model.call = FirstCall(model, request, verbose, options).call
+    first_call = FirstCall(model, request, verbose, options)
+    model.call = first_call.call
+    if tracing.has_own_step(model):
+        model.train_step = first_call.train_step
 
 
 def check_trainable(model: keras.Model) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls import recording
+from tfgc._calls import recording, tracing
 from tfgc._framework import isolated_traces, keras_models, private_api
 from tfgc._framework.attribute_leaves import plain_variables
 from tfgc._pure import random_draws
@@ -24,7 +24,7 @@ _SHARE = 0.01
 
 def has_own_step(model: keras.Model) -> bool:
     """Whether a model is compiled and trains by a `train_step` that is not Keras's."""
-    return type(model).train_step is not keras.Model.train_step and model.compiled
+    return tracing.has_own_step(model) and model.compiled
 
 
 class OwnStep(Step):

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._calls import names
+from tfgc._calls import names, own_step_plans
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan, check_plan
 from tfgc._errors import OptionError, check_int, did_you_mean
@@ -23,7 +23,7 @@ from tfgc._framework import keras_models, private_api
 from tfgc._planning import by_calls, first_batch, planner
 from tfgc._planning.first_batch import Request
 from tfgc._tracing import keras_graph
-from tfgc._training import enable, layer_calls
+from tfgc._training import batch_specs, enable, layer_calls
 from tfgc._training.layer_selectors import Selector
 from tfgc._verify import determinism
 from tfgc._verify.loss_step import LossStep
@@ -142,6 +142,10 @@ def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
     batch = keras.utils.pack_x_y_sample_weight(*data)
     if by_calls.applies_to(model, batch):
         return planner.plan(model, example=batch)
+    if has_own_step(model):
+        plans = own_step_plans.plans_for(model, batch_specs.specs(batch, None))
+        if plans is not None:
+            return plans.least()
     return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
 

@@ -1,0 +1,79 @@
+"""Plans for the `train_step` that a functional model defines, which may call the model several times.
+
+Each call runs by the same plan of segments, so that its replays are pieces of every call. A pair of images that one
+encoder takes, as in metric learning, needs twice what one call of it needs.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import keras
+
+from tfgc._calls import options, parts, tracing
+from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.choice import Judged, Search
+from tfgc._calls.options import Option
+from tfgc._calls.recording import Trace
+from tfgc._core.plan import Plan
+
+Shape: TypeAlias = tuple[int | None, ...]
+# Plans to choose from.
+_MOST = 64
+# What a step may need beside one call of its model, as a share, to be planned as that call.
+_LITTLE = 0.05
+
+
+def plans_for(
+    model: keras.Model, example: Any, shapes: Iterable[Shape] = (), *, xla: bool = False
+) -> "OwnStepPlans | None":
+    """The plans for a model's own `train_step`; None if it cannot be traced symbolically, or does not train the model.
+
+    Args:
+        model: A functional model whose class defines `train_step`.
+        example: `tf.TensorSpec`s of a batch, as `train_step` takes it.
+        shapes: Those of the inputs of a call. Where the step makes one such call, and no other call of a layer, there
+            are no plans for it but those for the call.
+        xla: Whether XLA compiles the step.
+    """
+    trace = tracing.own_step(model, example, xla=xla)
+    if trace is None:
+        return None
+    called = [call for call in trace.root.children if isinstance(call.layer, keras.Layer)]
+    if [(call.layer, sorted(call.inputs)) for call in called] == [(model, sorted(shapes))]:
+        return None
+    if all(call.layer is not model for call in called):
+        return None
+    plans = OwnStepPlans(model, example, trace=trace, xla=xla)
+    return plans if plans.calls else None
+
+
+class OwnStepPlans(CallPlans):
+    """Plans by segments for a functional model in all calls that its own `train_step` makes of it."""
+
+    def __init__(self, model: keras.Model, example: Any, *, trace: Trace, xla: bool = False) -> None:
+        super().__init__(model, example, trace=trace, xla=xla)
+        self.calls = options.trained(self.step, options.calls_by_layer(self.step)[model])
+
+    def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
+        """Whether a step of one call that needs so much, `fixed` bytes of weights and slots included, stands for it.
+
+        A layer that augments the batch, for example, adds next to nothing.
+        """
+        return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
+
+    @functools.cached_property
+    def _search(self) -> Search:
+        return Search(self.simulator, parts.planned_parts(self.step, {self.model.name: self.model}, _MOST))
+
+    def _chosen(self, plan: Plan) -> list[Option]:
+        if not any(segment.mode == "recompute" for segment in plan.segments):
+            return []
+        return [parts.planned_part(self.step, self.model.name, self.model, plan)]
+
+    def _plan(self, judged: Judged) -> Plan:
+        chosen = next((option.plan for option in judged.choice if option.plan is not None), None)
+        if chosen is not None:
+            return chosen
+        graph = parts.graph_of(self.model, self.calls[0], xla=self.step.xla)
+        return Plan.from_cuts(graph, [], strategy="keep_all")

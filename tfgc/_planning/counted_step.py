@@ -1,0 +1,80 @@
+"""Choose the plan of a functional model's training step whose sizes are known."""
+
+from typing import Any, NamedTuple
+
+import keras
+
+from tfgc._calls import own_step_plans
+from tfgc._core.graph import Graph
+from tfgc._core.plan import Plan
+from tfgc._planning import annotated, budgets, by_calls, planner
+from tfgc._planning.budgets import Budget
+from tfgc._planning.planner import Strategy
+from tfgc._simulate import simulator
+from tfgc._simulate.simulator import Prediction
+
+
+class CountedStep(NamedTuple):
+    """A plan, what a step by it needs, and what a plain one does.
+
+    Attributes:
+        plan: The plan.
+        step: The step by the plan.
+        plain: The step that recomputes nothing.
+        is_own: Whether they are those of all that the model's own `train_step` does.
+    """
+
+    plan: Plan
+    step: Prediction
+    plain: Prediction
+    is_own: bool = False
+
+
+def choose(
+    model: keras.Model,
+    graph: Graph,
+    mode: str,
+    strategy: Strategy | None,
+    budget: Budget | None,
+    options: dict[str, Any],
+    own_step: Any = None,
+) -> CountedStep:
+    """The least peak, what a strategy chooses, or what a budget buys.
+
+    Args:
+        model: A functional model.
+        graph: Its graph, with costs for the batch.
+        mode: Where its peaks are counted: "graph", "compiled", "xla".
+        strategy, budget, options: What is asked for.
+        own_step: `tf.TensorSpec`s of a batch, where the model's own `train_step` makes the call.
+
+    Raises:
+        InfeasibleBudgetError: If nothing fits in the budget.
+    """
+    graph = annotated.with_loss(graph, model)
+    fixed = budgets.fixed_bytes(model)
+    limit = budgets.step_budget(model, graph, budget, mode=mode)
+    plain = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed, mode)
+
+    def by_nodes() -> Plan:
+        return planner.choose(graph, strategy or ("optimal" if budget is None else "budget"), limit, options)
+
+    is_free = strategy is None and not options
+    shapes = [spec.shape for spec in graph.inputs.values()]
+    own = None if own_step is None else own_step_plans.plans_for(model, own_step, shapes, xla=graph.xla)
+    if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
+        if not is_free:
+            plan = by_nodes()
+        elif budget is None:
+            plan = own.least()
+        else:
+            plan = by_calls.fitting(own, model, budget, fixed)
+        return CountedStep(plan, own.estimate(plan, fixed), own.estimate(None, fixed), True)
+    if not (is_free and by_calls.has_fat_layer(model, graph)):
+        plan = by_nodes()
+        return CountedStep(plan, simulator.estimate(graph, plan, fixed, mode), plain)
+    plan, read_by_calls = by_calls.better(model, graph, by_nodes, limit)
+    if read_by_calls is None:
+        return CountedStep(plan, simulator.estimate(graph, plan, fixed, mode), plain)
+    # A budget is a share of the plain step by nodes.
+    return CountedStep(plan, read_by_calls[0], read_by_calls[1] if limit is None else plain)
