@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
+from tfgc._framework.versions import attribute
+
 
 def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[tf.Operation]]:
     """What each operation waits for among these."""
@@ -43,6 +45,19 @@ def ancestors(
         if op not in found and op not in known:
             found.add(op)
             waiting.extend(before[op])
+    return found
+
+
+def descendants(first: tf.Operation) -> set[tf.Operation]:
+    """An operation, and all in its graph that wait for it."""
+    found: set[tf.Operation] = set()
+    waiting = [first]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [reader for tensor in op.outputs for reader in tensor.consumers()]
+            waiting += attribute(op, "_control_outputs")
     return found
 
 

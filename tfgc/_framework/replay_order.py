@@ -1,28 +1,34 @@
-"""Let the replays of one backward pass run one after the other in a graph.
+"""Let the replays of one backward pass run one after the other in a graph, the last first run first.
 
 The executor starts a replay as soon as its upstream gradients are there: the replays of two branches, or of two calls
 of a shared layer, would hold all that they recompute at the same time. And gradients of weights, which nothing waits
 for, would queue up behind the replays to come, and keep what they read. So each replay waits for the gradients that the
-one traced before it passes on, and for those of weights of the one before that: those of the last may run beside it,
-unless the executor has one thread, which takes first what became ready last.
+one of the first run after its own passes on, and for those of weights of the one before that: those of the last may run
+beside it, unless the executor has one thread, which takes first what became ready last.
+
+A tape goes through branches in turn, operation by operation: it comes to a replay, which is one, long before it is
+through a branch that is kept. What a branch stores would stay meanwhile, so that a replay which was traced too early is
+made to wait for those of first runs after its own.
 
 It waits only for those that the pass was asked for: TensorFlow computes whatever a control edge comes from, also what
 it would have pruned. XLA drops control edges. Where a replay runs a plan, `backward_order` makes the edges inside.
 
-Invariant: an edge leads from operations that exist to one that is being made, so that there is no circle; both belong
-to one graph and to one call of `tape.gradient`, hence to one replica.
+Invariant: an edge leads from operations that exist to one that is being made, or to the start of a replay that none of
+them needs: there is no circle. Both belong to one graph and to one call of `tape.gradient`, hence to one replica.
 """
 
+import itertools
 import os
-import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import backward_order, private_api, versions, weight_gradients
+from tfgc._framework import backward_order, graph_building, operation_order, private_api, tape_calls, weight_gradients
 
+# Of first runs, in the order in which they are traced.
+numbers = itertools.count()
 _PASS = "tfgc_backward_pass"  # the attribute of a graph that holds its last pass, and goes with it
 
 
@@ -31,7 +37,7 @@ def current_pass() -> "BackwardPass | None":
     if tf.executing_eagerly() or private_api.in_xla() or backward_order.has_chains():
         return None
     graph = tf.compat.v1.get_default_graph()
-    calls = list(_gradient_calls())
+    calls = list(tape_calls.gradient_calls())
     key = (weakref.ref(calls[0].tape), [id(source) for source in calls[0].sources]) if calls else None
     found = getattr(graph, _PASS, None)
     if found is None or found.key != key:
@@ -40,26 +46,20 @@ def current_pass() -> "BackwardPass | None":
     return found
 
 
-class _GradientCall(NamedTuple):
-    """A call of `tape.gradient`."""
+class _Traced(NamedTuple):
+    """A replay that was traced.
 
-    tape: tf.GradientTape
-    targets: list[tf.Tensor]
-    sources: list[tf.Tensor]
+    Attributes:
+        place: Where it belongs among the others.
+        start: What it starts with.
+        ends: What the replay after it waits for.
+        weights: What the one after that waits for, too.
+    """
 
-
-def _gradient_calls() -> Iterator[_GradientCall]:
-    """Those that run in a graph, innermost first."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        # By name: others may have wrapped the method.
-        if frame.f_code.co_name == "gradient" and frame.f_globals.get("__name__") == tf.GradientTape.__module__:
-            found = frame.f_locals
-            if not {"self", "flat_targets", "flat_sources"} <= found.keys():
-                raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
-            if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
-                yield _GradientCall(found["self"], found["flat_targets"], found["flat_sources"])
-        frame = frame.f_back
+    place: tuple[int, int]
+    start: tf.Tensor
+    ends: list[tf.Tensor]
+    weights: list[tf.Tensor]
 
 
 class BackwardPass:
@@ -75,30 +75,34 @@ class BackwardPass:
         self.key = key
         # By id of a tensor, once it is known.
         self._leads = None if sources is None else dict.fromkeys(map(id, sources), True)
-        self._earlier: list[tf.Tensor] = []  # what the next replay waits for
-        self._weights: list[tf.Tensor] = []  # what the one after it waits for, too
+        self._replays: list[_Traced] = []
+        self._next: _Traced | None = None  # the replay that is being traced
         self._backlog: weight_gradients.Backlog | None = None
         self._traced = weight_gradients.Backward(targets)  # what is differentiated before the next replay, or by it
 
-    def wait(self, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
-        """The upstream gradients of a replay, which are there when the replay before it is done.
+    def wait(self, number: int, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
+        """The upstream gradients of a replay, which are there when the replays before it are done.
 
         Args:
+            number: That of its first run.
             upstream: Those that the tape has.
             backlog: How much gradients of weights may hold that are put off, in the replay and since the one before it.
         """
         self._backlog = backlog
+        place = self._place(number)
+        before = max((replay for replay in self._replays if replay.place < place), default=None)
+        ends, weights = ([], []) if before is None else (before.ends, [*before.weights])
         if backlog is not None:
-            self._weights += self._traced.order_so_far(upstream, self._leads_to_a_source, backlog)
+            weights += self._traced.order_so_far(upstream, self._leads_to_a_source, backlog, self._behind(place))
             self._traced = weight_gradients.Backward()
-        if not self._earlier:
-            return list(upstream)
         first, *others = upstream
-        with tf.control_dependencies(self._earlier):
-            return [tf.identity(first), *others]
+        with tf.control_dependencies(ends):
+            start = tf.identity(first)
+        self._next = _Traced(place, start, ends, weights)
+        return [start, *others]
 
     def done(self, arguments: Sequence[tf.Tensor], gradients: Sequence[Any], passed_on: int) -> None:
-        """Let the next replays wait for these gradients of one that was just traced, of which so many are passed on."""
+        """Let other replays wait for these gradients of one that was just traced, of which so many are passed on."""
         graph = tf.compat.v1.get_default_graph()
 
         def asked(part: slice) -> list[tf.Tensor]:
@@ -109,13 +113,32 @@ class BackwardPass:
         passed, weights = asked(slice(passed_on)), asked(slice(passed_on, None))
         self._traced.order(passed, weights, self._backlog)
         self._traced = weight_gradients.Backward()
+        assert self._next is not None
+        place, start, ends, earlier = self._next
         if passed and _threads() == 1:
-            self._earlier, self._weights = passed + self._weights + weights, []
+            ends, earlier = passed + earlier + weights, []
         elif passed:
-            self._earlier, self._weights = passed + self._weights, weights
+            ends, earlier = passed + earlier, weights
         elif weights:
-            self._earlier, self._weights = weights, []
+            ends, earlier = weights, []
+        for after in self._after(place):
+            behind = self._behind(place)
+            graph_building.wait_for(after.start, [end for end in ends if end.op not in behind])
+        self._replays.append(_Traced(place, start, ends, earlier))
         setattr(graph, _PASS, self)
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Where a replay belongs: the last first run first, once for each time that a persistent tape is asked."""
+        times = sum(replay.place[1] == -number for replay in self._replays)
+        return times, -number
+
+    def _after(self, place: tuple[int, int]) -> list[_Traced]:
+        """The replay, if there is one, that was traced already and should run next after the one of this place."""
+        return sorted(replay for replay in self._replays if replay.place > place)[:1]
+
+    def _behind(self, place: tuple[int, int]) -> set[tf.Operation]:
+        """What waits for replays that should run after the one of this place."""
+        return set().union(*(operation_order.descendants(after.start.op) for after in self._after(place)))
 
     def _leads_to_a_source(self, tensor: tf.Tensor) -> bool:
         """Whether a source of the pass is among all that `tensor` was made of."""

@@ -17,7 +17,7 @@ import contextlib
 import contextvars
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -103,11 +103,15 @@ class Backward:
         _wait(made, _operations(passed_on), _operations(weights), backlog)
 
     def order_so_far(
-        self, upstream: Iterable[Any], leads_to_a_source: Callable[[tf.Tensor], bool], backlog: Backlog
+        self,
+        upstream: Iterable[Any],
+        leads_to_a_source: Callable[[tf.Tensor], bool],
+        backlog: Backlog,
+        late: Collection[tf.Operation] = (),
     ) -> list[tf.Tensor]:
         """The same for what was differentiated by a tape, up to the gradients `upstream` of what comes next.
 
-        Returns what is put off in the end.
+        Returns what is put off in the end. For `late` operations nothing waits.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
         operation of the forward pass, found by what both read, and by the shape of the gradient or of what it reshapes.
@@ -119,6 +123,8 @@ class Backward:
         unread = [op for op in made if op not in main and not any(tensor.consumers() for tensor in op.outputs)]
         weights = []
         for op in unread:
+            if op in late:
+                continue
             aside = operation_order.ancestors(before, [op], main)
             read = (tensor for other in aside for tensor in other.inputs)
             readers = (reader for tensor in read if tensor.op not in inside for reader in tensor.consumers())

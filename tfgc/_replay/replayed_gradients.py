@@ -128,7 +128,7 @@ class _Replay:
         frozen: Mapping[int, keras.Variable],
     ) -> None:  # fmt: skip
         self._recomputation, self._first, self._checksums, self._host = recomputation, first, checksums, host
-        self._frozen = frozen
+        self._frozen, self._number = frozen, next(replay_order.numbers)
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
 
@@ -153,7 +153,7 @@ class _Replay:
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
-                upstream = tuple(around.wait(upstream, first.backlog))
+                upstream = tuple(around.wait(self._number, upstream, first.backlog))
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             eager = tf.executing_eagerly()

@@ -1,0 +1,31 @@
+"""The calls of `tape.gradient` that run, found among the frames of the thread: no hook shows them."""
+
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfgc._framework import versions
+
+
+class GradientCall(NamedTuple):
+    """A call of `tape.gradient`."""
+
+    tape: tf.GradientTape
+    targets: list[tf.Tensor]
+    sources: list[tf.Tensor]
+
+
+def gradient_calls() -> Iterator[GradientCall]:
+    """Those that run in a graph, innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        # By name: others may have wrapped the method.
+        if frame.f_code.co_name == "gradient" and frame.f_globals.get("__name__") == tf.GradientTape.__module__:
+            found = frame.f_locals
+            if not {"self", "flat_targets", "flat_sources"} <= found.keys():
+                raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
+            if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
+                yield GradientCall(found["self"], found["flat_targets"], found["flat_sources"])
+        frame = frame.f_back
