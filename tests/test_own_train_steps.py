@@ -129,7 +129,11 @@ def test_a_budget_that_no_plan_keeps_is_refused_with_the_least_for_all_calls():
         fit(model, PAIRS)
 
 
-HOW = [{}, {"run_eagerly": True}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)]
+HOW = [
+    {},
+    pytest.param({"run_eagerly": True}, marks=pytest.mark.gate),
+    pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("how", HOW, ids=["graph", "compiled", "xla"])
@@ -159,6 +163,7 @@ def test_a_named_strategy_is_predicted_for_all_calls():
     assert planned.predicted_bytes < 0.8 * planned.plain_bytes
 
 
+@pytest.mark.gate
 def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
     class Crops(keras.Model):
         def train_step(self, data):
@@ -219,6 +224,7 @@ def test_disable_gives_the_step_back():
     assert not {"call", "train_step"} & set(vars(model))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.slow), "backward"])
 def test_a_step_of_two_calls_runs_again_by_a_plan_that_needs_less(where):
     found = []

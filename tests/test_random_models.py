@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tfgc._pure import selective_results
 
 # How many models.
-FAST, SLOW = 60, 2000
+FAST, SLOW = 40, 2000
 
 
 @pytest.fixture(autouse=True)
