@@ -50,6 +50,29 @@ class Own(keras.Model):
         return self.dense(x)
 
 
+class Blocks(L.Layer):
+    """So large a layer, with so many layers inside, that its model is planned by their calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [keras.Sequential([L.Dense(64, "gelu"), L.Dense(8)]) for _ in range(3)]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def planned_by_calls():
+    model = keras.Sequential([keras.Input((8,)), Blocks(), L.Dense(4)])
+    return model, tfgc.plan(model, 512)
+
+
+def step_by_calls():
+    model, plan = planned_by_calls()
+    tfgc.train_step(model, "mse", "sgd", plan=plan)
+
+
 class EagerOnly(L.Layer):
     def call(self, x):
         return x + float(tf.reduce_sum(x))
@@ -149,6 +172,8 @@ CALLS = [
     (lambda: tfgc.train_step(net(), "mse", "sgd", jit_compile="auto"), "jit_compile='auto'", "True or False"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", run_eagerly=1), "run_eagerly=1", "True or False"),
     (lambda: tfgc.train_step(net(), "mse", "sgd", apply_gradients="redy"), "'redy'", "'at_end' or 'as_ready'"),
+    (step_by_calls, "'calls'", "tfgc.enable(model, plan)"),
+    (lambda: tfgc.split(*planned_by_calls()), "'calls'", "strategy='optimal'"),
     (lambda: tfgc.disable(3), "3 is not", "give the model itself"),
     (lambda: tfgc.recompute(3), "not 3", "takes a function, a layer or a model"),
     (lambda: tfgc.split(net(), "two"), "n='two'", "an integer >= 1"),

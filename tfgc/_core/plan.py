@@ -84,6 +84,11 @@ class Plan(Segmentation):
 
     def check(self, graph: Graph) -> None:
         """Raise `PlanMismatchError` unless this is a plan for `graph`."""
+        if self.calls:
+            raise PlanMismatchError(
+                f"this plan (strategy {self.strategy!r}) is by the calls of layers, not by segments: train by it after "
+                "tfgc.enable(model, plan), or name a strategy for segments: tfgc.plan(model, ..., strategy='optimal')"
+            )
         self.check_model(graph.once(describe))
         _check_cover(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
@@ -92,10 +97,9 @@ class Plan(Segmentation):
         unit = "layers" if self.calls else "nodes"
         counts = len(self.model), len(here)
         differs = [] if counts[0] == counts[1] else [f"it has {counts[0]} {unit}, this model has {counts[1]}"]
-        pairs = zip(sorted(self.model), sorted(here))
-        differs += [f"where the plan has {mine}, this model has {theirs}" for mine, theirs in pairs if mine != theirs][
-            :1
-        ]
+        mine, theirs = next((pair for pair in zip(sorted(self.model), sorted(here)) if pair[0] != pair[1]), ("", ""))
+        if mine != theirs:
+            differs.append(f"where the plan has {mine}, this model has {theirs}")
         if differs:
             raise PlanMismatchError(
                 f"this plan (strategy {self.strategy!r}) was made for another model: {'; '.join(differs)}. Make a plan "
@@ -108,9 +112,8 @@ class Plan(Segmentation):
 
     def to_json(self) -> str:
         """The plan as JSON, to be saved beside the model."""
-        version = plan_data.version(self)
-        data = {"format": _FORMAT, "version": version, "fingerprint": self.fingerprint, **plan_data.plain(self)}
-        return json.dumps(data, indent=1)
+        head = {"format": _FORMAT, "version": plan_data.version(self), "fingerprint": self.fingerprint}
+        return json.dumps({**head, **plan_data.plain(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -187,9 +190,8 @@ def _check_cover(graph: Graph, segments: Iterable[Segment], names: Sequence[str]
             done.add(name)
         if segment.inner is not None:
             _check_cover(graph, segment.inner.segments, segment.nodes, before, f"segment of a plan, {segment}")
-    missing = [name for name in names if name in left]
-    if missing:
-        raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {missing[0]!r}")
+    if left:
+        raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {next(n for n in names if n in left)!r}")
 
 
 def check_plan(plan: object) -> None:

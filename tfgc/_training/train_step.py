@@ -95,7 +95,8 @@ def train_step(
         OptionError: From the step, without `y` where there is a `loss`.
         UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
             BatchNormalization does, or if the loss is not a mean over them.
-        PlanMismatchError: If the plan was made for another model; in a step, if the model's layers have changed since.
+        PlanMismatchError: If the plan was made for another model, or is one by the calls of layers; in a step, if the
+            model's layers have changed since.
         UnsupportedModelError: From the step, in a TensorFlow 1 graph, or with `on_oom="replan"` if the step writes what
             cannot be put back.
         tf.errors.ResourceExhaustedError: From the step, if it runs out of memory; with `on_oom="replan"` only if no
