@@ -12,7 +12,8 @@ import tensorflow as tf
 from memory import alone, info
 
 import tfgc
-from tfgc._training import peak_memory
+from tfgc._calls.call_plans import CallPlans
+from tfgc._training import current_plan, peak_memory
 
 L = keras.layers
 WIDTH, DEPTH, BATCH = 320, 4, 512  # Below 256 KiB a CPU's allocator counts nothing.
@@ -82,6 +83,39 @@ def test_the_last_line_compares_with_the_plan(capsys):
     assert re.fullmatch(r"tfgc: a step of .* needed [\d.]+ MB, (\d+)% of the [\d.]+ MB that its plan predicts", line)
     assert f", {share:.0%} of" in line
     assert peak_memory.measured_bytes(model) == callback.step_bytes
+
+
+MODES = {"compiled": {"run_eagerly": True}, "graph": {}, "xla": {"jit_compile": True}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_given_plan_predicts_for_the_mode_of_fit(mode):
+    model = mlp()
+    model.compile("sgd", "mse", **MODES[mode])
+    plan = tfgc.plan(model, BATCH, strategy="uniform", segments=2)
+    expected = {name: tfgc.estimate(model, BATCH, plan, mode=name).needed_bytes for name in MODES}
+    assert len(set(expected.values())) == 3
+    assert current_plan.predicted_bytes(tfgc.enable(model, plan)) == expected[mode]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_given_plan_by_calls_predicts_where_it_can(mode):
+    inner = keras.Sequential([L.Dense(WIDTH, activation="gelu") for _ in range(DEPTH)])
+    inner.build((None, WIDTH))
+    model = keras.Sequential([keras.Input((WIDTH,)), Within(inner), L.Dense(1)])
+    model.compile("sgd", "mse", **MODES[mode])
+    plan = CallPlans(model, X[:BATCH], xla=mode == "xla").least()
+    expected = None if mode == "compiled" else tfgc.estimate(model, BATCH, plan, mode=mode).needed_bytes
+    assert current_plan.predicted_bytes(tfgc.enable(model, plan)) == expected
+
+
+class Within(L.Layer):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x):
+        return self.inner(x)
 
 
 def test_a_plan_without_a_batch_predicts_nothing():

@@ -5,8 +5,9 @@ from typing import Any
 
 import keras
 
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._planning import estimates
+from tfgc._training import layer_calls
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.segment_runner import Runner
@@ -21,15 +22,22 @@ def runner_of(model: keras.Model) -> Runner | None:
 
 
 def predicted_bytes(model: keras.Model) -> int | None:
-    """What the plan of an enabled model predicts for a step; None without a plan, or if it does not know the sizes."""
+    """What the plan of an enabled model predicts for a step of `fit`; None where it does not know the sizes."""
     own = stand_in(model)
     made = own.planned if isinstance(own, FirstStep) else own.latest if isinstance(own, FirstCall) else None
     if made is not None:
         return made.predicted_bytes
-    if isinstance(own, Runner) and own.plan.batch_size:
-        with contextlib.suppress(OptionError):
-            return estimates.estimate(model, own.plan.batch_size, own.plan).needed_bytes
+    plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model)
+    if plan is not None and plan.batch_size:
+        # Sizes that are open, a plan by calls for a loop in Python, or for a model whose sizes only its batches have.
+        with contextlib.suppress(OptionError, UnsupportedModelError):
+            return estimates.estimate(model, plan.batch_size, plan, mode=mode_of_fit(model)).needed_bytes
     return None
+
+
+def mode_of_fit(model: Any) -> str:
+    """The mode in which `fit` runs the steps of a compiled model."""
+    return "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"
 
 
 def stand_in(model: keras.Layer) -> Any:

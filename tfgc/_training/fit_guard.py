@@ -20,7 +20,7 @@ from tfgc._framework.attribute_leaves import leaves
 from tfgc._planning import by_calls
 from tfgc._training import layer_calls, out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.current_plan import runner_of, stand_in
+from tfgc._training.current_plan import mode_of_fit, runner_of, stand_in
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.run_by_calls import run_by_calls
@@ -60,8 +60,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
 
     @property
     def mode(self) -> str:
-        model: Any = self._model
-        return "compiled" if model.run_eagerly else "xla" if model.jit_compile else "graph"
+        return mode_of_fit(self._model)
 
     def make(self, force: bool = False) -> None:
         """What Keras calls before it trains."""

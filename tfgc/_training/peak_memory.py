@@ -49,8 +49,9 @@ class PeakMemory(_Callback):
     and traces the step, unless there are no others. With `steps_per_execution=n`, n batches are measured as one.
 
     When training ends, one line says how much the step needed and, for an enabled model whose plan knows the batch
-    size, what was predicted. That figure leaves out what is no part of the step: what was held before a batch, other
-    than weights and optimizer slots. `fit(verbose=0)` prints nothing.
+    size, what was predicted for the mode of `fit`: not for a plan by calls that was given to a subclassed model, whose
+    other sizes it does not know. What is measured leaves out what is no part of the step: what was held before a batch,
+    other than weights and optimizer slots. `fit(verbose=0)` prints nothing.
 
     Where TensorFlow does not count memory, as on CPUs for which it has no kernels of oneDNN, nothing is shown, and an
     `UncountedMemoryWarning` says how to have it counted.
