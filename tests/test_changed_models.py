@@ -223,6 +223,20 @@ def test_parts_refuse_a_model_that_changed_since():
     np.testing.assert_array_equal(parts[1](parts[0](X)), model(X))
 
 
+def test_parts_are_not_enabled_and_go_on_to_look_at_their_model():
+    model = fresh(stack)
+    parts = tfgc.split(model, 2)
+    assert not tfgc.status(parts[0]).enabled
+    inputs = keras.Input(X.shape[1:])
+    whole = keras.Model(inputs, parts[1](parts[0](inputs)))
+    assert len(tfgc.plan(whole).model) == len(tfgc.plan(model).model), "the nodes of parts are planned"
+    tfgc.disable(tfgc.enable(whole, strategy="uniform"))
+    tfgc.disable(parts[0])
+    add(model)
+    with pytest.raises(tfgc.PlanMismatchError, match="split it again"):
+        parts[0](X)
+
+
 class Tower(keras.Model):
     def __init__(self):
         super().__init__()

@@ -11,6 +11,7 @@ import tensorflow as tf
 from equality import fresh, in_turn, noise
 
 import tfgc
+from tfgc._training import layer_calls
 
 L = keras.layers
 X = noise(8, 6)
@@ -388,6 +389,26 @@ def test_the_plan_of_a_whole_covers_a_part_that_is_enabled_afterwards():
     tfgc.disable(model)
     model.fit(X, X, verbose=0)
     assert tanhs_of_the_step(model) == 4, "disabling a model disables its parts"
+
+
+@pytest.mark.parametrize("undo", [lambda outer: tfgc.enable(outer, strategy="keep_all"), tfgc.disable, None])
+def test_nothing_of_a_part_is_left_where_the_whole_is_enabled_or_disabled(undo):
+    inner = Tower(net("inner"))
+    inner(X)
+    inner.compile("sgd", "mse")
+    tfgc.enable(inner, tfgc.plan(inner, example=X), on_oom="replan")
+    expected = str(tfgc.status(inner))
+    assert "'calls'" in expected
+    inputs = keras.Input((6,))
+    outer = keras.Model(inputs, Holder(inner)(inputs))
+    if undo is None:  # puts back what it found
+        with layer_calls.restored_afterwards(outer):
+            assert not tfgc.status(inner).enabled
+        assert str(tfgc.status(inner)) == expected
+    else:
+        undo(outer)
+        assert str(tfgc.status(inner)) == f"{inner.name}: not enabled"
+        assert "make_train_function" not in vars(inner)
 
 
 class Empty(keras.Model):

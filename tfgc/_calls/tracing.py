@@ -5,10 +5,9 @@ call of the model and its gradients. Nothing is run and no batch is allocated. L
 as by their first call. Losses, Keras's state and Python's random streams are afterwards as they were.
 """
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -152,25 +151,10 @@ def _attempt(model: keras.Model, way: Callable[[], tuple[Any, list]], xla: bool)
 
 
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:
-    with _original_calls(model):
+    with functional_graphs.original_methods(model):
         if not all(layer.built for layer in keras_models.layers_inside(model)):
             # Builds; rewound draws would give later layers the same weights.
             with isolated_traces.losses_put_back(model):
                 recording.record(model, step, xla=xla)
         with python_random.streams_put_back(), isolated_traces.losses_put_back(model):
             return recording.record(model, step, xla=xla)
-
-
-@contextlib.contextmanager
-def _original_calls(model: keras.Model) -> Iterator[None]:
-    """Let layers that tfgc enabled run their original code."""
-    replaced = [(layer, functional_graphs.replaced_methods(layer)) for layer in keras_models.layers_inside(model)]
-    for layer, methods in replaced:
-        for name in methods:
-            delattr(layer, name)
-    try:
-        yield
-    finally:
-        for layer, methods in replaced:
-            for name, method in methods.items():
-                setattr(layer, name, method)

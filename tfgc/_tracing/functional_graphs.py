@@ -1,6 +1,7 @@
 """Which models have a graph of layers, and which of them tfgc has changed."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -39,10 +40,31 @@ def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
     return {name: method for name, method in own.items() if getattr(method, "is_patched_call", False)}
 
 
+@contextlib.contextmanager
+def original_methods(model: keras.Model) -> Iterator[None]:
+    """Let a model and the layers in it run their original code."""
+    replaced = [(layer, replaced_methods(layer)) for layer in keras_models.layers_inside(model)]
+    for layer, methods in replaced:
+        for name in methods:
+            delattr(layer, name)
+    try:
+        yield
+    finally:
+        for layer, methods in replaced:
+            for name, method in methods.items():
+                setattr(layer, name, method)
+
+
+def _runs_its_graph(model: keras.Model) -> bool:
+    """Whether a model's `call` is that of its class, or one by tfgc."""
+    call = vars(model).get("call")
+    return call is None or is_patched_call(model) or getattr(call, "runs_the_graph", False)
+
+
 def flattenable(node: Any) -> FunctionalGraph | None:
     """The functional graph of a nested model whose nodes can replace its call, or None."""
     operation = node.operation
-    if not isinstance(operation, keras.Model) or ("call" in vars(operation) and not is_patched_call(operation)):
+    if not isinstance(operation, keras.Model) or not _runs_its_graph(operation):
         return None
     if not type(operation).__call__.__module__.startswith("keras."):
         return None

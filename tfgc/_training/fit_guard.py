@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
-from tfgc._framework import fit_loop
+from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.attribute_leaves import leaves
 from tfgc._planning import by_calls
 from tfgc._training import layer_calls, out_of_memory, stale_traces
@@ -34,10 +34,12 @@ def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool, run_option
 
 
 def remove(model: keras.Model) -> None:
-    """Let Keras train a model as it does without tfgc."""
-    made = model.__dict__.pop("make_train_function", None)
-    if made is not None and vars(model).get("train_function") is not None:
-        model.make_train_function(force=True)
+    """Let Keras train a model, and models inside of it, as it does without tfgc."""
+    parts: list[Any] = keras_models.layers_inside(model)
+    for part in parts:
+        made = part.__dict__.pop("make_train_function", None)
+        if made is not None and vars(part).get("train_function") is not None:
+            part.make_train_function(force=True)
 
 
 class _GuardedFit(out_of_memory.GuardedStep):

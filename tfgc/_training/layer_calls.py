@@ -37,7 +37,7 @@ class _Replaced:
     plan: Plan | None
 
 
-_replaced: weakref.WeakKeyDictionary[keras.Model, _Replaced] = weakref.WeakKeyDictionary()
+_replaced: weakref.WeakKeyDictionary[keras.Layer, _Replaced] = weakref.WeakKeyDictionary()
 
 
 class LayerCall:
@@ -144,7 +144,7 @@ def restore_calls(model: keras.Model) -> set[keras.Layer]:
 
 def restore_parts(model: keras.Model) -> set[keras.Layer]:
     """Do the same for the layers inside of a model, and not for the model itself."""
-    replaced = _replaced.pop(model, None)
+    replaced = _taken(model).get(model)
     gone = [] if replaced is None else [(layer(), call()) for layer, call in replaced.calls]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
     changed = {
@@ -165,16 +165,13 @@ def restore_own(layer: keras.Layer) -> None:
 @contextlib.contextmanager
 def restored_afterwards(model: keras.Model) -> Iterator[None]:
     """Disable a model in here; afterwards it is enabled again if it was."""
-    patched = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
-    methods = [(layer, functional_graphs.replaced_methods(layer)) for layer in patched]
-    replaced = _replaced.get(model)
-    restore_calls(model)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_replaced.update, _taken(model))
+        stack.enter_context(functional_graphs.original_methods(model))
+        stack.callback(restore_calls, model)
         yield
-    finally:
-        restore_calls(model)
-        for layer, replaced_by in methods:
-            for name, method in replaced_by.items():
-                setattr(layer, name, method)
-        if replaced is not None:
-            _replaced[model] = replaced
+
+
+def _taken(model: keras.Model) -> dict[keras.Layer, _Replaced]:
+    """What a model, and models inside of it, were enabled by, which is noted no longer."""
+    return {layer: _replaced.pop(layer) for layer in keras_models.layers_inside(model) if layer in _replaced}

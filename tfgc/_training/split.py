@@ -109,7 +109,7 @@ def _part(
 class _Call:
     """Replaces the `call` of a part, and raises if the model has another graph by now."""
 
-    is_patched_call = True
+    runs_the_graph = True
 
     def __init__(self, part: keras.Model, program: keras_graph.Program, name: str) -> None:
         self._original, self._program, self._name = part.call, program, name
