@@ -11,6 +11,7 @@ from equality import fresh, noise
 from faults import GREEDY, PASSES, Trap, arm, armed, checked
 
 import tfgc
+from tfgc._planning import budgets, free_memory
 from tfgc._training import atomic_step, fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
 
@@ -310,6 +311,27 @@ def test_what_xla_cannot_allocate(monkeypatch, on_oom):
 
 
 @pytest.mark.gate
+def test_weights_need_no_margin(monkeypatch):
+    """They are there already: of what is free alone a part is left."""
+    model, asked = deep(), []
+    fixed = budgets.fixed_bytes(model, "sgd")
+
+    class Step:
+        optimizer, plan = "sgd", tfgc.plan(model, strategy="keep_all")
+
+        def needed_bytes(self):
+            return 10 * fixed
+
+        def within(self, budget):
+            asked.append(budget)
+            return self
+
+    Step.model = model
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: fixed)
+    out_of_memory.diagnose(Step())
+    assert asked[0] == int(fixed * 0.9) + fixed
+
+
 def test_no_plan_needs_less(monkeypatch):
     """Every attempt runs out of memory: each plan is predicted to need less than the one before, until none does."""
     model = fresh(trapped)

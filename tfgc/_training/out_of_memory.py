@@ -16,7 +16,7 @@ from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.step_by_plan import StepByPlan
 from tfgc._units import format_bytes
 
-# The next budget, as a share of what the plan that failed should have needed, where there was memory enough for that.
+# The most that the next budget is of what the plan that failed should have needed.
 _SHARE = 0.8
 
 
@@ -43,16 +43,18 @@ class Diagnosis:
 
 def diagnose(step: StepByPlan) -> Diagnosis:
     """Find out why a step ran out of memory, once all that it made is freed."""
-    had = None
+    free, fixed = None, budgets.fixed_bytes(step.model, step.optimizer)
     with contextlib.suppress(OptionError):  # A GPU that does not tell its limit.
-        had = free_memory.free_bytes() + budgets.fixed_bytes(step.model, step.optimizer)
+        free = free_memory.free_bytes()
     place = "GPU:0" if tf.config.list_physical_devices("GPU") else "the CPU"
-    found = "" if had is None else f"; {place} had {format_bytes(had)} for it"
+    found = "" if free is None else f"; {place} had {format_bytes(free + fixed)} for it"
     plan = f"its plan ({step.plan.strategy})"
     try:
         with ignored_warnings():  # They were given when the plan was made.
             needed = step.needed_bytes()
-            budget = int(needed * _SHARE) if had is None else int(min(needed * _SHARE, had * (1 - budgets.MARGIN)))
+            budget = int(needed * _SHARE)
+            if free is not None:
+                budget = min(budget, int(free * (1 - budgets.MARGIN)) + fixed)
             less = step.within(budget)
             less_bytes = less.needed_bytes()
             if less_bytes >= needed:  # Budgets are kept in graphs; what a step in Python needs may differ.
