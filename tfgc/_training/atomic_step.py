@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import keras_models, keras_optimizers, private_api, trace_writes
+from tfgc._framework import isolated_traces, keras_models, keras_optimizers, private_api, trace_writes
 from tfgc._framework.attribute_leaves import plain_variables
 from tfgc._pure import python_random
 
@@ -97,6 +97,8 @@ class AtomicStep:
         apply: Callable = optimizer.apply
 
         def wait_and_apply(grads: Iterable[Any], trainable_variables: Any = None) -> Any:
+            if isolated_traces.is_watched():  # a trace for a plan that is made in the step, where updates are noted
+                return type(optimizer).apply(optimizer, grads, trainable_variables)
             gradients, start = list(grads), _operations()
             inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
             # Not only what reads gradients waits: iterations are counted without them.
