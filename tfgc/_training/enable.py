@@ -58,7 +58,8 @@ def enable(
             layers. It need not be built yet if no plan is given.
         plan: A `tfgc.Plan` for it, made ahead by `tfgc.plan`. Default: planned at the first training call.
         budget: What a step may use: bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto", as for
-            `tfgc.plan`. Default: no budget, the least peak.
+            `tfgc.plan`. Default: no budget, the least peak. In an eager loop, plans by calls are held to it as if the
+            step were a `tf.function`, which needs less.
         strategy: A strategy and, as further arguments, its options: `strategy="uniform", segments=4`. Default: the
             fastest plan within the budget; without one `optimal`. Where that saves less than 5 % of a step, nothing
             is changed, and a `NothingSavedWarning` says why.
