@@ -96,6 +96,10 @@ def not_in_xla():
     return keras.Sequential([keras.Input((8,)), L.Dense(4), NotInXla()], name="not_in_xla")
 
 
+def forgetful(graph, *, budget=None):
+    """A strategy that returns nothing."""
+
+
 def broken(targets, predictions):
     return targets.no_such_attribute - predictions
 
@@ -140,6 +144,15 @@ CALLS = [
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"token": (3,)}), "'token'", "did you mean 'tokens'"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"x": (3,)}), "'x'", "it has 'tokens'"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": (3, 3)}), "(3, 3)", "in place of each None"),
+    (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": (0,)}), "(0,)", "of integers >= 1"),
+    (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": 3}), "tokens", "a tuple such as (128,)"),
+    (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": "3"}), "'3'", "a tuple such as (128,)"),
+    (lambda: tfgc.plan(net(), 4, strategy="manual", keep=[net().layers[0]]), "<Dense name=dense", "keep=['conv1']"),
+    (lambda: tfgc.plan(net(), 4, strategy="manual", keep=net().layers[0]), "<Dense name=dense", "keep=['conv1']"),
+    (lambda: tfgc.plan(net(), 4, strategy=forgetful), "'forgetful' returned None", "Plan.from_cuts"),
+    (lambda: tfgc.plan(net(), 4, strategy=forgetful, budget="1GB"), "'forgetful' returned None", "Plan.from_cuts"),
+    (lambda: tfgc.plan(Own(), example=tf.data.Dataset.from_tensors(X)), "a tf.data.Dataset", "next(iter(dataset))"),
+    (lambda: tfgc.plan(Own(), example=5), "example=5", "give x or (x, y)"),
     (lambda: tfgc.plan(Own(), 4), "(Own)", "give a batch, or its specs, as example=(x, y)"),
     (lambda: tfgc.plan(Own(), 4, example="abc"), "example='abc'", "give x or (x, y)"),
     (lambda: tfgc.plan(Own(), 3, example=X), "batch_size=3", "give either one"),
@@ -149,6 +162,8 @@ CALLS = [
     (lambda: tfgc.estimate(net(), batch_size=-1), "batch_size=-1", "an integer >= 1"),
     (lambda: tfgc.enable("m"), "'m'", "give the model itself"),
     (lambda: tfgc.enable(net(), "plan.json"), "plan='plan.json'", "name a strategy="),
+    (lambda: tfgc.enable(net(), "sqrt"), "plan='sqrt'", "give strategy='sqrt'"),
+    (lambda: tfgc.enable(net(), "70%"), "plan='70%'", "give budget='70%'"),
     (lambda: tfgc.enable(net(), other()), "the plan has first", "tfgc.plan(model)"),
     (lambda: tfgc.enable(net(), other(), budget="1GB"), "budget='1GB'", "not both"),
     (lambda: tfgc.enable(net(), layers=["dens"]), "'dens'", "did you mean 'dense'"),
@@ -177,6 +192,8 @@ CALLS = [
     (lambda: tfgc.disable(3), "3 is not", "give the model itself"),
     (lambda: tfgc.recompute(3), "not 3", "takes a function, a layer or a model"),
     (lambda: tfgc.split(net(), "two"), "n='two'", "an integer >= 1"),
+    (lambda: tfgc.split(net(), 99), "split into n=99", "the model has 3 nodes"),
+    (lambda: tfgc.verify(net(), None, X[:0]), "no samples", "give a batch"),
     (lambda: tfgc.verify(net(), other(), X, modes=["lazy"]), "'lazy'", "some of eager, compiled, graph, xla"),
     (lambda: tfgc.verify(net(), other(), X, modes=3), "modes=(3,)", "some of eager, compiled, graph, xla"),
     (lambda: tfgc.verify(net(), None, (X, X[:, :4]), loss="msee"), "'msee'", "did you mean 'mse'"),
@@ -187,13 +204,18 @@ CALLS = [
     (lambda: tfgc.zoo.build("sample_cnnn"), "'sample_cnnn'", "did you mean 'sample_cnn'"),
     (lambda: tfgc.compare(net(), 2), "<Sequential name=", "give a function that builds the model"),
     (lambda: tfgc.compare("sample_cnn", 2, 3), "no strategy 3", "available: articulation"),
+    (lambda: tfgc.compare("sample_cnn", 2, budget="x"), "budget='x'", "a share of the plain step"),
     (lambda: tfgc.compare("sample_cnn", 2, modes=3), "mode=3", "one of eager, compiled, graph, xla"),
     (lambda: tfgc.compare("sample_cnn", 2, plans=3), "plans: 3", "the path of one"),
     (lambda: tfgc.max_batch("sample_cnn", "lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),
+    (lambda: tfgc.zoo.build(3), "3 is no name", "such as 'resnet50'"),
     (lambda: tfgc.zoo.build("none.keras"), "'none.keras'", "that model.save wrote"),
     (lambda: tfgc.zoo.build("no_module:f"), "'no_module:f'", "written module:function"),
     (lambda: tfgc.zoo.build("sample_cnn", 0), "image_size=0", "an integer >= 1"),
     (lambda: tfgc.Plan.from_json("hello"), "line 1 column 1", "make it again with tfgc.plan"),
+    (lambda: tfgc.compiled_memory(net(), 0), "batch_size=0", "an integer >= 1"),
+    (lambda: tfgc.compiled_memory(keras.Sequential([L.Dense(3)], name="bare"), 4), "'bare'", "call it on a batch"),
+    (lambda: tfgc.compiled_memory(Own(), example=(X, X[:, :3])), "is not built", "call it on a batch"),
     (lambda: tfgc.compiled_memory(net(), 4, optimizer="adamm"), "'adamm'", "did you mean 'adam'"),
     (lambda: tfgc.compiled_memory(net(), example=(X, X[:, :4]), loss="msee"), "'msee'", "did you mean 'mse'"),
     (lambda: tfgc.compiled_memory(net(), 4, target="h900"), "target='h900'", "did you mean 'h100'"),

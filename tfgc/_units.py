@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from tfgc._errors import OptionError
 
@@ -42,6 +43,26 @@ def bare_number(budget: object) -> float | None:
         return float(budget)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
         return None
+
+
+def check_budget(budget: Any) -> float | None:
+    """Raise `OptionError` unless `budget` is one; return the share of the plain step that it stands for, if it does."""
+    share, bare = None, bare_number(budget)
+    if isinstance(budget, str) and budget.strip().endswith("%"):
+        with contextlib.suppress(ValueError):
+            share = float(budget.strip()[:-1]) / 100
+        if share is None or not 0 < share < float("inf"):
+            raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
+    elif bare is not None and (0 < bare < 1 or (bare == 1 and str(budget).strip() != "1")):
+        share = bare
+    elif not isinstance(budget, str) or budget != "auto":
+        try:
+            parse_bytes(budget)
+        except OptionError as error:
+            raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
+        if bare is not None and 1 < bare <= PERCENT:
+            raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
+    return share
 
 
 def parse_count(text: str) -> int | None:

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._errors import OptionError, UnsupportedModelError, check_int, one_line
 from tfgc._framework import keras_models, keras_names, xla_export
 from tfgc._tracing import synthetic
 from tfgc._training import enable, layer_calls
@@ -41,7 +41,12 @@ def batch(
 
     Raises:
         OptionError: If a size is unknown, or a loss has no targets.
+        UnsupportedModelError: If the model is not built.
     """
+    if not model.built:
+        raise UnsupportedModelError(f"{model.name!r} is not built yet: call it on a batch first")
+    if batch_size is not None:
+        batch_size = check_int("batch_size", batch_size)
     if example is None:
         if loss is not None:
             raise OptionError(f"loss={loss!r} needs targets: give example=(x, y)")
@@ -65,10 +70,8 @@ def stable_hlo(model: keras.Model, plan: Plan | None, batch: Batch, optimizer: k
 
     Raises:
         PlanMismatchError: If the plan was made for another model.
-        UnsupportedModelError: If the model is not built, has no trainable weights, or XLA cannot compile an operation.
+        UnsupportedModelError: If the model has no trainable weights, or XLA cannot compile an operation.
     """
-    if not model.built:
-        raise UnsupportedModelError(f"{model.name!r} is not built yet: call it on a batch first")
     if not model.trainable_weights:
         raise UnsupportedModelError(f"{model.name!r} has no trainable weights, so no step trains it")
     with layer_calls.restored_afterwards(model):

@@ -13,6 +13,7 @@ from tfgc._core.plan import read as read_plan
 from tfgc._errors import OptionError, check_int
 from tfgc._measure import examples
 from tfgc._records.job import Case
+from tfgc._units import check_budget
 
 if TYPE_CHECKING:
     import keras
@@ -42,6 +43,8 @@ def plan_cases(
     batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
+    if budget is not None:
+        check_budget(budget)
     given = _read(plans)
     network = name_of(build)
     if example is not None:

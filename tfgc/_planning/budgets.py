@@ -1,6 +1,5 @@
 """What a budget comes to in bytes, and what of it weights and optimizer slots take."""
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
-from tfgc._units import PERCENT, bare_number, parse_bytes
+from tfgc._units import check_budget, parse_bytes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,26 +130,6 @@ def explained(budget_of: Callable[..., Budget | None]) -> Callable[[Callable[P, 
 def plain_bytes(graph: Graph, fixed: int, mode: str = "graph") -> int:
     """What a step needs if nothing is recomputed, `fixed` bytes of weights and slots included."""
     return simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed, mode).needed_bytes
-
-
-def check_budget(budget: Budget) -> float | None:
-    """Raise `OptionError` unless `budget` is one; return the share of the plain step that it stands for, if it does."""
-    share, bare = None, bare_number(budget)
-    if isinstance(budget, str) and budget.strip().endswith("%"):
-        with contextlib.suppress(ValueError):
-            share = float(budget.strip()[:-1]) / 100
-        if share is None or not 0 < share < float("inf"):
-            raise OptionError(f"budget={budget!r}: a share is a positive part of the plain step's peak, such as '60%'")
-    elif bare is not None and (0 < bare < 1 or (bare == 1 and str(budget).strip() != "1")):
-        share = bare
-    elif not isinstance(budget, str) or budget != "auto":
-        try:
-            parse_bytes(budget)
-        except OptionError as error:
-            raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
-        if bare is not None and 1 < bare <= PERCENT:
-            raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
-    return share
 
 
 def resident_bytes(model: keras.Model) -> int:

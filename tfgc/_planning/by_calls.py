@@ -149,10 +149,11 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
         example = _example(model, keras_graph.read(model, batch_size))
     elif keras_models.runs_graph(model) and example_sizes.lengths_differ(model, example):
         example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
+    example_sizes.refuse_dataset(example)
     given = tracing.batch_size(example)
+    if given is None:
+        raise OptionError(f"example={example!r} holds no batch: give x or (x, y) as fit takes them")
     if batch_size not in (None, given):
-        if given is None:
-            raise OptionError(f"example={example!r} holds no batch: give x or (x, y) as fit takes them")
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     return CallPlans(model, example, xla=mode == "xla")
 

@@ -91,7 +91,7 @@ def fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[
     strategies.check_options(strategy, options, budget.total)
 
     def ask(limit: int) -> Plan:
-        return strategies.get(strategy)(graph, budget=limit, **options)
+        return strategies.planned(strategy, graph, budget=limit, **options)
 
     return budget_fit.from_strategy(graph, ask, budget.total, budget.fixed, budget.mode)
 

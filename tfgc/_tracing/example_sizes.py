@@ -63,8 +63,7 @@ def inputs_of(model: keras.Model, example: Any) -> Any:
 
 def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
     """The arrays of an example batch for the inputs, in their order: `x`, or the first of `(x, y)`."""
-    if isinstance(example, tf.data.Dataset):
-        raise OptionError("example is a tf.data.Dataset: give one batch of it, example=next(iter(dataset))")
+    refuse_dataset(example)
     for x in (example, example[0] if isinstance(example, tuple) and example else None):
         if x is not None and _is_alike(x, function.input):
             return keras.tree.flatten(x)
@@ -81,6 +80,12 @@ def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
     if len(arrays) == 2 and len(names) == 1:
         return arrays[:1]
     return _flat(function, arrays[0]) if len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)) else arrays
+
+
+def refuse_dataset(example: Any) -> None:
+    """Raise `OptionError` for a dataset in place of a batch of it."""
+    if isinstance(example, tf.data.Dataset):
+        raise OptionError("example is a tf.data.Dataset: give one batch of it, example=next(iter(dataset))")
 
 
 def as_declared(model: keras.Model, inputs: Any) -> Any:

@@ -6,13 +6,13 @@ the full sizes: nothing is allocated or run.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfgc._errors import OptionError
+from tfgc._errors import OptionError, check_int
 from tfgc._framework import graph_building, keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
@@ -98,7 +98,7 @@ def resized(
         full = [batch_size or full[0], *(full[1:] if shape is None else shape)]
         return like(tensor, full)
     if shape is not None:
-        shape = tuple(shape)
+        shape = _sizes(tensor.name, shape)
         fits = len(shape) == len(full) - 1 and all(a in (None, b) for a, b in zip(full[1:], shape))
         if not fits:
             raise OptionError(
@@ -114,6 +114,17 @@ def resized(
             )
         full[0] = batch_size
     return like(tensor, full)
+
+
+def _sizes(name: str, shape: Any) -> tuple[int | None, ...]:
+    """The sizes that were given for an input, as numbers."""
+    sizes = list(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else [shape, ""]
+    try:
+        return tuple([size if size is None else check_int("size", size) for size in sizes])
+    except OptionError:
+        raise OptionError(
+            f"input_shapes: {shape!r} for input {name!r} is no shape of integers >= 1: give a tuple such as (128,)"
+        ) from None
 
 
 def _asked(

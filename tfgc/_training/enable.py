@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import keras
 
+from tfgc import strategies
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool
 from tfgc._framework import keras_models
@@ -110,7 +111,9 @@ def enable(
         True
     """
     if not isinstance(plan, Plan | None):
-        meant = f"budget={plan!r}" if isinstance(plan, str | int | float) else "make one with tfgc.plan(model, ...)"
+        meant = "make one with tfgc.plan(model, ...)"
+        if isinstance(plan, str | int | float):
+            meant = f"give {'strategy' if plan in strategies.available() else 'budget'}={plan!r}"
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: {meant}, or name a strategy=")
     if wrap is not None and not callable(wrap):
         raise OptionError(f"wrap={wrap!r} is not a function; give tf.recompute_grad, for example")

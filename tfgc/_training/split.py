@@ -15,7 +15,7 @@ import keras
 from tfgc import strategies
 from tfgc._core.graph import Graph, Ref
 from tfgc._core.plan import Plan
-from tfgc._errors import PlanMismatchError, TfgcError, check_int
+from tfgc._errors import OptionError, PlanMismatchError, TfgcError, check_int
 from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
@@ -57,6 +57,10 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
         plan: Plan = n_or_plan
     else:
         n = check_int("split into n", n_or_plan)
+        if n > len(program.graph):
+            raise OptionError(
+                f"split into n={n}: the model has {len(program.graph)} nodes, and a part has at least one"
+            )
         plan = strategies.apply("sqrt" if program.graph.sizes_known else "uniform", program.graph, segments=n)
     plan.check(program.graph)
     cuts = [*_crossings(program.graph, plan), program.outputs]

@@ -22,6 +22,7 @@ from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models, private_api
 from tfgc._planning import by_calls, first_batch, planner
 from tfgc._planning.first_batch import Request
+from tfgc._replay import call_checks
 from tfgc._tracing import keras_graph
 from tfgc._training import batch_specs, enable, layer_calls
 from tfgc._training.layer_selectors import Selector
@@ -79,7 +80,7 @@ def verify(
         is allowed and listed as tolerated.
 
     Raises:
-        OptionError: For a loss that Keras does not know, an unknown mode, or one in which the step cannot be repeated.
+        OptionError: For a loss that Keras does not know, a mode that is unknown or repeats no step, an empty batch.
         UnsupportedModelError: If the model or its own `train_step` cannot be traced on this batch, if its loss does not
             take it, or if a plain step fails in one of the modes.
 
@@ -105,6 +106,8 @@ def verify(
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
+    if call_checks.is_empty(data[0]):
+        raise OptionError("batch: it holds no samples, with which all steps are equal: give a batch with some")
     with contextlib.ExitStack() as stack:
         stack.enter_context(layer_calls.restored_afterwards(model))
         step = OwnStep(model, data) if loss is None and has_own_step(model) else LossStep(model, data, loss)
@@ -169,11 +172,10 @@ def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, ke
     """The layers to run twice, by name: the chosen ones, or those that the model calls directly."""
     if chosen is not None:
         return {layer.path or layer.name: layer for layer in chosen}
-    called = {step.node.operation: None for step in keras_graph.Program(model).steps}
+    called = [step.node.operation for step in keras_graph.Program(model).steps]
     found = {}
-    for layer in called:
-        if isinstance(layer, keras.Layer):
-            found[layer.name if layer.name not in found else layer.path] = layer
+    for layer in dict.fromkeys(operation for operation in called if isinstance(operation, keras.Layer)):
+        found[layer.name if layer.name not in found else layer.path] = layer
     return found
 
 

@@ -26,15 +26,16 @@ def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
         >>> [len(segment.nodes) for segment in plan.segments]
         [4, 2]
     """
-    if isinstance(keep, str) or not keep:
+    names = list(keep) if isinstance(keep, Collection) and not isinstance(keep, str) else []
+    if not names or not all(isinstance(name, str) for name in names):
         raise OptionError(f"keep={keep!r}: name the layers to checkpoint in a list, such as keep=['conv1']")
     calls = _calls(graph)
     cuts = []
-    for name in keep:
+    for name in names:
         if name not in calls:
             raise OptionError(f"keep: there is no layer {name!r} in the model{did_you_mean(name, calls)}")
         cuts += [i + 1 for i in calls[name] if i + 1 < len(graph)]
-    return Plan.from_cuts(graph, cuts, strategy="manual", options={"keep": list(keep)})
+    return Plan.from_cuts(graph, cuts, strategy="manual", options={"keep": names})
 
 
 def _calls(graph: Graph) -> dict[str, list[int]]:

@@ -61,6 +61,8 @@ def build(name: str, image_size: int | None = None) -> keras.Model:
         >>> tfgc.zoo.build("sample_cnn", image_size=16).input_shape
         (None, 16, 16)
     """
+    if not isinstance(name, str):
+        raise OptionError(f"{name!r} is no name of a network: give one such as 'resnet50'")
     if image_size is not None:
         check_int("image_size", image_size)
     if name.endswith(".keras"):
