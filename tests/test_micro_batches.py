@@ -370,7 +370,7 @@ def test_a_variable_whose_gradient_is_its_new_value_is_named():
 def test_mistakes_are_explained():
     model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
     for wrong in (0, 2.0, True, "4"):
-        with pytest.raises(tfgc.OptionError, match=f"micro_batches={wrong!r} is not a number of slices"):
+        with pytest.raises(tfgc.OptionError, match=f"micro_batches={wrong!r}: must be an integer >= 1"):
             tfgc.train_step(model, "mse", "sgd", micro_batches=wrong)
     with pytest.raises(tfgc.OptionError, match="micro_batches=8, but the batch has 4 samples"):
         tfgc.train_step(model, "mse", "sgd", micro_batches=8)(noise(4, 8), noise(4, 1))

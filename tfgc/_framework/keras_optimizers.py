@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tfgc._framework import versions
+from tfgc._framework.replaced import replaced
 
 # What takes all gradients of a step. An optimizer that has its own may look at several of them, or, as Nadam does,
 # write once a step what all updates read.
@@ -38,17 +39,3 @@ def part_of_a_step(optimizer: keras.Optimizer) -> Iterator[None]:
         yield
     if len(counted) != 1:
         raise versions.unsupported("Optimizer.apply does not count by one call of iterations.assign_add")
-
-
-@contextlib.contextmanager
-def replaced(thing: Any, name: str, instead: Any) -> Iterator[None]:
-    """Let a method or attribute of an object be another for a while."""
-    attributes = vars(thing)
-    is_own, own = name in attributes, attributes.get(name)
-    attributes[name] = instead
-    try:
-        yield
-    finally:
-        del attributes[name]
-        if is_own:
-            attributes[name] = own

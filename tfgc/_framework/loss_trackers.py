@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tfgc._framework.replaced import replaced
 from tfgc._framework.versions import attribute
 
 
@@ -23,22 +24,13 @@ def weighted(trainer: keras.Model, samples: Any) -> Iterator[None]:
         if compiled.built:
             _weight(compiled.metrics, samples, stack)
         else:
-            stack.enter_context(_replaced(compiled, "build", _Build(compiled, samples, stack)))
+            stack.enter_context(replaced(compiled, "build", _Build(compiled, samples, stack)))
         yield
 
 
 def _weight(trackers: list[Any], samples: Any, stack: contextlib.ExitStack) -> None:
     for tracker in trackers:
-        stack.enter_context(_replaced(tracker, "update_state", _Update(tracker, samples)))
-
-
-@contextlib.contextmanager
-def _replaced(holder: Any, name: str, method: Any) -> Iterator[None]:
-    vars(holder)[name] = method
-    try:
-        yield
-    finally:
-        del vars(holder)[name]
+        stack.enter_context(replaced(tracker, "update_state", _Update(tracker, samples)))
 
 
 class _Build:

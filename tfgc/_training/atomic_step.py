@@ -22,8 +22,9 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import isolated_traces, keras_models, keras_optimizers, private_api, trace_writes
+from tfgc._framework import isolated_traces, keras_models, private_api, trace_writes
 from tfgc._framework.attribute_leaves import plain_variables
+from tfgc._framework.replaced import replaced
 from tfgc._pure import python_random
 
 
@@ -107,7 +108,7 @@ class AtomicStep:
             updates.append(range(start, _operations()))
             return made
 
-        with keras_optimizers.replaced(optimizer, "apply", wait_and_apply):
+        with replaced(optimizer, "apply", wait_and_apply):
             yield
 
     @contextlib.contextmanager
@@ -156,7 +157,7 @@ def _one_by_one(optimizer: keras.Optimizer) -> Iterator[None]:
             update(*args)
         before[:] = graph.get_operations()[start:] or before
 
-    with keras_optimizers.replaced(optimizer, "update_step", in_turn):
+    with replaced(optimizer, "update_step", in_turn):
         yield
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import keras
-import tensorflow as tf
 
 from tfgc._calls import own_step_plans
 from tfgc._calls.own_step_plans import OwnStepPlans
@@ -159,7 +158,7 @@ class FirstCall:
         if batch_size is None:
             batch_size = fit_loop.batch_size()
         inputs = example_sizes.as_declared(self._model, inputs)
-        specs = keras.tree.map_structure(lambda tensor: _spec(tensor, batch_size), inputs)
+        specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
         batch = self._batches.get(threading.get_ident())
         own_step = None if batch is None else batch_specs.specs(batch, fit_loop.batch_size())
 
@@ -181,12 +180,3 @@ _Made: TypeAlias = tuple[PlannedStep, Callable]
 
 def _plan_of(planned: Callable[[], tuple[PlannedStep, Callable]]) -> Callable[[], Plan]:
     return lambda: planned()[0].plan
-
-
-def _spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec | None:
-    if tensor is None:  # an optional input
-        return None
-    shape = tuple(tensor.shape)
-    if shape and shape[0] is None:
-        shape = (batch_size, *shape[1:])
-    return tf.TensorSpec(shape, tensor.dtype)

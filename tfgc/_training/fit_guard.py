@@ -17,6 +17,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import fit_loop, keras_models
 from tfgc._framework.attribute_leaves import leaves
+from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
 from tfgc._training import layer_calls, out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
@@ -83,15 +84,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
             raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
         optimizers = {id(held): held for held in leaves(vars(model)) if isinstance(held, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
-        own = vars(model).get("train_step")
         self._step, self._is_prepared = self._with_declared_sizes(model.train_step), model.run_eagerly
-        model.__dict__["train_step"] = self.atomic.around(self._step)
-        try:
+        with replaced(model, "train_step", self.atomic.around(self._step)):
             type(model).make_train_function(model, force=True)
-        finally:
-            del model.__dict__["train_step"]
-            if own is not None:
-                model.__dict__["train_step"] = own
 
     def _with_declared_sizes(self, step: Callable) -> Callable:
         """The step, traced for the sizes that the data declares and not for those of the batch at hand.

@@ -5,11 +5,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
+from tfgc._planning import budgets
 from tfgc._training.current_plan import predicted_bytes
 from tfgc._units import format_bytes
 
@@ -95,7 +95,7 @@ class PeakMemory(_Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._later is None:
             model: Any = self.model
-            self._held = _held_bytes(model)
+            self._held = budgets.resident_bytes(model)
         self._restart()
         self._before = self._read("current")
 
@@ -136,13 +136,6 @@ class PeakMemory(_Callback):
 def measured_bytes(model: keras.Model) -> int | None:
     """The most bytes that a step of `model` needed when it last trained with `PeakMemory`; None if it has not."""
     return _measured.get(model)
-
-
-def _held_bytes(model: keras.Model) -> int:
-    """Bytes of the weights and the optimizer's variables that there are now."""
-    optimizer = getattr(model, "optimizer", None)
-    variables = [*model.weights, *(optimizer.variables if optimizer is not None else ())]
-    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def _line(name: str, measured: int, predicted: int | None) -> str:

@@ -160,7 +160,7 @@ class _SegmentChain:
         self._early = options.early
         self._offloads = any(segment.offload for segment in segments)
         kinds = shared_traces.Kinds()
-        stored = segment_boundaries.stored_on_device(options.program.graph, segments)
+        stored = segment_boundaries.stored_on_device(options.program.graph, segments) if self._offloads else ()
         self._segments = [_build(options, segment, f"{prefix}{i}", kinds, stored) for i, segment in enumerate(segments)]
         last_reader = {ref: i for i, segment in enumerate(self._segments) for ref in segment.needed}
         self._releases: list[list[Ref]] = [[] for _ in segments]

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan, check_plan
-from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, check_bool
+from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, check_bool, check_int
 from tfgc._framework import keras_models, keras_names
 from tfgc._planning import by_calls, planner
 from tfgc._replay import call_checks
@@ -123,8 +123,7 @@ def train_step(
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
         raise TfgcError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
-    if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
-        raise OptionError(f"micro_batches={micro_batches!r} is not a number of slices: give 1 or more")
+    micro_batches = check_int("micro_batches", micro_batches)
     check_bool("run_eagerly", run_eagerly)
     check_bool("jit_compile", jit_compile)
     used: Any = keras_names.optimizer(optimizer)

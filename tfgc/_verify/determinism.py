@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfgc._framework import private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.replaced import replaced
 from tfgc._pure import functional, obstacles, side_effects, tensor_packing
 
 
@@ -24,17 +25,10 @@ def check_determinism(layers: Mapping[str, keras.Layer]) -> Iterator[tuple[set[s
     """
     unrepeatable: set[str] = set()
     kept: dict[str, str] = {}
-    before: dict[keras.Layer, Any] = {}
-    for name, layer in layers.items():
-        before[layer] = vars(layer).get("call")
-        layer.call = _Twice(layer.call, name, unrepeatable, kept)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name, layer in layers.items():
+            stack.enter_context(replaced(layer, "call", _Twice(layer.call, name, unrepeatable, kept)))
         yield unrepeatable, kept
-    finally:
-        for layer, call in before.items():
-            del layer.call
-            if call is not None:
-                layer.call = call
 
 
 class _Twice:

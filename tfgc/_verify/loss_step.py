@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfgc._errors import OptionError
 from tfgc._framework import keras_names, tensor_attributes
 from tfgc._pure import side_effects, tensor_packing
-from tfgc._training import train_step
+from tfgc._training.trainer import Trainer
 from tfgc._verify.steps import Data, Step, named, users_code
 
 _SQUARES = "the mean square of the outputs and of the logits behind them"
@@ -97,7 +97,7 @@ def _grader(model: keras.Model, loss: Any, has_targets: bool) -> Any:
         raise OptionError(f"loss={loss!r} needs targets: give the batch as (x, y)")
     if loss is not None:
         keras_names.check_losses(loss, model)
-        trainer = train_step.Trainer(model, model)
+        trainer = Trainer(model, model)
         trainer.compile(loss=loss)
         return trainer
     return model if has_targets and model.compiled else None
