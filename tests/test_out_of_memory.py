@@ -16,6 +16,7 @@ from tfgc._framework import isolated_traces
 from tfgc._planning import budgets, free_memory
 from tfgc._training import atomic_step, fit_guard, out_of_memory
 from tfgc._training.following_step import FollowingStep
+from tfgc._units import format_bytes
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 1)
@@ -212,7 +213,7 @@ def test_without_on_oom_the_error_explains_itself():
         step(X, Y)
     message = str(caught.value)
     needed = tfgc.estimate(model, len(X), plan, optimizer=step.optimizer, loss="mse").needed_bytes
-    assert f"its plan (uniform) is predicted to need {needed / 1e3:.3g} kB; the CPU had" in message
+    assert f"its plan (uniform) is predicted to need {format_bytes(needed)}; the CPU had" in message
     assert "OOM in trap0, backward" in message
     assert message.index("or on_oom='replan'") > message.index("Try budget=")
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
