@@ -400,8 +400,8 @@ def test_what_is_no_model_cannot_be_planned_later_either():
         (lambda m: tfgc.enable(m, wrap="recompute_grad"), OptionError, "'recompute_grad' is not a function"),
         (lambda m: tfgc.train_step(m, "mse", "sgd", plan=4), OptionError, "4 is not a tfgc.Plan"),
         (lambda m: tfgc.plan(m, strategy="manual"), OptionError, "needs the option keep"),
-        (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
-        (lambda m: tfgc.train_step(weightless(), "mse", "sgd"), tfgc.TfgcError, "no trainable weights"),
+        (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.UnsupportedModelError, "no trainable weights"),
+        (lambda m: tfgc.train_step(weightless(), "mse", "sgd"), tfgc.UnsupportedModelError, "no trainable weights"),
         (lambda m: tfgc.enable(weightless()), tfgc.UnsupportedModelError, "no weights"),
     ],
 )

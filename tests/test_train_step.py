@@ -116,7 +116,7 @@ def test_metrics_run_on_until_they_are_reset():
 
 
 def test_eager_and_jit_exclude_each_other():
-    with pytest.raises(tfgc.TfgcError, match="cannot be combined"):
+    with pytest.raises(tfgc.OptionError, match="cannot be combined"):
         tfgc.train_step(fresh(classifier), "mse", "sgd", run_eagerly=True, jit_compile=True)
 
 

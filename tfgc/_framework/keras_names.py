@@ -32,7 +32,7 @@ def optimizer(given: Any) -> Any:
 
 
 def loss(given: Any) -> Callable[..., Any]:
-    """The one loss that is given, or named; that which Keras calls crossentropy as one of numbers of classes.
+    """The one loss that is given, or named; for Keras's crossentropy one that chooses its kind by the shapes.
 
     Raises:
         OptionError: If there is none.

@@ -69,8 +69,8 @@ def enable(
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores
             its inputs; where one is inside another, the outer one counts. With a `budget`, the layers to choose
             among: as few of them are recomputed as the budget allows.
-        wrap: `tf.recompute_grad`, to let it replay each segment, for
-            comparison. Default: tfgc's replay.
+        wrap: A function that takes that of a segment and returns one that recomputes it, such as `tf.recompute_grad`,
+            for comparison. Default: tfgc's replay.
         compile_segments: Whether eager calls run each segment as a
             `tf.function`. False runs op by op, bit-equal to plain eager code.
         check_replay: Compare shapes, dtypes and a checksum of each layer's outputs between the
@@ -90,11 +90,10 @@ def enable(
         PlanMismatchError: If the plan was made for another model; in a call, if the model has changed since.
         InfeasibleBudgetError: In the first training call, if nothing fits in the budget.
         OptionError: For unknown strategies and options; in the first training call, if there is a budget and the batch
-            or other sizes are open there, as where a dataset does not say how large its batches are.
+            or other sizes are open there, as where a dataset does not say how large its batches are; from `fit`, with
+            `on_oom="replan"`, where a step cannot be put back: with `steps_per_execution` or replicas.
         ReplayMismatchError: In the backward pass of an eager step, if `check_replay` finds a difference; a
             `tf.function` raises `tf.errors.InvalidArgumentError` with the same message.
-        OptionError: From `fit`, with `on_oom="replan"`, where a step cannot be put back: with `steps_per_execution` or
-            replicas.
 
     Warns:
         NothingSavedWarning: In the first training call, if no plan saves 5 % of the step.

@@ -67,7 +67,7 @@ class FirstCall:
 
     @property
     def latest_runner(self) -> Runner | None:
-        """What runs it; None if the model runs its original code."""
+        """What runs the latest call; None if that ran the original code."""
         made = self._latest_made()
         runner = getattr(made[1], "__self__", None) if made else None
         return runner if isinstance(runner, Runner) else None

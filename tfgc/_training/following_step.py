@@ -57,8 +57,8 @@ class FollowingStep(out_of_memory.GuardedStep):
         name = self._trainer.model.name
         if not self._runner.is_current:
             raise PlanMismatchError(
-                f"{name!r} has changed since tfgc.train_step was called: it has layers that "
-                "the step and its optimizer do not know. Make a new step for it"
+                f"{name!r} has changed since tfgc.train_step was called, and the step runs the layers that it had "
+                "then. Make a new step for it"
             )
         if not tf.executing_eagerly():
             if self.atomic is not None:

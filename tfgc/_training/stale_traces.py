@@ -1,7 +1,7 @@
 """Let what was traced before a change be traced again.
 
-Keras keeps the compiled training function of a model, and also that of a model that holds the changed one, be it as
-an attribute, in a user's wrapper, or as a global that its `train_step` reads. So every model that was
+Keras keeps the compiled training function of a model, and also that of a model that holds the changed one, whether as
+an attribute, inside a user's wrapper, or as a global that its `train_step` reads. So every model that was
 traced gets new functions: retracing costs seconds, and an old trace would be silently wrong.
 
 A `tf.function` that a user wrote cannot be traced again. Where one was differentiated, or takes

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan, check_plan
-from tfgc._errors import OptionError, TfgcError, UnsupportedModelError, check_bool, check_int
+from tfgc._errors import OptionError, UnsupportedModelError, check_bool, check_int
 from tfgc._framework import keras_models, keras_names
 from tfgc._planning import by_calls, planner
 from tfgc._replay import call_checks
@@ -88,17 +88,15 @@ def train_step(
         the metrics so far, as scalar tensors. `step.optimizer` is the optimizer.
 
     Raises:
-        TfgcError: If the model has no trainable weights.
-        UnsupportedModelError: If the model is neither Sequential nor functional.
-        OptionError: For an optimizer, a loss or a metric that Keras does not know.
-        OptionError: With `apply_gradients="as_ready"`, if the optimizer or another option needs all gradients at once.
-        OptionError: From the step, without `y` where there is a `loss`.
-        UnsupportedModelError: From the step, with `micro_batches`, if a layer mixes the samples of a batch, as
-            BatchNormalization does, or if the loss is not a mean over them.
+        UnsupportedModelError: If the model is neither Sequential nor functional, or has no trainable weights. From the
+            step: in a TensorFlow 1 graph; with `micro_batches`, if a layer mixes the samples of a batch, as
+            BatchNormalization does, or if the loss is not a mean over them; with `on_oom="replan"`, if the step writes
+            what cannot be put back.
+        OptionError: For an optimizer, a loss or a metric that Keras does not know, and for options that do not exist or
+            exclude each other, as `apply_gradients="as_ready"` with what needs all gradients at once. From the step:
+            without `y` where there is a `loss`.
         PlanMismatchError: If the plan was made for another model, or is one by the calls of layers; in a step, if the
             model's layers have changed since.
-        UnsupportedModelError: From the step, in a TensorFlow 1 graph, or with `on_oom="replan"` if the step writes what
-            cannot be put back.
         tf.errors.ResourceExhaustedError: From the step, if it runs out of memory; with `on_oom="replan"` only if no
             plan needs less, or if it failed while weights were updated, which cannot be undone. The message says what
             the plan predicts, what the device had, and the budget to try.
@@ -122,7 +120,7 @@ def train_step(
     if optimizer is None:
         raise OptionError("a training step needs an optimizer, such as 'adam'")
     if run_eagerly and jit_compile:
-        raise TfgcError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
+        raise OptionError("run_eagerly=True and jit_compile=True cannot be combined: XLA compiles a traced step")
     micro_batches = check_int("micro_batches", micro_batches)
     check_bool("run_eagerly", run_eagerly)
     check_bool("jit_compile", jit_compile)
@@ -157,7 +155,7 @@ def train_step(
         plan = planner.plan(model, mode="xla" if mode == "xla" else "graph")
     runner = Runner(model, plan, early=apply_gradients == early_updates.AS_READY)
     if not model.trainable_weights:
-        raise TfgcError(f"{model.name!r} has no trainable weights, so a training step has nothing to update")
+        raise UnsupportedModelError(f"{model.name!r} has no trainable weights, so a step has nothing to update")
     trainer = Trainer(model, runner.call, as_ready=apply_gradients == early_updates.AS_READY)
     trainer.compile(used, loss, metrics=metrics or None, run_eagerly=run_eagerly, auto_scale_loss=False)
     used.build(model.trainable_variables)

@@ -102,7 +102,9 @@ class Step:
 
 @contextlib.contextmanager
 def users_code(what: str, way_out: str) -> Iterator[None]:
-    """Run code of the user's in here; what it raises, but for want of memory, ends in one line.
+    """Run code of the user's in here; an error of it becomes one of tfgc, with the reason in one line.
+
+    Errors of tfgc, and of memory that runs out, pass through.
 
     Raises:
         UnsupportedModelError: What went wrong, its reason and the way out.
