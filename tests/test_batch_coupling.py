@@ -14,6 +14,7 @@ B, F = 6, 4
 L = keras.layers
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(F, F)).astype("float32")
+EACH = RNG.normal(size=(B, F, F)).astype("float32")  # a matrix for each sample
 
 SEPARATE = {
     "product": lambda x: x @ W,
@@ -31,6 +32,9 @@ SEPARATE = {
     "filled": lambda x: tf.concat([x, tf.fill((B, 1), 2.0), tf.broadcast_to(W[:1], (B, F))], 1),
     "dropout": lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, seed=(1, 2)),
     "identities": lambda x: tf.identity_n([W, x])[1] * tf.identity_n([W, x])[0][:1],
+    "product with one matrix for all": lambda x: tf.matmul(x[:, None], EACH[:1])[:, 0],
+    "ellipsis": lambda x: tf.einsum("...f,fg->...g", x, W) + tf.einsum("...f,...f->...f", x, x),
+    "bias": lambda x: tf.nn.bias_add(x[..., None, None], W[0], data_format="NCHW")[..., 0, 0],
 }
 MIXED = {
     "mean": lambda x: x - tf.reduce_mean(x, 0),
@@ -49,6 +53,15 @@ MIXED = {
     "sorted": lambda x: tf.sort(x, axis=0),
     "running sum": lambda x: tf.cumsum(x),
     "einsum over samples": lambda x: tf.einsum("bf,bg->fg", x, x),
+    "product with a matrix for each": lambda x: tf.matmul(x[:, None], EACH)[:, 0],
+    "einsum with a matrix for each": lambda x: tf.einsum("bf,bfg->bg", x, EACH),
+    "ellipsis with a vector for each": lambda x: tf.einsum("...f,...f->...f", x, EACH[0, :1] + EACH[:, 0]),
+    "samples behind another axis": lambda x: tf.einsum("...f,...f->...f", x, np.ones((B, B, F), "float32")),
+    "diagonal": lambda x: tf.einsum("bb->b", tf.concat([x, x[:, :2]], 1)),
+    "number of the sample, repeated": lambda x: x * tf.broadcast_to(tf.range(B, dtype=x.dtype)[:, None], (B, F)),
+    "a bias for each": lambda x: tf.transpose(
+        tf.nn.bias_add(tf.transpose(x)[..., None], EACH[:, 0, 0], data_format="NCHW")[..., 0]
+    ),
     "transposed": tf.transpose,
     "scalar": tf.reduce_sum,
     "loop": lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y * 2), (0, x))[1],

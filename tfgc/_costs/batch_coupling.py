@@ -1,9 +1,8 @@
 """Whether a call mixes the samples of a batch, read from its forward operations.
 
-For each tensor this keeps the axis on which its samples lie, or None where it is the same for
-all samples. The axis holds the samples in order, each in as many neighbouring places as the others. An operation that
-sums, sorts or joins across that axis couples samples, as BatchNormalization does; so, to be safe, does one that is not
-known here, such as a loop.
+For each tensor this keeps the axis on which its samples lie, or None where it holds none. It holds them in order, each
+in as many neighbouring places as the others. An operation that sums, sorts or joins across that axis couples samples,
+as BatchNormalization does; so, to be safe, does one that is not known here, such as a loop.
 """
 
 import math
@@ -31,7 +30,6 @@ _DRAWS = frozenset(
     ["StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2", "StatelessRandomUniformIntV2"]
     + ["RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"]
 )
-_FILLED = frozenset(["Fill", "BroadcastTo"])
 _SHAPES = frozenset(["Shape", "ShapeN", "Rank", "Size"])
 
 
@@ -70,6 +68,8 @@ def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor], out
 def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor, batch: int) -> int:
     """The axis of the samples in an output; raises where they are mixed, or where it is not known."""
     first, axis = op.inputs[0], carried[0]
+    if op.type == "BiasAdd" and op.get_attr("data_format") == b"NCHW":  # The bias lies along axis 1.
+        return _unless(list(carried) != [0, None], 0)
     if op.type in _ELEMENTWISE:
         ends = {axis - t.shape.rank for t, axis in zip(op.inputs, carried) if axis is not None}
         return made.shape.rank + _only(ends)
@@ -104,7 +104,7 @@ def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
         axis = _only({a for a in carried[:-1] if a is not None})
         return _unless(int(_constant(op.inputs[-1])) % made.shape.rank == axis, axis)
     if op.type in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):  # What a transposed convolution is.
-        return _unless(carried[2] != 0, 0)
+        return _unless(list(carried) != [None, None, 0], 0)
     if op.type == "GatherV2" and carried[0] is None:
         return _unless(op.get_attr("batch_dims") != 0, int(_constant(op.inputs[2])) + carried[1])
     if op.type == "MatMul" and carried[0] is None:
@@ -112,11 +112,7 @@ def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     if op.type == "Split":
         return _unless(int(_constant(op.inputs[0])) % op.inputs[1].shape.rank == carried[1], carried[1])
     if op.type == "Einsum":
-        terms, result = op.get_attr("equation").decode().split("->")
-        letter = _only({term[axis] for term, axis in zip(terms.split(","), carried) if axis is not None})
-        if "." in terms:  # Letters behind an ellipsis do not tell axes.
-            return _unless({axis for axis in carried if axis is not None} != {0} or result[:1] != letter, 0)
-        return _unless(letter not in result, result.find(letter))
+        return _summed(op, carried)
     if op.type in ("BatchMatMulV2", "BatchMatMul"):
         rank = made.shape.rank
         ends = {axis - t.shape.rank for t, axis in zip(op.inputs, carried) if axis is not None}
@@ -125,16 +121,33 @@ def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     raise _CoupledError
 
 
+def _summed(op: tf.Operation, carried: Sequence[Any]) -> int:
+    """The axis of the samples in the result of an `Einsum`: a letter names it, or an ellipsis starts with it."""
+    terms, result = op.get_attr("equation").decode().replace("...", ".").split("->")
+    _unless("." in terms and any(carried), 0)  # Letters behind an ellipsis do not tell axes.
+    operands = list(zip(terms.split(","), op.inputs, carried))
+    letter = _only({term[axis] for term, _, axis in operands if axis is not None})
+    # An operand without samples that has their letter may differ from one to another; twice, it takes a diagonal.
+    mixed = any(term.count(letter) != (axis is not None) for term, _, axis in operands) or result.count(letter) != 1
+    starts = {t.shape.rank - len(term) for term, t, axis in operands if axis is not None and letter == "."}
+    return _unless(mixed or len(starts) > 1 or ("." in terms and result[0] != letter), result.find(letter))
+
+
 def _check_equal_for_all(op: tf.Operation, carried: Sequence[Any], end: int) -> None:
     """Raise if an operand that holds no samples differs from place to place along theirs, as `tf.range` does."""
-    if op.type not in _ELEMENTWISE and op.type != "ConcatV2":
-        return
-    for tensor, axis in zip(op.inputs, carried):
-        if axis is not None or (tensor.shape.rank or 0) < -end or tensor.shape[end] == 1:
-            continue
-        value = tf.get_static_value(tensor)
-        equal = tensor.op.type in _FILLED if value is None else not np.any(np.diff(np.asarray(value, float), axis=end))
-        _unless(not equal, 0)
+    of_matrices = op.type in ("BatchMatMulV2", "BatchMatMul") and end < -2
+    if op.type in _ELEMENTWISE or op.type == "ConcatV2" or of_matrices:
+        for tensor, axis in zip(op.inputs, carried):
+            _unless(axis is None and not _is_equal_along(tensor, end), 0)
+
+
+def _is_equal_along(tensor: tf.Tensor, end: int) -> bool:
+    while tensor.op.type == "BroadcastTo":
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type == "Fill" or (tensor.shape.rank or 0) < -end or tensor.shape[end] == 1:
+        return True
+    value = tf.get_static_value(tensor)
+    return value is not None and not np.any(np.diff(np.asarray(value, float), axis=end))
 
 
 def _sliced(op: tf.Operation, axis: int) -> int:
