@@ -290,6 +290,19 @@ def test_gradients_of_weights_in_slices():
     assert line(simulator.predict(dataclasses.replace(net, batch_size=5), uneven))[4] > 200
 
 
+def test_gradients_of_weights_in_slices_pile_up_in_eager_mode():
+    layers = (conv("a", "x", 4, gradient_bytes=30), conv("b", "a", 4, gradient_bytes=100), conv("c", "b", 4))
+    net = graph(*layers, whole_step=True, batch_size=4)
+    whole, slices = (
+        Plan.from_pieces(net, [(0, 1, "keep"), (1, 2, how), (2, 3, "keep")], strategy="by hand")
+        for how in ("recompute", 2)
+    )
+    # b returns, a runs backward and returns: with a, gradients of outputs, the c that the loop holds, those of weights.
+    expected = [4 + 4 + 4 + 4 + 100, 4 + 4 + 4 + 100 + 30, 4 + 4 + 4 + 100 + 30]
+    for plan in (whole, slices):
+        assert line(simulator.predict(net, plan, mode="compiled"))[-3:] == expected
+
+
 def test_a_replay_leaves_out_what_no_backward_pass_reads():
     tail = graph(conv("a", "x", 4), conv("b", "a", 5), conv("c", "b", 6), conv("d", "c", 1))
     found = predict(tail, (0, 3, "recompute"), (3, 4, "keep"))

@@ -143,6 +143,8 @@ class SlicedEvents:
             events[-1].cotangents = CotangentChanges(last.sums, last.new, (*ended, *last.ended))
             events[-1].reads.extend(outside.values())
             events += self._products({i: weights.products for i, weights in gradients.items()}, joined, base)
+            if self._step.compiled:
+                self._step.pending += graph.whole_step * sum(graph.costs[i].gradient_bytes for i in part)
         return events
 
     def _join(self, events: Sequence[Event], buffers: tuple[int, ...]) -> None:
