@@ -22,10 +22,15 @@ def node(name, reads, size, **cost):
     return Node(name, (read,), (Spec((int(size * MIB),), "float8_e5m2"),), cost=Cost(**cost))
 
 
-def allocated(*nodes, pieces=None, mode="graph", x=1, most=False):
-    graph = Graph(nodes, {"x": Spec((int(x * MIB),), "float8_e5m2")}, (Ref(nodes[-1].name),), 1, whole_step=True)
+def events(*nodes, pieces=None, mode="graph", x=1, batch_size=1):
+    inputs = {"x": Spec((int(x * MIB),), "float8_e5m2")}
+    graph = Graph(nodes, inputs, (Ref(nodes[-1].name),), batch_size, whole_step=True)
     plan = Plan.from_pieces(graph, pieces or [(0, len(nodes), "keep")], strategy="by hand")
-    return allocation.peaks_allocated(StepEvents(graph, plan.segments, mode))[most] / MIB
+    return StepEvents(graph, plan.segments, mode)
+
+
+def allocated(*nodes, most=False, **options):
+    return allocation.peaks_allocated(events(*nodes, **options))[most] / MIB
 
 
 def chain(size):
@@ -135,3 +140,19 @@ def test_gradients_of_a_tensor_with_two_readers_add_up():
 def test_what_is_small_is_left_out():
     # Each of 255 KiB: all from the other pool.
     assert allocated(*chain(255 / 1024)) == 0
+
+
+def test_sums_and_products_of_one_node_in_slices_all_go_at_the_end():
+    # Of 4 of gradients 2 are a product of rows, in events of their own.
+    weights = {"gradient_bytes": 4 * MIB, "product_bytes": 2 * MIB, "row_bytes": MIB}
+    step = events(
+        node("a", "x", 1, **weights),
+        node("b", "a", 1),
+        pieces=[(0, 1, 2), (1, 2, "keep")],
+        mode="compiled",
+        batch_size=4,
+    )
+    assert [event.gradient_bytes / MIB for event in step.events if event.gradient_bytes] == [2, 2]
+    # Weights move with each update, and back with the next; nothing else stays between steps.
+    peaks = list(allocation.needs(step))
+    assert peaks[-2:] == peaks[:2]

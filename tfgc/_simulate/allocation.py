@@ -47,7 +47,7 @@ class _AllocatorReplay:
         self._peak = 0
         self._chunks: dict[int, list[Address]] = {}  # of each buffer
         self._cotangents: dict[int, Address] = {}
-        self._weight_gradients: dict[int, Address] = {}  # by position
+        self._weight_gradients: dict[int, list[Address]] = {}  # by position
         self._weights = {i: self._allocator.allocate(c.gradient_bytes) for i, c in enumerate(self._graph.costs)}
         batch = [spec.bytes(self._graph.batch_size) for spec in self._graph.inputs.values()]
         for size in batch:
@@ -79,7 +79,7 @@ class _AllocatorReplay:
         new = self._allocator.allocate(self._graph.costs[position].gradient_bytes)
         self._allocator.free(self._weights[position])
         self._weights[position] = new
-        self._allocator.free(self._weight_gradients.pop(position))
+        self._free(self._weight_gradients.pop(position))
 
     def _allocate(self, size: int) -> Address:
         address = self._allocator.allocate(size)
@@ -134,7 +134,8 @@ class _AllocatorReplay:
         for buffer in event.results:
             self._chunks[buffer] = [self._allocate(self._events.sizes[buffer])]
         if event.gradient_bytes:
-            self._weight_gradients[event.position] = self._allocate(event.gradient_bytes)
+            gradients = self._weight_gradients.setdefault(event.position, [])
+            gradients.append(self._allocate(event.gradient_bytes))
         sizes = self._buffers.cotangent_bytes
         upstream = _Chunks((sizes[c], self._cotangents.pop(c)) for c in ended if c in self._cotangents)
         kept = []
