@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import tfgc
 from tfgc import Plan
@@ -60,6 +61,40 @@ def test_a_number_that_changes_in_each_call_fills_no_memory(monkeypatch):
     for n in (1, 18, 3):  # of which two were dropped
         np.testing.assert_allclose(gradient(power, x, float(n)), n * x.numpy() ** (n - 1))
     assert entries() == sorted([*before, 4])
+
+
+class Quadrupled(L.Layer):
+    """Cannot be traced for open sizes."""
+
+    def build(self, shape):
+        self.built = True
+
+    def call(self, x):
+        return keras.ops.sum(keras.ops.reshape(x, (-1, x.shape[1] * 4)), 1)
+
+
+class Quadrupling(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = Quadrupled()
+
+    def build(self, shape):
+        self.built = True
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_the_graph_of_a_shape_that_was_dropped_is_freed(monkeypatch):
+    monkeypatch.setattr(forward_backward, "_MOST_SHAPES", 2)
+    model = Quadrupling()
+    tfgc.enable(model, layers=[Quadrupled], verbose=0)
+    before = set(map(id, alive(FuncGraph)))
+    counts = []
+    for n in (*range(2, 12), 3):
+        np.testing.assert_array_equal(gradient(model, tf.ones((2, n, 4))), np.ones((2, n, 4)))
+        counts.append(sum(id(graph) not in before for graph in alive(FuncGraph)))
+    assert counts[-1] == counts[5]
 
 
 class Scaled(L.Layer):

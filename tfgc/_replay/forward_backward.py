@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -160,8 +161,9 @@ class CompiledRecomputation(TracedReplay):
     def __init__(self, recomputation: TwoRuns) -> None:
         super().__init__(recomputation)
         self._forward = _ConcreteCache(self._trace_forward)
-        self._layouts: dict[Any, tuple[functional.Run, int, Any]] = {}
-        self._reached: dict[Any, Reached | None] = {}
+        # By graph, which a shape that is dropped frees.
+        self._layouts: weakref.WeakKeyDictionary[Any, tuple[functional.Run, int, Any]] = weakref.WeakKeyDictionary()
+        self._reached: weakref.WeakKeyDictionary[Any, Reached | None] = weakref.WeakKeyDictionary()
 
     def _trace_forward(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         with operation_seeds.continued():
