@@ -333,6 +333,35 @@ class TestMeasured:
         tfgc.plan(model, 8, strategy="optimal", measure=True)
         assert timings == [4, 8]
 
+    def test_layers_of_other_code_are_timed_again(self, timings):
+        def layered(add):
+            # A loop, whose traces have numbers of the process in their names.
+            class Added(L.Layer):
+                def call(self, x):
+                    return tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + add), (0, x))[1]
+
+            return keras.Sequential([keras.Input((4,)), L.Dense(4, name="dense"), Added(name="added")])
+
+        for add, timed in ((1.0, 1), (1.0, 1), (2.0, 2)):
+            tfgc.plan(layered(add), 4, strategy="uniform", segments=2, measure=True)
+            assert len(timings) == timed
+
+    def test_each_kind_of_gpu_has_times_of_its_own(self, timings, folder, monkeypatch):
+        devices, model = tf.config.list_physical_devices, wide()
+        for name in ("Tesla T4", "NVIDIA A100-SXM4-40GB", None):
+            gpu = {} if name is None else {"device_name": name}
+            monkeypatch.setattr(
+                tf.config, "list_physical_devices", lambda kind=None: ["0"] if kind == "GPU" else devices(kind)
+            )
+            monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda _, gpu=gpu: gpu)
+            monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**9)
+            tfgc.plan(model, 4, strategy="uniform", segments=2, measure=True)
+        assert timings == [4, 4, 4]
+        names = " ".join(file.name for file in folder.iterdir())
+        assert "-Tesla-T4-" in names
+        assert "-NVIDIA-A100-SXM4-40GB-" in names
+        assert "-GPU-" in names
+
     def test_a_step_that_may_not_fit_is_timed_with_a_part_of_the_batch(self, timings, monkeypatch):
         whole = tfgc.plan(wide(), 8, strategy="uniform", segments=2, measure=True)
         plain = tfgc.estimate(wide(), 8)

@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -137,6 +138,16 @@ def key(program: Program, graph: Graph, node: Node) -> Hashable:
     return _key(program, node, specs, tuple(ref in graph.cost(node).differentiable_inputs for ref in node.inputs))
 
 
+def text(program: Program, graph: Graph, node: Node) -> str:
+    """What the call of an annotated node and its gradients compute, without the numbers that TensorFlow gives names."""
+    specs, wanted = [graph.specs[ref] for ref in node.inputs], graph.cost(node).differentiable_inputs
+    traces: list[tf.Graph] = []
+    _read(program, node, specs, [ref in wanted for ref in node.inputs], False, traces)
+    trace = traces[0].as_graph_def()
+    operations, functions = ([re.sub(r"[-_]\d+", "", str(x)) for x in y] for y in (trace.node, trace.library.function))
+    return "\n".join([*operations, *sorted(functions)])
+
+
 def call_key(program: Program, node: Node) -> Hashable:
     """Equal for calls that do the same with other weights, whatever gradients are wanted; None if that is unknown."""
     return _key(program, node, tuple(program.graph.specs[ref] for ref in node.inputs), ())
@@ -173,9 +184,17 @@ def _written(value: Any) -> str | None:
 
 
 def _read(
-    program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[bool], xla: bool
+    program: Program,
+    node: Node,
+    specs: Sequence[Spec],
+    wanted: Sequence[bool],
+    xla: bool,
+    traces: list[tf.Graph] | None = None,
 ) -> tuple[gradient_graphs.Footprint, dict[str, Any]]:
-    """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold."""
+    """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold.
+
+    The trace is added to `traces`.
+    """
     refs = tuple(dict.fromkeys(node.inputs))
     shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
     with graph_building.scratch_graph("cost").as_default() as graph:
@@ -210,6 +229,8 @@ def _read(
         targets = [t for t in [*outputs, *scope.losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
+    if traces is not None:
+        traces.append(graph)
     footprint = gradient_graphs.footprint(
         Call(graph, inputs, variables, outputs, upstream, gradients, sources, program.name),
         xla=xla,

@@ -1,7 +1,7 @@
 """Time the nodes of a model on this device, and remember the times.
 
 Times are kept in the user's cache folder (`TFGC_CACHE` names another), one file for each model fingerprint, batch,
-device and version of TensorFlow and Keras, in it one entry for each call that differs from others.
+device (of a GPU its name) and version of TensorFlow and Keras, in it one entry for each call that differs from others.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import statistics
 from typing import Any
 
@@ -63,12 +64,18 @@ def timed(graph: Graph, times: dict[str, NodeSeconds], factor: float = 1.0) -> G
 
 def _call(program: Program, graph: Graph, node: Node) -> str:
     key = node_costs.key(program, graph, node)
-    return hashlib.sha256(repr(key if key is not None else node.name).encode()).hexdigest()[:16]
+    if key is None:  # Its code is the user's, and may change.
+        key = node.name, node_costs.text(program, graph, node)
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
 
 
 def _file(graph: Graph) -> pathlib.Path:
     kernels = "" if memory_counts.has_onednn() else "-without-oneDNN"
-    device = "GPU" if tf.config.list_physical_devices("GPU") else f"CPU-{os.cpu_count()}{kernels}"
+    device = f"CPU-{os.cpu_count()}{kernels}"
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        device = re.sub(r"\W+", "-", name)
     sizes = [node.describe() + str(node.outputs) for node in graph.nodes]
     fingerprint = hashlib.sha256("\n".join([*describe(graph), *sizes]).encode()).hexdigest()[:16]
     folder = os.environ.get("TFGC_CACHE") or platformdirs.user_cache_dir("tfgc")
