@@ -26,7 +26,7 @@ from tfgc._core import plan as plans
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, worker
-from tfgc._planning import planner, sweep
+from tfgc._planning import budgets, free_memory, planner, sweep
 from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
@@ -577,6 +577,16 @@ def test_sweep_takes_an_example_for_a_functional_model():
     assert front.batch_size == 4
     assert "by calls" in [point.name for point in front.others]
     assert front.points[0].peak_bytes < front.points[-1].peak_bytes
+
+
+@pytest.mark.parametrize("kind", ["functional", "subclassed"])
+def test_sweep_means_the_same_by_auto_as_plan_does(monkeypatch, kind):
+    """What weights take is not free, but part of the step."""
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**6)
+    model = fresh(chain) if kind == "functional" else fresh(built(Subclassed, noise(16, 8)))
+    example = None if kind == "functional" else noise(16, 8)
+    front = sweep.sweep(model, "net", 2 if example is None else None, example=example, budgets=["auto"])
+    assert front.choices[0].budget_bytes == budgets.budget_bytes("auto", None, budgets.resident_bytes(model)) > 900_000
 
 
 def test_sweep_lists_the_least_plan_by_calls_where_it_is_not_on_the_front(monkeypatch):

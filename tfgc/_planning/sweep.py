@@ -13,7 +13,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, by_calls
-from tfgc._planning.budgets import budget_bytes, fixed_bytes, plain_bytes
+from tfgc._planning.budgets import budget_bytes, fixed_bytes, plain_bytes, resident_bytes
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
@@ -45,19 +45,19 @@ def sweep(
         budgets: Budgets to choose a plan for, as people write them.
         plans: Pairs of a name and a `Plan`, to list beside the front.
     """
-    points = check_int("points", points, least=2)
+    points, resident = check_int("points", points, least=2), resident_bytes(model)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
         _check(plans, call_plans.check)
-        return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans)
+        return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans, resident)
     declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
     by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
     _check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, xla=mode == "xla"
     )
-    front = front_of(graph, fixed, network, points, budgets, by_nodes)
+    front = front_of(graph, fixed, network, points, budgets, by_nodes, resident)
     by_call = [(name, plan) for name, plan in plans if plan.calls]
     if by_call:
         call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode, example)
@@ -83,15 +83,15 @@ def front_of(
     points: int = 12,
     budgets: Sequence[int | str] = (),
     plans: Sequence[tuple[str, Plan]] = (),
+    resident: int = 0,
     frontier: Frontier | None = None,
 ) -> FrontRecord:
     """The `FrontRecord` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
 
-    `frontier` is that of the strategy `budget`, where it is known already.
+    `resident` of them are in memory now, and `frontier` is that of the strategy `budget`, where it is known already.
     """
-    limits = [budget_bytes(budget, lambda: plain_bytes(graph, fixed)) for budget in budgets]
+    limits = [budget_bytes(budget, lambda: plain_bytes(graph, fixed), resident) for budget in budgets]
     frontier = strategies.frontier(graph) if frontier is None else frontier
-    optimal = strategies.apply("optimal", graph.counting(whole_step=False))
     return _record(
         network,
         cast(int, graph.batch_size),  # known, since the graph is that of a whole step
@@ -99,7 +99,7 @@ def front_of(
         lambda plan: simulator.estimate(graph, plan, fixed),
         [(str(budget), limit, *_bought(frontier, limit, fixed)) for budget, limit in zip(budgets, limits)],
         points,
-        [("optimal", optimal), *plans],
+        [("optimal", strategies.apply("optimal", graph.counting(whole_step=False))), *plans],
         outlooks.floor(graph),
     )
 
@@ -111,11 +111,12 @@ def front_by_calls(
     points: int = 12,
     budgets: Sequence[int | str] = (),
     plans: Sequence[tuple[str, Plan]] = (),
+    resident: int = 0,
 ) -> FrontRecord:
-    """The `FrontRecord` of a model without a graph of nodes."""
+    """The `FrontRecord` of a model without a graph of nodes; arguments as for `front_of`."""
     front, bought = call_plans.front(), list[tuple[str, int, Plan | None, int | None]]()
     for budget in budgets:
-        limit = budget_bytes(budget, lambda: call_plans.plain_bytes(fixed))
+        limit = budget_bytes(budget, lambda: call_plans.plain_bytes(fixed), resident)
         try:
             found = call_plans.fitting(limit, fixed)
             if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
@@ -140,8 +141,7 @@ def _record(
     """The `FrontRecord` of a front.
 
     Args:
-        network, batch_size: What is trained.
-        front: Its plans.
+        network, batch_size, front: What is trained, and the plans of its front.
         estimate: Function that predicts the step of a plan.
         bought: For each budget how it was written, its bytes, the plan on the front that it buys or None, and in that
             case the least budget that buys one.
