@@ -18,6 +18,8 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Search
 from tfgc._calls.simulation import Simulator
 from tfgc._costs import node_costs
+from tfgc._planning import annotated, by_calls
+from tfgc._planning.budgets import StepBudget
 
 L = keras.layers
 X, TOKENS = noise(16, 8), tf.constant(np.random.default_rng(3).integers(0, 9, (8, 6)), "int32")
@@ -480,13 +482,30 @@ class Encoder(L.Layer):
 def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     inputs = keras.Input((12, 16))
     model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(Encoder(name="encoder")(inputs))))
-    by_nodes, by_calls = tfgc.plan(model, 8, strategy="optimal"), tfgc.plan(model, 8)
+    by_nodes, plan = tfgc.plan(model, 8, strategy="optimal"), tfgc.plan(model, 8)
     assert not by_nodes.calls
-    assert by_calls.calls
-    assert all(name.startswith("encoder/") for name in by_calls.recomputed_layers)
-    assert by_calls.outlook.peak_bytes < 0.6 * by_nodes.outlook.peak_bytes
-    assert tfgc.estimate(model, 8, by_calls).activation_bytes < tfgc.estimate(model, 8, by_nodes).activation_bytes
-    assert tfgc.enable(model, by_calls)(noise(8, 12, 16), training=True).shape == (8, 2)
+    assert plan.calls
+    assert all(name.startswith("encoder/") for name in plan.recomputed_layers)
+    assert plan.outlook.peak_bytes < 0.6 * by_nodes.outlook.peak_bytes
+    assert tfgc.estimate(model, 8, plan).activation_bytes < tfgc.estimate(model, 8, by_nodes).activation_bytes
+    assert not tfgc.plan(model, 8, mode="compiled").calls  # It could not be predicted.
+    assert tfgc.enable(model, plan)(noise(8, 12, 16), training=True).shape == (8, 2)
+
+
+@pytest.mark.parametrize("of_nodes", [1500, 10**9])
+def test_the_least_budget_of_a_functional_model_is_that_of_nodes_or_of_calls(of_nodes):
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dense(8)])
+
+    def by_nodes():
+        raise tfgc.InfeasibleBudgetError(1000, of_nodes, "dense")
+
+    with pytest.raises(tfgc.InfeasibleBudgetError) as of_calls:
+        CallPlans(model, noise(64, 8)).fitting(1000, 0)
+    graph = annotated.graph_of(model, 64, None, None)
+    with pytest.raises(tfgc.InfeasibleBudgetError) as caught:
+        by_calls.better(model, graph, by_nodes, StepBudget(1000, 0))
+    assert 1500 < of_calls.value.least < 10**9
+    assert caught.value.least == min(of_nodes, of_calls.value.least)
 
 
 class Adversaries(keras.Model):
@@ -610,6 +629,7 @@ class Branching(keras.Model):
         (Subclassed, {"example": X, "strategy": "sqrt"}, "strategy='sqrt' is for functional models"),
         (Subclassed, {"example": X, "strategy": "optimall"}, "did you mean 'optimal'"),
         (Subclassed, {"example": X, "budgt": "60%"}, "no option 'budgt'.*did you mean 'budget'"),
+        (Subclassed, {"example": X, "budget": "70%", "mode": "compiled"}, "is predicted in 'graph' and 'xla'"),
         (Subclassed, {"example": X, "batch_size": 4}, "batch_size=4, but the example is a batch of 16"),
         (Subclassed, {"example": tf.TensorSpec((None, 8))}, "a size of \\(None, 8\\) is open"),
     ],

@@ -97,16 +97,17 @@ def better(
         plans = CallPlans(model, _example(model, graph), xla=graph.xla)
     except UnsupportedModelError:
         return by_nodes(), None
-    ours = None
+    ours = failed = None
     try:
         ours = by_nodes()
+    except InfeasibleBudgetError as error:
+        failed = error
+    try:
         theirs = plans.least() if budget is None else plans.fitting(budget.total, budget.fixed)
-    except InfeasibleBudgetError:
-        if budget is None:
-            raise
+    except InfeasibleBudgetError as error:
         if ours is not None:
             return ours, None
-        theirs = plans.fitting(budget.total, budget.fixed)
+        raise error if failed is None or error.least <= failed.least else failed from None
     fixed = budgets.fixed_bytes(model) if budget is None else budget.fixed
     step = plans.estimate(theirs, fixed)
     if ours is not None:
@@ -126,10 +127,6 @@ def estimate(
     model: keras.Model, batch_size: int | None, example: Any, plan: Plan | None, mode: str, optimizer: Any
 ) -> Prediction:
     """What a step needs."""
-    if mode not in MODES:
-        raise OptionError(
-            f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph' and 'xla'"
-        )
     return plans_for(model, batch_size, example, mode).estimate(plan, budgets.fixed_bytes(model, optimizer))
 
 
@@ -143,7 +140,11 @@ def check_has_graph(model: keras.Model) -> None:
 
 
 def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: str = "graph") -> CallPlans:
-    """The plans by calls for a batch, in one of `MODES`."""
+    """The plans by calls for a batch, in one of `MODES`; raises `OptionError` for another one."""
+    if mode not in MODES:
+        raise OptionError(
+            f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph' and 'xla'"
+        )
     if example is None:
         check_has_graph(model)
         example = _example(model, keras_graph.read(model, batch_size))

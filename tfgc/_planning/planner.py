@@ -46,7 +46,7 @@ def plan(
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
         return by_calls.plan(model, batch_size, example, budget, optimizer, mode)
     batch_is_known = batch_size is not None or example is not None
-    may_use_calls = strategy is None and not options and batch_is_known
+    may_use_calls = strategy is None and not options and batch_is_known and mode in by_calls.MODES
     if strategy is None and budget is not None:
         strategy = "budget"
     if strategy is not None:
