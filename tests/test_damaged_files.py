@@ -131,6 +131,7 @@ def lost(data, field):
         (lambda data: data["segments"][1].update(mode="store"), "the plan.segments[1]: a segment's mode is keep or"),
         (lambda data: data.update(batch_size=-2), "the plan.batch_size must not be negative, got -2"),
         (lambda data: data.update(batch_size=2.0), "the plan.batch_size must be a valid integer, got 2.0"),
+        (lambda data: data.update(link=0.0), "link=0.0: bytes per unit of work must be positive"),
         (lambda data: data.update(steps=3), "the plan has an unknown field 'steps'"),
         (lambda data: data["outlook"].update(overhead=float("nan")), "overhead must be a finite number, got nan"),
         (lambda data: data.update(version="3"), "version must be an integer >= 1, got '3'"),

@@ -162,6 +162,8 @@ class Segmentation:
             raise OptionError("a plan by calls runs them on the whole batch; leave chunks at 1")
         if self.calls and any(segment.offload for segment in self.segments):
             raise OptionError("a plan by calls stores nothing on the host; leave offload at False")
+        if self.link is not None and not self.link > 0:
+            raise OptionError(f"link={self.link!r}: bytes per unit of work must be positive; None if not known")
 
     @property
     def uncertainty(self) -> float:
