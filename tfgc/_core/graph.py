@@ -224,7 +224,7 @@ class Graph:
         outputs = tuple(Ref(node.name, i) for i in range(len(node.outputs)))
         made = tuple(self.bytes(ref) for ref in outputs)
         wants = tuple(r for r in dict.fromkeys(node.inputs) if r.node in self.position and self.floating(r))
-        elements = sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
+        elements = self.elements(node)
         return Cost(
             saved_tensors=(*dict.fromkeys(node.inputs), *outputs),
             forward_trace=made,
@@ -234,6 +234,10 @@ class Graph:
             flops=elements,
             backward_flops=2 * elements,
         )
+
+    def elements(self, node: Node) -> int:
+        """Elements of the outputs of a node; where the batch is not known those of one sample."""
+        return sum(math.prod(d or self.batch_size or 1 for d in spec.shape) for spec in node.outputs)
 
     def resident_bytes(self, recomputed: Collection[str] = ()) -> int:
         """Bytes that are there during the whole step, beside weights and slots, if these nodes are recomputed."""

@@ -1,5 +1,7 @@
 """The least work of a plan without nesting under a peak, by dynamic programming over memory in slots."""
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -13,6 +15,12 @@ def cheapest(plans: FlatPlans, peak: int, slots: int = 512) -> Path | None:
     """
     found = _LeastWork(plans, peak, slots, rounded_up=True)
     return found.path(found.slots) if np.isfinite(found.of_all[found.slots]) else None
+
+
+def at_some(cheapest: Callable[[int], Path | None], least: int, most: int, count: int) -> Iterator[Path]:
+    """The cheapest paths at so many budgets from the least to the most, where there are any."""
+    found = (cheapest(int(budget)) for budget in np.geomspace(least, most, count))
+    return (path for path in found if path is not None)
 
 
 def front(plans: FlatPlans, most: int, slots: int = 512) -> list[Path]:

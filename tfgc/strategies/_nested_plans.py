@@ -33,16 +33,11 @@ class NestedPlans:
         graph: The `Graph`.
         positions: Where segments may start, ascending, 0 among them.
         most: Bytes; plans that need more are left out.
-        slots: In how many steps memory is counted.
-        replays_again: Whether a replay may leave out what it runs and run it once more; else it keeps all that its own
-            backward pass needs.
+        slots: How many slots memory is divided into.
     """
 
-    def __init__(
-        self, graph: Graph, positions: Sequence[int], most: int, slots: int = 512, replays_again: bool = True
-    ) -> None:
+    def __init__(self, graph: Graph, positions: Sequence[int], most: int, slots: int = 512) -> None:
         self._buffers = b = Buffers.of(graph)
-        self._replays_again = replays_again
         self._work, _ = node_work(graph)
         self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(
             work.replay != work.forward for work in self._work
@@ -123,7 +118,7 @@ class NestedPlans:
     def _replay_first(self, part: Pass) -> list[Option]:
         """The options to run a segment forward now, and to make a pass over it at the end."""
         start, end, held, first = part[:4]
-        if part.takes_over or not (first or self._replays_again):
+        if part.takes_over:
             return []
         # To run what comes last again is of use only if the loss comes between.
         most = min(self._costs.replayable_until[start], end if first else end - 1)
@@ -151,8 +146,7 @@ class NestedPlans:
             rest = self._solve(Pass(stop, end, behind, first))
             if first and self._takes_over:
                 options += self._taking_over(start, stop, segment, late[:ran], rest, work[ran - 1])
-            if segment.row is not None:
-                options.append(Option(peak[ran - 1], segment.bytes, rest, segment.row, work[ran - 1], stop))
+            options.append(Option(peak[ran - 1], segment.bytes, rest, segment.row, work[ran - 1], stop))
         return options
 
     def _segment(self, start: int, stop: int, held: frozenset[int]) -> Replayed:
@@ -161,8 +155,7 @@ class NestedPlans:
         if key not in self._replayed:
             inputs = self._liveness.inputs(start, stop)
             stored, inside = inputs - held, held & inputs
-            again = self._replays_again or not self._takes_over
-            row = self._solve(Pass(start, stop, inside, False)) if again else None
+            row = self._solve(Pass(start, stop, inside, False))
             self._replayed[key] = Replayed(inputs, stored, self._bytes(stored), inside, row)
         return self._replayed[key]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Pass(NamedTuple):
-    """What a pass costs depends on.
+    """All that the cost of a pass depends on.
 
     Attributes:
         start, end: Its positions.
@@ -56,11 +56,11 @@ class Replayed(NamedTuple):
         stored: Those of them that nobody else holds.
         bytes: What these take.
         inside: The others.
-        row: The row of the pass over it that may run parts of it once more; None if there is to be none.
+        row: The row of the pass over it, which may run parts of it once more.
     """
 
     inputs: frozenset[int]
     stored: frozenset[int]
     bytes: int
     inside: frozenset[int]
-    row: int | None
+    row: int

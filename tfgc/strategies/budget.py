@@ -14,6 +14,7 @@ outlook bounds the gap: no plan of that peak has less overhead than `least_overh
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._cheapest_path import cheapest, front
+from tfgc.strategies._cheapest_path import at_some, cheapest, front
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
@@ -131,10 +132,9 @@ def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str
     least = strategies.get("optimal")(graph, slices=options["slices"])
     yield dataclasses.replace(least, strategy="budget", options=options)
     plans = FlatPlans(graph, most, places, options["slices"])
-    for peak in np.geomspace(simulator.predict(graph, least).peak_bytes, most, _SLICED_CANDIDATES):
-        path = cheapest(plans, int(peak))
-        if path is not None:
-            yield plans.plan(path, strategy="budget", options=options)
+    low = simulator.predict(graph, least).peak_bytes
+    for path in at_some(functools.partial(cheapest, plans), low, most, _SLICED_CANDIDATES):
+        yield plans.plan(path, strategy="budget", options=options)
 
 
 def _spread(found: list[Found], most: int) -> list[Found]:

@@ -1,5 +1,4 @@
-"""Keep, recompute, slice and store on the host, chosen together: the least work within a budget for the device and one
-for the host.
+"""Keep, recompute, slice and offload, chosen together: the least work for two budgets, of the device and of the host.
 
 A hybrid of recomputation and offloading after Beaumont et al., "Efficient Combination of Rematerialization and
 Offloading for Training DNNs" (POFO), NeurIPS 2021, for any graph in its fixed order; see `_host_plans`. One replay, not
@@ -12,13 +11,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks, simulator
 from tfgc.strategies import _cut_places
+from tfgc.strategies._cheapest_path import at_some
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._host_memory import HostMemory
@@ -87,7 +85,7 @@ def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple
     least = found.least_peak(max(1, floor // slices), most)
     states = len(found.plans)
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
-    paths = _every(found, most) if states <= _ALL else _some(found, least, most, some)
+    paths = _every(found, most) if states <= _ALL else at_some(found.cheapest, least, most, some)
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths]
     coarsened = len(chosen) if len(chosen) < len(places) or found.thinned else None
     return [*plans, optimal], coarsened
@@ -99,11 +97,3 @@ def _every(found: HostPlans, most: int) -> Iterator[Path]:
     while path is not None:
         yield path
         path = found.cheapest(found.peak(path) - 1)
-
-
-def _some(found: HostPlans, least: int, most: int, count: int) -> Iterator[Path]:
-    """The cheapest paths at some budgets."""
-    for budget in np.geomspace(least, most, count):
-        path = found.cheapest(int(budget))
-        if path is not None:
-            yield path

@@ -35,7 +35,9 @@ class _StepTable(NamedTuple):
 
 
 def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
-    """Return the plan of least work under `budget` bytes, weights left out, found in `time_limit` seconds.
+    """Return the plan of least work under `budget` bytes, weights left out.
+
+    Each solution is searched for at most `time_limit` seconds; `tfgc.plan` asks for several.
 
     Example:
         >>> import keras, tfgc
@@ -51,7 +53,7 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     plans = FlatPlans(graph, budget)
     least = least_peak(plans)
     if least is None:
-        prediction = simulator.predict(graph, strategies.apply("optimal", graph))
+        prediction = simulator.predict(graph, strategies.get("optimal")(graph))
         raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
     path, gap = _solved(optimize, sparse, plans, budget, time_limit)
     return plans.plan(path or least, strategy="ilp", options={"gap": gap})

@@ -6,8 +6,6 @@ backward pass reads the result, and a node whose own backward pass reads it (bec
 segment. O(n).
 """
 
-import math
-
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Piece, Plan
@@ -30,8 +28,7 @@ def plan(graph: Graph) -> Plan:
     pieces: list[Piece] = []
     start = 0
     for i, node in enumerate(graph.nodes):
-        elements = sum(math.prod(d or graph.batch_size or 1 for d in spec.shape) for spec in node.outputs)
-        if graph.costs[i].flops <= _MUCH * elements or i == len(graph) - 1:
+        if graph.costs[i].flops <= _MUCH * graph.elements(node) or i == len(graph) - 1:
             continue
         if replayed_to[i] > i + 1:
             pieces.append((start, i + 1, "recompute"))
