@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfgc._costs import tensor_lists
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
-from tfgc._pure.flop_counts import SHAPE_ONLY
+from tfgc._pure.flop_counts import MATRIX_PRODUCTS, SHAPE_ONLY
 
 _ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
@@ -30,7 +30,6 @@ _READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", 
 # Their gradients read their results, of which XLA's simplifier needs the sign alone: that of the operand does as well.
 _BY_SIGN = {"ReluGrad": "Relu"}
 _CONVOLUTIONS = frozenset(["Conv2D", "Conv3D", "DepthwiseConv2dNative"])
-_PRODUCTS = frozenset(["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"])
 PADS = frozenset(["MirrorPad", "Pad", "PadV2"])
 # What one kernel sums up over all dimensions but the last.
 _ROWS = 4096
@@ -112,7 +111,7 @@ class Fusion:
         """
         weights: dict[Any, int] = {}
         for op in self._operations.forward:
-            if op.type in _CONVOLUTIONS | _PRODUCTS:
+            if op.type in _CONVOLUTIONS | MATRIX_PRODUCTS:
                 read = self._buffers.root(op.inputs[1])
                 if read.op in self._operations.free:
                     # Calls of one layer each read its weight.

@@ -1,7 +1,7 @@
 """A model with a batch size and with its open dimensions settled, as a graph with costs."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -24,7 +24,7 @@ _MOST_BYTES = 2**53
 def graph_of(
     model: keras.Model,
     batch_size: int | None,
-    input_shapes: Mapping[str, Sequence[int | None]] | None,
+    input_shapes: keras_graph.Shapes | None,
     example: Any,
     *,
     measure: bool = False,
@@ -88,7 +88,7 @@ def _timed(
     graph: Graph,
     model: keras.Model,
     batch: int,
-    input_shapes: Mapping[str, Sequence[int | None]] | None,
+    input_shapes: keras_graph.Shapes | None,
     seen: bool,
 ) -> Graph:
     """The graph with the seconds of its nodes in a plain step, of a part of the batch where all of it may not fit."""

@@ -78,8 +78,10 @@ def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
         return False
     floor, node = graph.once(outlooks.floor)
     plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
+    if floor < _FAT * plain:
+        return False
     layer = keras_graph.Program(model).call_of(node)[0]
-    if floor < _FAT * plain or not isinstance(layer, keras.Layer):
+    if not isinstance(layer, keras.Layer):
         return False
     inside = keras_models.layers_inside(layer)[1:]
     return sum(bool(keras_models.held_layers(inner)) for inner in inside) >= _BLOCKS

@@ -1,6 +1,5 @@
 """From a model and a plan to what a step will need."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +9,7 @@ from tfgc._core.plan import Plan, check_plan
 from tfgc._planning import annotated, budgets, by_calls
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
+from tfgc._tracing.keras_graph import Shapes
 
 
 def estimate(
@@ -18,7 +18,7 @@ def estimate(
     plan: Plan | None = None,
     *,
     mode: str = "graph",
-    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    input_shapes: Shapes | None = None,
     example: Any = None,
     measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,

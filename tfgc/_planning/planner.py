@@ -1,7 +1,6 @@
 """From a model to plans for it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,9 +14,8 @@ from tfgc._framework import keras_names
 from tfgc._planning import annotated, budget_fit, budgets, by_calls, links
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks
-
-Shapes = Mapping[str, Sequence[int | None]]
-Strategy = str | Callable[..., Plan]
+from tfgc._tracing.keras_graph import Shapes
+from tfgc.strategies import Strategy
 
 
 @budgets.explained(lambda *args, budget=None, **kwargs: budget)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import keras
@@ -30,7 +30,7 @@ def sweep(
     points: int = 12,
     budgets: Sequence[int | str] = (),
     plans: Sequence[tuple[str, Plan]] = (),
-    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    input_shapes: keras_graph.Shapes | None = None,
     example: Any = None,
     measure: bool = False,
     optimizer: keras.Optimizer | str | None = None,

@@ -7,6 +7,7 @@ import tensorflow as tf
 VIEWS = frozenset(
     ["Identity", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims", "CheckNumerics", "Bitcast"]
 )
+MATRIX_PRODUCTS = frozenset(["MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"])
 SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Rank", "Size", "ZerosLike", "OnesLike", "BroadcastGradientArgs"])
 
 
@@ -20,7 +21,7 @@ def flops(op: tf.Operation) -> int:
     count = made[0].shape.num_elements()
     if _is_convolution(op):
         return 2 * _convolved(op)
-    return 2 * count * _inner(op) if _is_matrix_product(op) else count
+    return 2 * count * _inner(op) if op.type in MATRIX_PRODUCTS else count
 
 
 def multiplications_per_element(op: tf.Operation) -> int:
@@ -33,11 +34,7 @@ def multiplications_per_element(op: tf.Operation) -> int:
         return math.prod(size or 1 for label, size in _einsum_sizes(op).items() if label not in made)
     if _is_convolution(op) and "Backprop" not in op.type:
         return _kernel_elements(op, op.inputs[1].shape) or 0
-    return _inner(op) if _is_matrix_product(op) else 0
-
-
-def _is_matrix_product(op: tf.Operation) -> bool:
-    return op.type in ("MatMul", "BatchMatMulV2", "BatchMatMul", "BatchMatMulV3")
+    return _inner(op) if op.type in MATRIX_PRODUCTS else 0
 
 
 def _is_convolution(op: tf.Operation) -> bool:

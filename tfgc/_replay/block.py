@@ -102,7 +102,8 @@ class _Block:
         if functional.returns_states(effects.writes):
             return call.run_plainly()
         tensors = [x for i, x in enumerate(call.tensors) if i not in effects.unread]
-        on_host = [i for i, x in enumerate(tensors) if id(x) in call.on_host] if self.calls.function.on_host else []
+        waiting = call.on_host
+        on_host = [i for i, x in enumerate(tensors) if id(x) in waiting]
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]

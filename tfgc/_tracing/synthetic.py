@@ -1,6 +1,6 @@
 """Batches of seeded noise for any model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ _LINE = 8  # words in a line of text
 
 
 def batch(
-    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None = None
+    model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None = None
 ) -> tuple[Any, list[tf.Tensor]]:
     """Inputs in the model's structure, and a list of targets, one for each output.
 
@@ -43,7 +43,7 @@ def batch(
 
 
 def specs(
-    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None = None
+    model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None = None
 ) -> tuple[Any, list[tf.TensorSpec]]:
     """What `batch` makes, as `tf.TensorSpec`s.
 
@@ -71,7 +71,7 @@ def _words(model: keras.Model) -> tuple[list[str], int]:
 
 
 def _sides(
-    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Sequence[int | None]] | None
+    model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     inputs, outputs = model.inputs, model.outputs
     if input_shapes:
