@@ -273,7 +273,7 @@ MISTAKES = [
     (["plan", *OPEN, "--input", "tokens=²"], "--input 'tokens=²'"),
     (["plan", *OPEN, "--input", f"tokens={'9' * 5000}"], "--input 'tokens=999"),
     (["plan", CHAIN[0], "--batch-size", f"{10**400}"], "batch_size: must be an integer >= 1 and < 2**63"),
-    (["plan", CHAIN[0], "--batch-size", f"{10**18}"], "take more than 2**53 bytes, use a smaller batch"),
+    (["plan", CHAIN[0], "--batch-size", f"{10**18}"], "take more than 2**53 bytes: use a smaller batch"),
     (["compare", CHAIN[0], "--batch-size", f"{10**400}"], "batch_size: must be an integer >= 1 and < 2**63"),
     (["plan", *CHAIN, "--strategy", "sqrt:²"], "number of segments"),
     *((["plan", *CHAIN, "--option", f"{name}=3"], f"no option '{name}': tfgc.plan takes it beside") for name in GIVEN),

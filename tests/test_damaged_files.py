@@ -152,7 +152,7 @@ def test_a_plan_that_is_refused_says_where_and_why(damage, words):
     [
         ("[" * 10_000 + "]" * 10_000, "nested more than 200 levels deep"),
         ("[" * 300 + "]" * 300, "nested more than 200 levels deep"),
-        ('{"format": 1, "format": 2}', "'format' is in it twice"),
+        ('{"format": 1, "format": 2}', "'format' is given twice"),
         ('{"version": 1e999}', "its format is not"),
         (f'{{"format": {10**400}}}', "a number in it is too large"),
         (f'{{"format": {"9" * 5000}}}', "integer string conversion"),

@@ -322,7 +322,7 @@ def one_layer():
     ("build", "x", "why"),
     [
         (heavy, noise(2, 8), "weights, their gradients and optimizer slots are"),
-        (one_layer, noise(4, 64, 64, 1), "needs .* by itself, of activations and of what its kernels work in"),
+        (one_layer, noise(4, 64, 64, 1), "needs .* by itself, activations and workspace"),
     ],
 )
 def test_where_little_would_be_saved_nothing_is_changed_and_the_reason_is_given(build, x, why):

@@ -291,7 +291,7 @@ def test_plan_files_that_are_damaged(tmp_path):
         ("", "not a plan file"),
         (good[: len(good) // 2], "not a plan file"),
         (good[1:], "not a plan file"),
-        (newer, "version 6, this tfgc reads up to 5: upgrade tfgc"),
+        (newer, "version 6, but this tfgc reads up to 5: upgrade tfgc"),
         (forged, "not a plan file, or a damaged one"),
         (good.replace("conv2d_1", "conv2d_9"), "do not match its fingerprint"),
     ]:

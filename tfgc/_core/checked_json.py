@@ -40,7 +40,7 @@ def document(text: str, name: str, newest: int) -> tuple[int, dict[str, Any]]:
         ValueError: If it is of another format, or damaged.
     """
     if not isinstance(text, str | bytes | bytearray):
-        raise ValueError(f"it is no text, but {reprlib.repr(text)}")
+        raise ValueError(f"it is not text but {reprlib.repr(text)}")
     data = loads(text)
     if not isinstance(data, dict) or data.get("format") != name:
         raise ValueError(f"its format is not {name!r}")
@@ -48,7 +48,7 @@ def document(text: str, name: str, newest: int) -> tuple[int, dict[str, Any]]:
     if type(version) is not int or version < 1:
         raise ValueError(f"version must be an integer >= 1, got {reprlib.repr(version)}")
     if version > newest:
-        raise TfgcError(f"it is of version {version}, this tfgc reads up to {newest}: upgrade tfgc, or make it again")
+        raise TfgcError(f"it has version {version}, but this tfgc reads up to {newest}: upgrade tfgc, or make it again")
     return version, {key: value for key, value in data.items() if key not in ("format", "version")}
 
 
@@ -78,7 +78,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is in it twice")
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is given twice")
     return found
 
 

@@ -60,7 +60,8 @@ class Plan(Segmentation):
         """
         outside = [cut for cut in cuts if not 0 < cut < len(graph)]
         if outside:
-            raise OptionError(f"cut at position {outside[0]}: the graph can be cut at 1 to {len(graph) - 1}")
+            where = f"the graph can be cut at 1 to {len(graph) - 1}" if len(graph) > 1 else "one node cannot be cut"
+            raise OptionError(f"cut at position {outside[0]}: {where}")
         bounds = [0, *sorted(set(cuts)), len(graph)]
         pieces: list[Piece] = [(i, j, "recompute") for i, j in itertools.pairwise(bounds[:-1])]
         pieces.append((bounds[-2], bounds[-1], "keep"))

@@ -105,8 +105,8 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     products = [] if xla else selective_results.selective_results(operations.forward, call.inputs, call.outputs)
     rest, taken = replayed(*to_replay, products) if products else ((), ())
     needed = refs(taken)
-    products = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}
-    selective = [op for op in operations.early if op in rest] if products else []
+    stored = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}
+    selective = [op for op in operations.early if op in rest] if stored else []
     runs = tensor_buffers.trace(operations.forward, buffers, {}, at_output, {})
     saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept}, {})
     light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept}, {})
@@ -126,9 +126,9 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         backward_flops=sum(map(flop_counts.flops, operations.late)),
         replay_flops=sum(flop_counts.flops(op) for op in operations.early if op in again),
         result_bytes=sum(map(buffers.bytes, results)),
-        selective_bytes=sum(map(buffers.bytes, products.values())),
-        selective_saved_bytes=sum(internal[ref] for ref in products if ref in internal),
-        selective_trace=(*workspaces, *added(light, temporary.forward)) if products else (),
+        selective_bytes=sum(map(buffers.bytes, stored.values())),
+        selective_saved_bytes=sum(internal[ref] for ref in stored if ref in internal),
+        selective_trace=(*workspaces, *added(light, temporary.forward)) if stored else (),
         selective_flops=sum(map(flop_counts.flops, selective)),
         constants={} if xla else _constants(call, operations, buffers),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),

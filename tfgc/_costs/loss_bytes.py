@@ -55,6 +55,6 @@ def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ..
     footprint = gradient_graphs.footprint(call, xla=xla)
     # The gradient does not wait for the value, so what the value alone needs is still there, and what it still reads is
     # not overwritten.
-    value = tuple(count for count in footprint.forward_saving_trace if count > 0)
+    alone = tuple(count for count in footprint.forward_saving_trace if count > 0)
     shared = 0 if xla else gradient_graphs.shared_bytes(call)
-    return value + ((shared, *footprint.backward_trace, -shared) if shared else footprint.backward_trace)
+    return alone + ((shared, *footprint.backward_trace, -shared) if shared else footprint.backward_trace)

@@ -74,7 +74,7 @@ def graph_of(
     if options.get("slices", 1) != 1:
         graph = independence.checked_for_slices(program, graph)
     if graph.sizes_known and sum(map(graph.bytes, graph.specs)) > _MOST_BYTES:
-        raise OptionError(f"batch_size={batch}: the tensors of a step take more than 2**53 bytes, use a smaller batch")
+        raise OptionError(f"batch_size={batch}: the tensors of a step take more than 2**53 bytes: use a smaller batch")
     for node, cost in zip(graph.nodes, graph.costs):
         if cost.obstacle:
             warn(f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}.", NotReplayableWarning)

@@ -26,7 +26,7 @@ MARGIN = 0.1
 
 
 def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
-    """Bytes of weights, other variables and optimizer slots, which stay in memory during all of training.
+    """Bytes of weights and optimizer slots, which stay in memory during all of training.
 
     Args:
         model: The model.

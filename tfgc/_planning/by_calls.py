@@ -155,7 +155,7 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
     example_sizes.refuse_dataset(example)
     given = tracing.batch_size(example)
     if given is None:
-        raise OptionError(f"example={example!r} holds no batch: give x or (x, y) as fit takes them")
+        raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) as fit takes them")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     return CallPlans(model, example, xla=mode == "xla")

@@ -34,10 +34,13 @@ def estimate(
             inputs and targets. Op by op (`eager`) memory cannot be predicted.
 
     Returns:
-        A `Prediction`: `peak_bytes` of the whole step, its `activation_bytes`, `overhead`, `timeline`.
+        A `Prediction` of the whole step: `peak_bytes`, `activation_bytes`, `overhead`, `timeline`, and `needed_bytes`,
+        which is what a budget is compared with. Work is counted in its `unit`.
 
     Raises:
-        OptionError: For a mode that cannot be predicted.
+        OptionError: For a mode that cannot be predicted, or if the batch size or another size is not known.
+        PlanMismatchError: If the plan is for another model.
+        UnsupportedModelError: If the model has no graph and there is no example, or if it cannot be traced.
 
     Example:
         >>> import keras, tfgc

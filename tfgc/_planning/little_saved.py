@@ -16,7 +16,7 @@ def reason(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
     if constant > whole / 2:
         return (
             f"weights, their gradients and optimizer slots are {format_bytes(constant)} of {format_bytes(whole)}, "
-            "which no plan makes less. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
+            "which no plan reduces. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
         )
     kept = max(
         (segment for segment in plan.segments if segment.obstacle),
@@ -29,6 +29,6 @@ def reason(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
     if outlook is not None and outlook.floor_bytes > 0.9 * outlook.plain_bytes:
         what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
         needs = f"needs {format_bytes(outlook.floor_bytes)} of {format_bytes(outlook.plain_bytes)} by itself"
-        text = f"{what} ({outlook.floor_node!r}) {needs}, of activations and of what its kernels work in"
+        text = f"{what} ({outlook.floor_node!r}) {needs}, activations and workspace"
         return f"{text}. A smaller batch helps"
-    return "no plan that is known needs less. A smaller batch helps"
+    return "no known plan needs less. A smaller batch helps"

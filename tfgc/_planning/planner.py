@@ -108,11 +108,16 @@ def pareto(
     """Return the Pareto front of plans, from the least peak to the plain step, each with less work than the one before.
 
     Args:
-        model, batch_size, input_shapes, example, measure, loss, mode: As for `tfgc.plan`.
+        model, batch_size, input_shapes, example, measure, loss: As for `tfgc.plan`.
+        mode: As for `tfgc.plan`; the peaks for `compiled` are those for `graph`.
         **options: Options of the strategy `budget`.
 
     Returns:
         A list of `Plan` whose `outlook` holds peak and overhead.
+
+    Raises:
+        OptionError: If the batch size or another size is not known, or for an option that does not exist.
+        UnsupportedModelError: If the model has no graph and there is no example, or if it cannot be traced.
 
     Example:
         >>> import keras, tfgc

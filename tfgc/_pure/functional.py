@@ -7,8 +7,8 @@ the new values of the variables it wrote. Nothing outside has changed by then.
 
 Invariant: two runs with the same tensors and the same table do the same thing,
 so a replay cannot draw other random numbers or move a statistic twice. Whether
-a function keeps to that (no raw `tf.random`, no write to a plain
-`tf.Variable`) is what `side_effects` finds out, by tracing it once.
+a function keeps to that (raw `tf.random` numbers few enough to be stored, no
+write to a plain `tf.Variable`) is what `side_effects` finds out, by tracing it once.
 """
 
 import contextlib

@@ -27,8 +27,9 @@ def recompute(fn: Callable) -> Callable:
     Returns:
         A callable with the arguments and results of `fn`, which stays
         reachable as `__wrapped__`. A function that cannot be run twice (raw
-        stateful `tf.random`, writes to a plain `tf.Variable`, `tf.py_function`)
-        is run as it is, with a `NotReplayableWarning` that names the op.
+        `tf.random` numbers that are many beside what is computed, writes to a
+        plain `tf.Variable`, `tf.py_function`) is run as it is, with a
+        `NotReplayableWarning` that names the op.
 
     Raises:
         ReplayMismatchError: In the backward pass, if the second run gives

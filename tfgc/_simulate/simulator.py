@@ -32,14 +32,14 @@ class Prediction:
             are larger than requested; under XLA it is the same as `peak_bytes`. From `tfgc.estimate` alone, else None.
         most_allocated_bytes: The most of several steps, with the chunks of the weights. They differ, since what one
             step leaves behind decides where the next one's buffers go. None where only one step is simulated. If the
-            plan recomputes, it has 5 % more of what a plan changes: XLA's heap has gaps that the model of it has not,
+            plan recomputes, it has 5 % more of what a plan changes: XLA's heap has gaps, which the model leaves out,
             and a graph runs in another order in each step.
         node: The node that runs at the peak.
         phase: What it does there: `forward`, `replay`, `loss`, `backward`, or `return` (of a compiled segment).
         work: Cost of the step in `unit`, replays included.
         plain_work: The same if nothing is recomputed.
         unit: `s` if every node was timed, else `flop`.
-        runs: How often each node runs forward.
+        runs: How often each node runs forward; a run in slices of the batch counts as one.
         timeline: Triples (work so far, bytes, node) at every event.
         host_bytes: What the host stores at most.
     """
@@ -161,7 +161,7 @@ def _summed(step: StepEvents) -> Prediction:
         node=nodes[at_peak.position].name,
         phase=at_peak.phase,
         work=work,
-        plain_work=sum(work.forward + has * work.backward for work, has in zip(step.work, differentiable)),
+        plain_work=sum(node.forward + has * node.backward for node, has in zip(step.work, differentiable)),
         unit=step.unit,
         runs=runs,
         timeline=tuple(timeline),

@@ -26,7 +26,7 @@ from tfgc._simulate.sliced_events import SlicedEvents
 
 
 class StepEvents(NodeEvents):
-    """The events of one step.
+    """The events of one step. Its other attributes are those of `NodeEvents`.
 
     Args:
         graph: A `Graph`; its `whole_step` says whether gradients of weights count.
@@ -36,7 +36,6 @@ class StepEvents(NodeEvents):
 
     Attributes:
         host_bytes: What the host stores at most.
-        Others: see `NodeEvents`.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """Batch size and input sizes of an example batch, in any structure that Keras takes for a model's inputs."""
 
+import reprlib
 from typing import Any
 
 import keras
@@ -107,8 +108,8 @@ def _check(tensor: keras.KerasTensor, array: Any) -> None:
     """Refuse what is not an array, or has another number of dimensions than an input."""
     if array is not None and not hasattr(array, "shape"):
         raise OptionError(
-            f"example: {array!r} for input {tensor.name!r} is not an array: give a batch as fit takes it, x or (x, y), "
-            "of arrays, tensors or tf.TensorSpecs"
+            f"example: {reprlib.repr(array)} for input {tensor.name!r} is not an array: give a batch as "
+            "fit takes it, x or (x, y), of arrays, tensors or tf.TensorSpecs"
         )
     if array is not None and len(_fitting(tensor, array)) != len(tensor.shape):
         raise OptionError(_unfitting(tensor, array))

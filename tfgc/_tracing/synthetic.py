@@ -22,7 +22,7 @@ def batch(
     """Inputs in the model's structure, and a list of targets, one for each output.
 
     Whole numbers are 0 or 1; strings are words that the model's lookups know, or lines of eight of them for a
-    `TextVectorization`; all else is normally distributed.
+    `TextVectorization`; booleans are True; all else is normally distributed.
 
     Raises:
         OptionError: If a size of an input is open.

@@ -48,7 +48,7 @@ def with_optimal(graph: Graph, limit: int, slices: int = 1) -> tuple[list[int], 
 
 
 def affordable(graph: Graph, places: Sequence[int], most: int, limit: int) -> list[int]:
-    """At most `limit` of the places, and no more than whose segments are costed in seconds.
+    """At most `limit` of the places, few enough that their segments are costed within seconds.
 
     Segments start in states, and where many branches run side by side, a place has many of them. They are counted at
     few places; at k times as many there are about k ** 1.5 times as many (MobileNet to NASNet and MIRNet).

@@ -27,7 +27,8 @@ def _fit(plans: FlatPlans, peak: float) -> tuple[Path | None, float]:
         if held[state] < np.inf:
             new, needs = held[state] + steps.added, held[state] + steps.need
             following = min(following, needs.min(where=needs > peak, initial=np.inf))
-            # Two rows can lead to the same state, the last of them being one node run again.
+            # Several rows can lead to one state: row 0 keeps its node, later ones run it again. Of these the last one,
+            # which runs in slices if any does, holds least.
             for rows in (slice(0, 1), slice(1, None)):
                 target = steps.target[rows]
                 # A selective segment holds more than the same one without products.

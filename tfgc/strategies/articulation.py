@@ -2,7 +2,7 @@
 
 The "memory" mode of TF1's gradient-checkpointing (Salimans and Bulatov 2018), which checkpoints articulation points of
 the graph: where a single tensor leads from everything before to everything after, the cut stores only that one. The
-cost of a node is the bytes of its outputs. A graph without such points is kept whole. O(n).
+cost of a node is the bytes of its outputs. A graph without such points is kept whole. O(n^2).
 """
 
 import itertools

@@ -15,8 +15,9 @@ from tfgc._errors import OptionError, did_you_mean
 def plan(graph: Graph, *, keep: Collection[str]) -> Plan:
     """Cut after the layers named in `keep` (names as in `model.summary()`).
 
-    A layer that is called more than once is cut after every call; name one call as
-    `layer:1`. Layers of a nested model are named `model/layer`; by its own name it is cut after the last of them.
+    A layer that is called more than once is cut after every call; its second call alone is `layer:1`, while the first
+    cannot be named alone. Layers of a nested model are named `model/layer`; the name of the nested model itself means a
+    cut after its last layer.
 
     Example:
         >>> import keras, tfgc
