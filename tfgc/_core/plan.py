@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self, TypeAlias
 
-from tfgc._core import checked_json, explanation, plan_data
+from tfgc._core import checked_json, coverage, explanation, plan_data
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Segment, Segmentation
 from tfgc._errors import OptionError, PlanMismatchError, TfgcError
@@ -91,7 +91,7 @@ class Plan(Segmentation):
                 "tfgc.enable(model, plan), or name a strategy for segments: tfgc.plan(model, ..., strategy='optimal')"
             )
         self.check_model(graph.once(describe))
-        _check_cover(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
+        coverage.check(graph, self.segments, [node.name for node in graph.nodes], set(graph.inputs), "model")
 
     def check_model(self, here: Sequence[str]) -> None:
         """Raise `PlanMismatchError` unless the model that this was made for is one of these lines."""
@@ -173,26 +173,6 @@ def _segments(graph: Graph, pieces: Iterable[Piece]) -> tuple[Segment, ...]:
             )
         )
     return tuple(segments)
-
-
-def _check_cover(graph: Graph, segments: Iterable[Segment], names: Sequence[str], done: set[str], whole: str) -> None:
-    """Raise unless `segments` run each of `names` once, and after what it reads; `done` ran before."""
-    known, left = set(names), set(names)
-    for segment in segments:
-        before = set(done)
-        for name in segment.nodes:
-            if name not in left:
-                why = "is in it twice" if name in known else f"is not in the {whole.partition(' ')[0]}"
-                raise PlanMismatchError(f"not a plan for this {whole}: node {name!r} {why}")
-            for ref in graph.nodes[graph.position[name]].inputs:
-                if ref.node not in done:
-                    raise PlanMismatchError(f"not a valid plan: {name!r} would run before {ref.node!r}, which it reads")
-            left.remove(name)
-            done.add(name)
-        if segment.inner is not None:
-            _check_cover(graph, segment.inner.segments, segment.nodes, before, f"segment of a plan, {segment}")
-    if left:
-        raise PlanMismatchError(f"not a plan for this {whole}: it leaves out {next(n for n in names if n in left)!r}")
 
 
 def check_plan(plan: object) -> None:
