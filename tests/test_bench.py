@@ -402,7 +402,7 @@ def test_files_of_another_kind_are_not_written_over(suite, tmp_path):
     with pytest.raises(OptionError, match="holds predictions"):
         run_suite("s", path)
     path.write_text(json.dumps({"format": "tfgc-measurements", "version": 9}))
-    with pytest.raises(TfgcError, match="of version 9"):
+    with pytest.raises(TfgcError, match="it has version 9, but this tfgc reads up to"):
         run_suite("s", path)
 
 

@@ -232,6 +232,7 @@ def partitions():
     return [[(n.name, n.op, n.device[-5:], list(n.input)) for n in graph.node] for graph in graphs]
 
 
+@pytest.mark.gate
 def test_in_a_graph_nothing_is_sent_back_before_it_is_needed():
     """TensorFlow's optimizer left the copies alone, and each waits on the host for a gradient."""
     graphs = memory.alone(partitions)

@@ -351,6 +351,7 @@ def test_weights_need_no_margin(monkeypatch):
     assert asked[0] == int(fixed * 0.9) + fixed
 
 
+@pytest.mark.gate
 def test_no_plan_needs_less(monkeypatch):
     """Every attempt runs out of memory: each plan is predicted to need less than the one before, until none does."""
     model = fresh(trapped)

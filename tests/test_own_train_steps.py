@@ -11,11 +11,11 @@ from memory import alone
 import tfgc
 
 L = keras.layers
-SIZE, ROWS = 48, 8
+SIZE, ROWS, DEPTH = 48, 8, 4
 PAIRS = noise(2, ROWS, SIZE, SIZE, 3)
 
 
-def encoder(kind, depth=8, trapped=False):
+def encoder(kind, depth=DEPTH, trapped=False):
     x = inputs = L.Input((SIZE, SIZE, 3))
     for i in range(depth):
         x = L.Activation("gelu")(L.Conv2D(16, 3, padding="same")(x))
@@ -82,8 +82,8 @@ def compiled(model, **options):
     return model
 
 
-def pairs(**options):
-    return compiled(fresh(lambda: encoder(Pairs)), **options)
+def pairs(depth=DEPTH, **options):
+    return compiled(fresh(lambda: encoder(Pairs, depth)), **options)
 
 
 def perceptual():
@@ -101,9 +101,9 @@ def fit(model, x, steps=1, **options):
     return model.fit(data, shuffle=False, verbose=0, **options).history
 
 
-def measured(budget, jit_compile=False):
+def measured(budget):
     """The peak of a step in `fit`, and what was predicted of it and of the plain step."""
-    model = pairs(jit_compile=jit_compile)
+    model = pairs(depth=8)
     if budget is not None:
         tfgc.enable(model, budget=budget, verbose=0)
     callback = tfgc.PeakMemory()
@@ -154,7 +154,7 @@ def test_two_calls_train_as_without_a_plan(how):
 
 
 def test_a_named_strategy_is_predicted_for_all_calls():
-    model = tfgc.enable(pairs(), strategy="uniform", segments=4, verbose=0)
+    model = tfgc.enable(pairs(), strategy="uniform", segments=2, verbose=0)
     fit(model, PAIRS)
     (planned,) = tfgc.status(model).plans
     alone_plain = tfgc.estimate(encoder(Pairs), ROWS).needed_bytes
