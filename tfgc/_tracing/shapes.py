@@ -5,6 +5,7 @@ layer is not Keras's own it may be wrong, which training does not notice. The ca
 the full sizes: nothing is allocated or run.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -118,13 +119,12 @@ def resized(
 
 def _sizes(name: str, shape: Any) -> tuple[int | None, ...]:
     """The sizes that were given for an input, as numbers."""
-    sizes = list(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else [shape, ""]
-    try:
-        return tuple([size if size is None else check_int("size", size) for size in sizes])
-    except OptionError:
-        raise OptionError(
-            f"input_shapes: {shape!r} for input {name!r} is no shape of integers >= 1: give a tuple such as (128,)"
-        ) from None
+    with contextlib.suppress(OptionError):
+        if isinstance(shape, Iterable) and not isinstance(shape, str):
+            return tuple([size if size is None else check_int("size", size) for size in shape])
+    raise OptionError(
+        f"input_shapes: {shape!r} for input {name!r} is no shape of integers >= 1: give a tuple such as (128,)"
+    )
 
 
 def _asked(
