@@ -9,6 +9,7 @@ from faults import Trap, arm, armed
 from memory import alone
 
 import tfgc
+from tfgc._training import enable
 
 L = keras.layers
 SIZE, ROWS, DEPTH = 48, 8, 4
@@ -207,6 +208,23 @@ def test_one_call_is_planned_by_its_nodes(kind):
     fit(model, (x, y))
     (planned,) = tfgc.status(model).plans
     assert planned.plan == tfgc.plan(fresh(lambda: encoder(kind)), batch_size=ROWS, loss="mse")
+
+
+def test_one_call_is_verified_by_the_plan_that_it_trains_by(monkeypatch):
+    class OneCall(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0], training=True) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    switched, switch = [], enable.switch
+    monkeypatch.setattr(
+        enable, "switch", lambda model, plan, **how: switched.append(plan) or switch(model, plan, **how)
+    )
+    model = compiled(fresh(lambda: encoder(OneCall)))
+    assert tfgc.verify(model, None, (PAIRS[0], noise(ROWS, 8)), modes="graph", steps=1)
+    assert [plan.segments for plan in switched] == [tfgc.plan(model, batch_size=ROWS, strategy="optimal").segments]
 
 
 def test_a_step_that_takes_its_data_apart_is_verified():

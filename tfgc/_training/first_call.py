@@ -94,11 +94,11 @@ class FirstCall:
         if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
             return self._train_step(*args, **kwargs)
         thread = threading.get_ident()
-        self._batches[thread] = next(iter([*args, *kwargs.values()]))
+        (self._batches[thread],) = (*args, *kwargs.values())
         try:
             return self._train_step(*args, **kwargs)
         finally:
-            del self._batches[thread]
+            self._batches.pop(thread, None)
 
     call.is_patched_call = train_step.is_patched_call = True
 

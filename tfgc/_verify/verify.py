@@ -146,8 +146,8 @@ def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
     if by_calls.applies_to(model, batch):
         return planner.plan(model, example=batch)
     if has_own_step(model):
-        plans = own_step_plans.plans_for(model, batch_specs.specs(batch, None))
-        if plans is not None:
+        shapes = [tuple(tensor.shape) for tensor in batch_specs.tensors(data[0])]
+        if (plans := own_step_plans.plans_for(model, batch_specs.specs(batch, None), shapes)) is not None:
             return plans.least()
     return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
