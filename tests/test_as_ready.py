@@ -125,7 +125,6 @@ def test_models_whose_weights_are_read_in_several_places(check, build, mode):
     check(OPTIMIZERS["adam"], build, mode)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("graph", modes=MODES))
 def test_sparse_gradients_and_averaged_weights(check, mode):
     average = functools.partial(optimizers.SGD, 0.1, use_ema=True, ema_overwrite_frequency=2)

@@ -1,17 +1,26 @@
-"""What waits for what among the operations of a graph."""
+"""What waits for what among the operations of a graph.
+
+An operation waits for what it reads, for what it has a control edge from, and, once its function is complete, for the
+effects that were traced before its own.
+"""
 
 import heapq
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
+from tfgc._framework import trace_writes
 from tfgc._framework.versions import attribute
 
 
 def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[tf.Operation]]:
-    """What each operation waits for among these."""
+    """What each operation waits for among these, which are in the order in which they were made."""
     made = set(operations)
-    return {op: made.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs]) for op in operations}
+    found = {op: made.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs]) for op in operations}
+    for earlier, later in trace_writes.kept_in_order(operations):
+        found[later].add(earlier)
+    return found
 
 
 def in_order(before: Mapping[tf.Operation, set[tf.Operation]]) -> Iterator[tf.Operation]:
@@ -50,6 +59,10 @@ def ancestors(
 
 def descendants(first: tf.Operation) -> set[tf.Operation]:
     """An operation, and all in its graph that wait for it."""
+    operations = first.graph.get_operations()
+    after: dict[tf.Operation, list[tf.Operation]] = defaultdict(list)
+    for earlier, later in trace_writes.kept_in_order(operations[operations.index(first) :]):
+        after[earlier].append(later)
     found: set[tf.Operation] = set()
     waiting = [first]
     while waiting:
@@ -57,7 +70,7 @@ def descendants(first: tf.Operation) -> set[tf.Operation]:
         if op not in found:
             found.add(op)
             waiting += [reader for tensor in op.outputs for reader in tensor.consumers()]
-            waiting += attribute(op, "_control_outputs")
+            waiting += attribute(op, "_control_outputs") + after[op]
     return found
 
 

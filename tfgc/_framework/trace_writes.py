@@ -1,11 +1,12 @@
-"""Which variables the operations of a trace may write."""
+"""What the operations of a trace may write, and in which order TensorFlow will keep that."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import versions
+from tfgc._framework import private_api, versions
 
 try:
     from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
@@ -38,3 +39,31 @@ def written_variables(
             else:
                 others.append(operation.name)
     return list(found.values()), others
+
+
+def kept_in_order(operations: Iterable[tf.Operation]) -> Iterator[tuple[tf.Operation, tf.Operation]]:
+    """Pairs of operations of which the second waits for the first once their function is complete.
+
+    TensorFlow keeps effects in the order in which they were traced: what reads a resource and what writes it, and what
+    has an effect of another kind, such as a check of numbers (`AutomaticControlDependencies`).
+
+    Args:
+        operations: Of one graph, in the order in which they were made.
+    """
+    last: dict[Any, tf.Operation] = {}
+    reads: dict[Any, list[tf.Operation]] = defaultdict(list)
+    for op in operations:
+        if not private_api.is_stateful(op.type):
+            continue
+        read, written = ([tensor.ref() for tensor in found] for found in get_read_write_resource_inputs(op))
+        if not read and not written:
+            written = [None]
+        for resource in read:
+            if resource in last:
+                yield last[resource], op
+            reads[resource].append(op)
+        for resource in written:
+            yield from ((reader, op) for reader in reads.pop(resource, ()))
+            if resource in last:
+                yield last[resource], op
+            last[resource] = op

@@ -9,8 +9,9 @@ computes gradients faster than it applies them. So, of the operations of one ste
 
 Values do not change, and nothing is computed that would not be otherwise.
 
-Invariant: an edge leads from operations that were made earlier to later ones; or, for what is added, from a part of a
-sum to what only this sum reads. So there is no circle.
+Invariant: there is an order of all operations in which each comes after what it waits for, and an edge leads from
+earlier ones to later ones; or, for what is added, from a part of a sum to what only this sum reads. So there is no
+circle. It is not always the order in which operations were made: a replay may wait for one that is made after it.
 
 Known weakness. The gradients that one replay makes do not wait for one another, since they are made before the updates.
 """
@@ -22,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, versions
+from tfgc._framework import operation_order, private_api, versions
 
 # Their results share the memory of what they read.
 _VIEWS = {"Identity", "IdentityN", "Reshape", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze"}
@@ -73,7 +74,7 @@ class UpdateOrder:
             for other in reversed(self._updates[:i]):
                 together += other.size
                 if together > most:
-                    step.let_wait(step.computing(update.gradient, other.end), step.writers(other))
+                    step.let_wait(step.computing(update.gradient, other), step.writers(other))
                 if together > 2 * most:  # The last of these waited for those before it.
                     break
 
@@ -82,11 +83,13 @@ class UpdateOrder:
 
 
 class _Operations:
-    """The operations of a graph, in the order in which they were made, and what reads what."""
+    """The operations of a graph, in an order in which they can run, and what reads what."""
 
     def __init__(self, graph: Any, updates: Sequence[_Update]) -> None:
         self._all: list[tf.Operation] = graph.get_operations()
-        self._place = {op.name: i for i, op in enumerate(self._all)}
+        self._made = {op.name: i for i, op in enumerate(self._all)}
+        in_order = operation_order.in_order(operation_order.dependencies(self._all))
+        self._place = {op.name: i for i, op in enumerate(in_order)}
         self._captured = {id(outer): inner for outer, inner in graph.captures}
         self._read_by: dict[str, set[str]] = {op.name: set() for op in self._all}
         for op in self._all:
@@ -101,7 +104,7 @@ class _Operations:
             name = waiting.pop()
             if name not in found:
                 found.add(name)
-                waiting += _awaited(self._all[self._place[name]])
+                waiting += _awaited(self._all[self._made[name]])
         return found
 
     def let_wait(self, operations: Iterable[tf.Operation], others: Sequence[tf.Operation]) -> None:
@@ -122,6 +125,7 @@ class _Operations:
         handle = self._captured.get(id(update.handle))
         reads = () if handle is None else handle.consumers()
         waiting = [op.outputs[0] for op in reads if op.type == "ReadVariableOp"]
+        first = min((self._place[op.name] for op in self.writers(update)), default=0)
         found: list[tf.Operation] = []
         while waiting:
             tensor = waiting.pop()
@@ -129,14 +133,15 @@ class _Operations:
                 if op.type in _VIEWS:
                     views = zip(op.inputs, op.outputs)  # A second input is a shape.
                     waiting += [view for x, view in views if x is tensor]
-                elif self._place[op.name] < update.start and op.name in self._needed:
+                elif self._made[op.name] < update.start and op.name in self._needed and self._place[op.name] < first:
                     found.append(op)
         return found
 
-    def computing(self, gradient: Sequence[tf.Tensor], after: int) -> list[tf.Operation]:
-        """What computes a gradient, of the operations that were made later than so many others."""
+    def computing(self, gradient: Sequence[tf.Tensor], after: _Update) -> list[tf.Operation]:
+        """What computes a gradient, of the operations that were made after an update and come after it."""
+        last = max((self._place[op.name] for op in self.writers(after)), default=-1)
         ends = self._without_last_steps(gradient)
-        return [op for op in ends if self._place[op.name] >= after]
+        return [op for op in ends if self._made[op.name] >= after.end and self._place[op.name] > last]
 
     def delay_additions(self, gradient: Sequence[tf.Tensor]) -> None:
         """Let what is added to a gradient, and made for that alone, wait for the last part."""
