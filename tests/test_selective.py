@@ -356,6 +356,76 @@ def test_calls_of_layers_in_every_mode(mode):
     assert_equal(plain, ours, exact=mode == "eager")
 
 
+class Drawing(OwnLayer):
+    """It draws from hidden state, so that a copy of its trace would draw the same as others."""
+
+    def call(self, x):
+        return super().call(x) * tf.random.uniform((tf.shape(x)[0], 1, 1), 0.9, 1.0)
+
+
+class Branching(OwnLayer):
+    """It calls functions, which are not copied into another graph."""
+
+    def call(self, x):
+        made = super().call(x)
+        return tf.cond(tf.reduce_sum(x) > 1e9, lambda: -made, lambda: 1.0 * made)
+
+
+def mixed(layer):
+    """Products in the layer of a user's and around it."""
+    x = inputs = keras.Input((32, 64))
+    for _ in range(3):
+        x = layer()(L.Dense(64, activation="gelu")(x))
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
+@pytest.mark.parametrize("layer", [Drawing, Branching])
+def test_what_no_graph_copies_is_not_planned_as_selective(layer):
+    """Its products were counted as stored, and its replay ran them again."""
+    model = fresh(functools.partial(mixed, layer))
+    plan = selective(model, 2)
+    whole = dataclasses.replace(plan, segments=tuple(dataclasses.replace(s, selective=False) for s in plan.segments))
+    predicted = [tfgc.estimate(model, 4, p, optimizer="sgd") for p in (plan, whole)]
+    assert predicted[0].peak_bytes == predicted[1].peak_bytes
+    assert predicted[0].overhead == predicted[1].overhead
+    kept = tfgc.plan(model, strategy="keep_all")
+    counts = [operations_of_step(fresh(functools.partial(mixed, layer)), X, p) for p in (plan, whole, kept)]
+    run = [products(found, "first") + products(found, "replay") for found in counts]
+    assert run[0] == run[1] > run[2]
+    names = {node.name for node in Program(model, 4).graph.nodes if node.kind == layer.__name__}
+    assert names
+    chosen = tfgc.plan(model, 4, budget="65%", optimizer="sgd")
+    assert not any(s.selective and names & set(s.nodes) for s in chosen.segments)
+
+
+class DrawingBlock(Block):
+    """A block with stochastic depth, as Keras's examples draw it."""
+
+    def call(self, x, training=None):
+        made = super().call(x, training=training)
+        return x + (made - x) * tf.floor(0.9 + tf.random.uniform((tf.shape(x)[0], 1, 1)))
+
+
+class DrawingStack(Stack):
+    kind = DrawingBlock
+
+
+@pytest.mark.gate
+def test_calls_that_no_graph_copies_are_not_planned_as_selective():
+    model = DrawingStack()
+    model(X)
+    plan = tfgc.plan(model, example=(X, Y[0]), budget="75%")
+    assert plan.selective_layers
+    assert not any(name.startswith("drawing_block") and "/" not in name for name in plan.selective_layers)
+    names = [f"drawing_block_{i}" if i else "drawing_block" for i in range(4)]
+    plans = [
+        dataclasses.replace(plan, segments=tuple(Segment((n,), selective=s) for n in names), parts={}, outlook=None)
+        for s in (True, False)
+    ]
+    one, other = (tfgc.estimate(model, plan=p, example=(X, Y[0])) for p in plans)
+    assert (one.peak_bytes, one.overhead) == (other.peak_bytes, other.overhead)
+
+
 class AsideBlock(Block):
     """It puts a tensor aside, which the model reads."""
 

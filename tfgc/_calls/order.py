@@ -1,14 +1,15 @@
 """The order in which a step with recomputed pieces runs.
 
 The forward pass runs in the order of the step. In the backward pass a recomputed piece runs again as soon as all its
-upstream gradients are there, and all gradients of the piece that ran again before it: replays do not overlap.
+upstream gradients are there, and all gradients of the piece that ran again before it: replays do not overlap. The last
+first run is replayed first (`tfgc._framework.replay_order`); under XLA, what has its upstream gradients first.
 
 Buffers of a replay have numbers of their own: those of the first run, plus the number of all buffers times one more
 than the number of the piece.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from tfgc._calls.replays import Piece, Replay, replay
@@ -96,13 +97,19 @@ class Orders:
         }
         also: dict[int, list[int]] = {}
         before: list[int] = []
-        for k in sorted(starts, key=lambda k: (starts[k], k)):
+        latest = -1.0
+        for k in sorted(
+            starts, key=lambda k: (starts[k], k) if self._step.xla else (-min(pieces[k].replay.early, default=0), k)
+        ):
+            also[-1 - k] = [i for i in pieces[k].replay.late if i in here]
+            if starts[k] < latest:  # traced before that one
+                behind = self._behind(-1 - k, also)
+                before = [i for i in before if i not in behind]
             waits = {*before, *(i for i in pieces[k].replay.upstream if i in here)}
             left[-1 - k] = len(waits)
             for i in waits:
                 also.setdefault(i, []).append(-1 - k)
-            before = [i for i in pieces[k].replay.late if i in here]
-            also[-1 - k] = before
+            before, latest = also[-1 - k], starts[k]
         keys = {i: float(i) for i in stretch} | {-1 - k: key for k, key in starts.items()}
         ready = [(keys[i], i) for i, count in left.items() if not count]
         heapq.heapify(ready)
@@ -115,6 +122,17 @@ class Orders:
                     heapq.heappush(ready, (keys[other], other))
         # What waits for itself, through a piece whose backward pass feeds its own upstream, runs as it was traced.
         yield from sorted((i for i, count in left.items() if count > 0), key=lambda i: keys[i])
+
+    def _behind(self, first: int, also: Mapping[int, Sequence[int]]) -> set[int]:
+        """What waits for a turn."""
+        found: set[int] = set()
+        waiting = [first]
+        while waiting:
+            turn = waiting.pop()
+            if turn not in found:
+                found.add(turn)
+                waiting += (*self._after.get(turn, ()), *also.get(turn, ()))
+        return found
 
 
 class _Numbered:

@@ -18,7 +18,7 @@ from tfgc._costs import early_products, folded_constants, kernel_memory, tensor_
 from tfgc._costs.folded_constants import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
-from tfgc._pure import flop_counts, obstacles, selective_results
+from tfgc._pure import flop_counts, obstacles, random_draws, selective_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
@@ -60,6 +60,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     if not xla:
         _move_products(made, early_products.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
     products = _products(trace, operations, late)
+    calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}
     forward = [(at[op], i) for op, i in numbers.items() if op not in late]
@@ -72,7 +73,8 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         batch=batch,
         weight_gradients=weight_gradients,
         spans=spans,
-        obstacles=_obstacles(trace, operations),
+        obstacles=_obstacles(trace, operations, calling),
+        uncopied=_uncopied(trace.root, operations, calling),
         resident=tuple(folded_constants.sizes(runs, constant, buffers).values())
         if fusion is None
         else (fusion.copied_weights(),),
@@ -167,12 +169,10 @@ class _Numbering:
         return frozenset(self._number(t) for t in made if self._buffers.bytes(t) >= SMALL)
 
 
-def _obstacles(trace: Trace, operations: list[tf.Operation]) -> dict[Call, str]:
+def _obstacles(trace: Trace, operations: list[tf.Operation], calling: list[int]) -> dict[Call, str]:
     """Why calls must not be run twice. Written Keras variables are no obstacle: a replay leaves them alone."""
     functions = obstacles.in_functions(trace.graph)
-    suspects = [
-        i for i, op in enumerate(operations) if op.op_def.is_stateful or obstacles.functions_called(op.node_def)
-    ]
+    suspects = {*calling, *(i for i, op in enumerate(operations) if op.op_def.is_stateful)}
     found = {}
     for call in trace.root.within():
         if not any(call.first <= i < call.last for i in suspects):
@@ -184,3 +184,9 @@ def _obstacles(trace: Trace, operations: list[tf.Operation]) -> dict[Call, str]:
         if obstacle is not None:
             found[call] = obstacle
     return found
+
+
+def _uncopied(root: Call, operations: list[tf.Operation], calling: list[int]) -> frozenset[Call]:
+    """The calls with one of the operations that no graph copies: those `calling` functions, and draws."""
+    these = {*calling, *(i for i, op in enumerate(operations) if op.type in random_draws.TYPES)}
+    return frozenset(call for call in root.within() if any(call.first <= i < call.last for i in these))

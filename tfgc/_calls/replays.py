@@ -84,7 +84,9 @@ def replay(step: Step, piece: Piece) -> Replay:
 def stored_products(step: Step, piece: Piece) -> set[int]:
     """The products that a replay takes over: those that the forward pass reads in the call alone that makes them."""
     found: set[int] = set()
-    for call in piece.calls if piece.selective else ():
+    if not piece.selective or not step.uncopied.isdisjoint(piece.calls):
+        return found
+    for call in piece.calls:
         inside = frozenset(step.spans[call])
         for buffer in step.products:
             early = (r for r in step.readers[buffer] if not step.operations[r].late)

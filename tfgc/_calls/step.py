@@ -49,6 +49,7 @@ class Step:
         weight_gradients: Buffers of the gradients of weights, which stay until the step ends.
         spans: For each call its operations of the forward pass.
         obstacles: Why a call must not be run twice, for those that must not.
+        uncopied: Calls with operations that no graph copies, so that their replays take over nothing.
         resident: Bytes of what is there all the time beside variables: constants that TensorFlow folds, or under XLA
             transposed weights.
         products: Buffers of the results of products with weights, which selective replays take over.
@@ -65,6 +66,7 @@ class Step:
     obstacles: dict[Call, str]
     resident: tuple[int, ...]
     products: frozenset[int] = frozenset()
+    uncopied: frozenset[Call] = frozenset()
     xla: bool = False
 
     @functools.cached_property

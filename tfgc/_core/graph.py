@@ -52,6 +52,7 @@ class Cost:
         seconds, backward_seconds, replay_seconds, selective_seconds: The same as measured times, or None.
         obstacle: Why it cannot be run twice, or None.
         sliceable: Whether it is shown to give on slices of the batch what it gives on all of it.
+        copied: Whether graphs run copies of its trace, as replays have to that take over results.
     """
 
     saved_tensors: tuple[Ref, ...]
@@ -83,6 +84,7 @@ class Cost:
     selective_seconds: float | None = None
     obstacle: str | None = None
     sliceable: bool = False
+    copied: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

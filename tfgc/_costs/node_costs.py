@@ -215,6 +215,7 @@ def _read(
             tape.watch(sources)
             outputs, scope, variables, trainable = side_effects.symbolic(call, tape, apart)
         obstacle = scope.obstacle or obstacles.obstacle(graph, _UNCOUNTED)
+        copied = obstacles.can_be_copied(graph)
         seeds_only = all(drawn_rows.is_seed(variable) for variable, _ in scope.written.values())
         samples = inputs[0].shape[0] if inputs and inputs[0].shape.rank else None
         sliceable = (
@@ -247,6 +248,7 @@ def _read(
         "differentiable": any(g is not None for g in gradients),
         "obstacle": obstacle,
         "sliceable": sliceable,
+        "copied": copied,
     }
     return footprint, rest
 

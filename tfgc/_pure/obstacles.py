@@ -48,6 +48,12 @@ def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
     return among(graph.get_operations(), in_functions(graph).values(), share)
 
 
+def can_be_copied(graph: Any) -> bool:
+    """Whether a copy of all that a graph holds would do the same: it draws from no hidden state and calls nothing."""
+    draws = any(op.type in random_draws.TYPES for op in graph.get_operations())
+    return not draws and not graph.as_graph_def().library.function
+
+
 def among(operations: Sequence[tf.Operation], called: Iterable[str], share: float = random_draws.SHARE) -> str | None:
     """The same for some operations of a graph, with the obstacles of the functions that they call."""
     for op in operations:

@@ -93,9 +93,8 @@ class TracedCall:
 
     def _is_closed(self) -> bool:
         """Whether the graph has all that it needs in itself."""
-        draws = any(op.type in random_draws.TYPES for op in self._graph.get_operations())
-        functions = self._graph.as_graph_def().library.function
-        return not (draws or functions or self._graph.captures or obstacles.obstacle(self._graph))
+        alone = obstacles.can_be_copied(self._graph) and not self._graph.captures
+        return alone and obstacles.obstacle(self._graph) is None
 
     @property
     def _given(self) -> list[tf.Tensor]:

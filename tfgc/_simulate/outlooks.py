@@ -8,6 +8,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
+from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import host_copies, simulator
 from tfgc._simulate.work import NodeWork, node_work
 
@@ -113,7 +114,8 @@ def _costed(
         outside = sum(b.size[x] for x in inputs - held)
         inner = segment.inner
         results = sum(b.result_bytes[i] for i in positions) if takes_over and segment.takes_over_results else 0
-        results += sum(b.selective_bytes[i] for i in positions) if segment.selective else 0
+        selective = segment.selective and takes_over_products(b, positions)
+        results += sum(b.selective_bytes[i] for i in positions) if selective else 0
         new = inputs - on_host if segment.mode == "recompute" else saved
         stored = sum(b.size[x] for x in new - held) + results if segment.mode == "recompute" else inside
         if inner is not None:
@@ -122,7 +124,7 @@ def _costed(
         whole = sum(works[i].forward for i in runs)
         work = whole
         if takes_over and inner is None:
-            work = sum(works[i].selective if segment.selective else works[i].replay for i in runs)
+            work = sum(works[i].selective if selective else works[i].replay for i in runs)
         costed.append(
             dataclasses.replace(
                 segment,

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
+from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import compiled_returns
 from tfgc._simulate.event import Run, freed_after
 from tfgc._simulate.host_copies import HostCopies
@@ -82,11 +83,12 @@ class StepEvents(NodeEvents):
             if segment.chunks > 1:
                 self.events += SlicedEvents(self, part, segment.chunks).forward(run)
                 continue
+            selective = segment.selective and takes_over_products(b, part)
             for i in part:
                 if i in runs:
                     self.forward(i, run, part, segment.mode == "keep")
                     if not replay and segment.takes_over_results:
-                        kept += self.store(i, run, segment.selective)
+                        kept += self.store(i, run, selective)
         if not replay:
             self.loss(run)
         first = len(self.events) - 1

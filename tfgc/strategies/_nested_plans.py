@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Piece
+from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate.work import node_work
 from tfgc.strategies._pass_liveness import PassLiveness
 from tfgc.strategies._passes import Option, Pass, Replayed
@@ -176,8 +177,8 @@ class NestedPlans:
         stored, alive = int(results[-1]), alive + results[:-1]
         flat = self._solve(Pass(start, stop, segment.inside, False, True))
         yield Option(int(alive.max()), segment.bytes + stored, rest, flat, work, stop, stored)
-        products = np.array(b.selective_before[start : stop + 1]) - b.selective_before[start]
-        if products[-1]:
+        if takes_over_products(b, range(start, stop)):
+            products = np.array(b.selective_before[start : stop + 1]) - b.selective_before[start]
             most = int((alive + products[:-1]).max())
             replay = self._solve(Pass(start, stop, segment.inside, False, takes_over=True, selective=True))
             yield Option(most, segment.bytes + stored + int(products[-1]), rest, replay, work, stop, stored, True)

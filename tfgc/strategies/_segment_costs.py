@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
+from tfgc._core.taken_products import takes_over_products
 from tfgc.strategies._segment_peaks import Captured, FirstPass, Replay
 
 
@@ -131,7 +132,7 @@ class _GrowingSegment:
         self._product_bytes += b.selective_bytes[node]
         captured, replay, results = self._captured, self._replay, self._result_bytes
         selective = None
-        if self._product_bytes and replay.selective:
+        if replay.selective and takes_over_products(b, range(self._start, end)):
             selective = SegmentCost(
                 end,
                 self._first_pass.selective_peak,
