@@ -131,6 +131,25 @@ def test_sparse_gradients_and_averaged_weights(check, mode):
     check(average, words, mode, x=IDS, segments=4)
 
 
+class Checked(L.Dense):
+    def call(self, x):
+        return super().call(tf.debugging.check_numerics(x, "input"))
+
+
+def checked():
+    """The penalty of the first weight has an effect, which those of the layers come after."""
+
+    def penalty(weight):
+        return 0.01 * tf.reduce_sum(tf.square(tf.debugging.check_numerics(weight, "weight")))
+
+    layers = [Checked(8, kernel_regularizer=penalty), Checked(8), Checked(8), L.Dense(3)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def test_penalties_with_effects(check):
+    check(OPTIMIZERS["sgd"], checked, "graph")
+
+
 class Unused(L.Layer):
     def build(self, shape):
         self.scale = self.add_weight(shape=(shape[-1],), name="scale", initializer="ones")

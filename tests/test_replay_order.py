@@ -98,6 +98,11 @@ def gradients(model, x, sources=None):
     return tape.gradient(loss, values(model) if sources is None else sources)
 
 
+def assert_equal_gradients(ours, plain, x=X[0]):
+    for one, other in zip(tf.function(lambda x: gradients(ours, x))(x), gradients(plain, x), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 # Memory
 
 
@@ -310,9 +315,68 @@ def test_gradients_of_weights_with_effects_come_after_those_traced_before(mode, 
     segments = [tfgc.Segment(tuple(names[:2]), "recompute"), tfgc.Segment(tuple(names[2:]), mode)]
     model = fresh(lambda: checked_chain(segments))
     plain = fresh(lambda: checked_chain([tfgc.Segment(tuple(names), "keep")]))
-    ours = tf.function(lambda x: gradients(model, x))(X[0])
-    for one, other in zip(ours, gradients(plain, X[0]), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert_equal_gradients(model, plain)
+
+
+class Three(keras.Model):
+    """Three branches, which a tape comes to in the order of their first runs: the last one has the longest kept end."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = L.Dense(16)
+        self.branches = [Wide(32, checked, name=f"branch_{i}") for i, checked in enumerate([True, False, True])]
+        self.ends = [[L.Dense(16) for _ in range(count)] for count in (0, 4, 12)]
+
+    def call(self, x):
+        x, product = self.embedding(x), 1.0
+        for branch, ends in zip(self.branches, self.ends, strict=True):
+            y = branch(x)
+            for end in ends:
+                y = end(y)
+            product = product * y
+        return product
+
+
+def three():
+    model = Three()
+    model(X[0])
+    return model
+
+
+def test_an_effect_is_found_behind_a_replay_that_was_traced_before():
+    """One late edge leads to a replay whose effect comes before that of the replay of another one."""
+    assert_equal_gradients(tfgc.enable(fresh(three), layers=["branch_*"]), fresh(three))
+
+
+class CheckedDense(L.Dense):
+    def call(self, x):
+        return super().call(tf.debugging.check_numerics(x, "input"))
+
+
+def side_by_side(layer):
+    inputs = keras.Input((16,))
+    x = L.Dense(16, name="below")(inputs)
+    return keras.Model(inputs, L.Add(name="sum")([layer(16, name="one")(x), layer(16, name="other")(x)]))
+
+
+def test_branches_with_effects_in_one_replay():
+    """Copies of a trace order effects anew; `check_replay` runs the Python again."""
+    model = fresh(lambda: side_by_side(CheckedDense))
+    segments = (tfgc.Segment(("below", "one", "other", "sum")),)
+    plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
+    tfgc.enable(model, plan, check_replay=True)
+    assert_equal_gradients(model, fresh(lambda: side_by_side(CheckedDense)))
+
+
+def test_nested_replays_of_branches_that_are_checked():
+    """The check of a replay is an effect."""
+    model, names = fresh(lambda: side_by_side(L.Dense)), ("one", "other")
+    inner = (*(tfgc.Segment((name,)) for name in names), tfgc.Segment(("sum",), "keep"))
+    outer = tfgc.Segment((*names, "sum"), inner=tfgc.Plan(inner, "by hand", ()))
+    segments = (tfgc.Segment(("below",), "keep"), outer)
+    plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
+    tfgc.enable(model, plan, check_replay=True)
+    assert_equal_gradients(model, fresh(lambda: side_by_side(L.Dense)))
 
 
 def peak_of_towers(is_enabled):

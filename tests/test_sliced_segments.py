@@ -354,6 +354,25 @@ def test_second_order_gradients_in_graphs(way):
     np.testing.assert_allclose(second_order(model, X, way)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+def with_a_second_reader():
+    inputs = keras.Input((8,))
+    x = L.Dense(8, activation="tanh", name="below")(inputs)
+    return keras.Model(inputs, L.Dense(2, name="head")(L.Multiply(name="product")([x, L.Activation("tanh")(x)])))
+
+
+def test_second_order_gradients_of_what_goes_on_beside_a_sliced_segment():
+    """TensorFlow's optimizer folded the size of a loop's first rows into that of all of them."""
+    x, plain = noise(4, 8), fresh(with_a_second_reader)
+    model = fresh(with_a_second_reader)
+    segments = [tfgc.Segment(("below",), "keep"), tfgc.Segment(("activation",), chunks=2)]
+    plan = tfgc.Plan((*segments, tfgc.Segment(("product", "head"), "keep")), "by hand", tfgc.plan(model).model)
+    tfgc.enable(model, plan)
+    for ours, expected in zip(
+        second_order(model, x, "in one graph"), second_order(plain, x, "in one graph"), strict=True
+    ):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.gate
 def test_a_graph_that_is_differentiated_inside_and_from_outside():
     def gradient_of_input(model):

@@ -5,7 +5,8 @@ at the same time, and what both need meanwhile would add up. Each node's backwar
 to wait for that of the node after it. Values do not change. XLA drops control edges
 and chooses its own order.
 
-Invariant: an edge leads from a node's backward pass to that of a node before it, so that there is no circle.
+Invariant: an edge leads from a node's backward pass to that of a node before it, which does not wait for it, not for
+the order of effects either. So there is no circle.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
-from tfgc._framework import graph_building, tensor_attributes
+from tfgc._framework import graph_building, operation_order, tensor_attributes
 
 _CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.ContextVar("tfgc_chains", default=None)
 
@@ -32,7 +33,7 @@ def sequential_backward() -> Iterator[None]:
         yield
     for chain in chains:
         for tensor, others in chain.edges():
-            graph_building.wait_for(tensor, others)
+            _let_wait(tensor, others)
 
 
 @contextlib.contextmanager
@@ -54,6 +55,14 @@ def unordered_backward() -> Iterator[None]:
         yield
     finally:
         _CHAINS.reset(token)
+
+
+def _let_wait(tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> None:
+    """Let a tensor wait for others but for those that wait for it, which effects can bring about."""
+    if others and operation_order.has_effects(tensor.graph):
+        behind = operation_order.descendants(tensor.op)
+        others = [other for other in others if other.op not in behind]
+    graph_building.wait_for(tensor, others)
 
 
 def new_chain() -> "BackwardChain | None":

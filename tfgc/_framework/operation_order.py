@@ -7,20 +7,24 @@ effects that were traced before its own.
 import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tfgc._framework import trace_writes
 from tfgc._framework.versions import attribute
 
+_EFFECTS = "tfgc_effects"  # the attribute of a graph that holds them, and goes with it
+
 
 def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[tf.Operation]]:
     """What each operation waits for among these, which are in the order in which they were made."""
     made = set(operations)
-    found = {op: made.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs]) for op in operations}
-    for earlier, later in trace_writes.kept_in_order(operations):
-        found[later].add(earlier)
-    return found
+    effects = trace_writes.EffectOrder()
+    return {
+        op: made.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs, *effects.awaited(op)])
+        for op in operations
+    }
 
 
 def in_order(before: Mapping[tf.Operation, set[tf.Operation]]) -> Iterator[tf.Operation]:
@@ -57,12 +61,35 @@ def ancestors(
     return found
 
 
+class _Effects:
+    """The operations of a graph that wait for another one's effect, so far."""
+
+    def __init__(self) -> None:
+        self._order, self._known = trace_writes.EffectOrder(), 0
+        self._after: dict[tf.Operation, list[tf.Operation]] = defaultdict(list)
+
+    @classmethod
+    def of(cls, graph: Any) -> Mapping[tf.Operation, list[tf.Operation]]:
+        """For operations of a graph what waits for their effects."""
+        found = getattr(graph, _EFFECTS, None)
+        if found is None:
+            setattr(graph, _EFFECTS, found := cls())
+        operations = graph.get_operations()
+        for op in operations[found._known :]:
+            for other in found._order.awaited(op):
+                found._after[other].append(op)
+        found._known = len(operations)
+        return found._after
+
+
+def has_effects(graph: Any) -> bool:
+    """Whether operations of a graph wait for the effects of others."""
+    return bool(_Effects.of(graph))
+
+
 def descendants(first: tf.Operation) -> set[tf.Operation]:
     """An operation, and all in its graph that wait for it."""
-    operations = first.graph.get_operations()
-    after: dict[tf.Operation, list[tf.Operation]] = defaultdict(list)
-    for earlier, later in trace_writes.kept_in_order(operations[operations.index(first) :]):
-        after[earlier].append(later)
+    after = _Effects.of(first.graph)
     found: set[tf.Operation] = set()
     waiting = [first]
     while waiting:
@@ -70,7 +97,7 @@ def descendants(first: tf.Operation) -> set[tf.Operation]:
         if op not in found:
             found.add(op)
             waiting += [reader for tensor in op.outputs for reader in tensor.consumers()]
-            waiting += attribute(op, "_control_outputs") + after[op]
+            waiting += attribute(op, "_control_outputs") + after.get(op, [])
     return found
 
 

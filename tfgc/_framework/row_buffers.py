@@ -32,13 +32,25 @@ _register(
 )
 
 
+def _without_room(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+    """The gradient of `with_room`. In that of `tf.pad`, Grappler folds the shape of what a loop makes larger."""
+    rows, *rest = tf.unstack(tf.shape(upstream))
+    return tf.slice(upstream, [0] * len(upstream.shape), [rows - op.inputs[1][0, 1], *rest]), None
+
+
+_ROOM = "TfgcWithRoom"
+_register(_ROOM, _without_room)
+
+
 def with_room(rows: tf.Tensor, more: Any) -> tf.Tensor:
     """Rows, with room for so many more behind; where that is none, the tensor itself.
 
     Of what is made of a size or of constants alone, Grappler makes one constant for all that are equal, into which
     several were then written: in a loop `more` depends on the iteration.
     """
-    return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    with contextlib.nullcontext() if graph is None else graph.gradient_override_map({"Pad": _ROOM}):
+        return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])
 
 
 def write(buffer: tf.Tensor, start: Any, rows: tf.Tensor) -> tf.Tensor:

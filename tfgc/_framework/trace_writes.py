@@ -1,7 +1,7 @@
 """What the operations of a trace may write, and in which order TensorFlow will keep that."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -41,29 +41,29 @@ def written_variables(
     return list(found.values()), others
 
 
-def kept_in_order(operations: Iterable[tf.Operation]) -> Iterator[tuple[tf.Operation, tf.Operation]]:
-    """Pairs of operations of which the second waits for the first once their function is complete.
+class EffectOrder:
+    """In which order a function keeps the effects of its operations, once it is complete.
 
-    TensorFlow keeps effects in the order in which they were traced: what reads a resource and what writes it, and what
-    has an effect of another kind, such as a check of numbers (`AutomaticControlDependencies`).
-
-    Args:
-        operations: Of one graph, in the order in which they were made.
+    TensorFlow keeps that in which they were traced: of what reads a resource and what writes it, and of what has an
+    effect of another kind, such as a check of numbers (`AutomaticControlDependencies`).
     """
-    last: dict[Any, tf.Operation] = {}
-    reads: dict[Any, list[tf.Operation]] = defaultdict(list)
-    for op in operations:
+
+    def __init__(self) -> None:
+        self._last: dict[Any, tf.Operation] = {}
+        self._reads: dict[Any, list[tf.Operation]] = defaultdict(list)
+
+    def awaited(self, op: tf.Operation) -> list[tf.Operation]:
+        """What the next operation that was made waits for."""
         if not private_api.is_stateful(op.type):
-            continue
-        read, written = ([tensor.ref() for tensor in found] for found in get_read_write_resource_inputs(op))
+            return []
+        read, written = ({tensor.ref() for tensor in found} for found in get_read_write_resource_inputs(op))
+        read -= written
         if not read and not written:
-            written = [None]
+            written = {None}
+        found = [self._last[resource] for resource in (*read, *written) if resource in self._last]
         for resource in read:
-            if resource in last:
-                yield last[resource], op
-            reads[resource].append(op)
+            self._reads[resource].append(op)
         for resource in written:
-            yield from ((reader, op) for reader in reads.pop(resource, ()))
-            if resource in last:
-                yield last[resource], op
-            last[resource] = op
+            found += self._reads.pop(resource, ())
+            self._last[resource] = op
+        return found

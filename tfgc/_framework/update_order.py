@@ -83,36 +83,27 @@ class UpdateOrder:
 
 
 class _Operations:
-    """The operations of a graph, in an order in which they can run, and what reads what."""
+    """The operations of a graph, in an order in which they can run, and what waits for what."""
 
     def __init__(self, graph: Any, updates: Sequence[_Update]) -> None:
         self._all: list[tf.Operation] = graph.get_operations()
-        self._made = {op.name: i for i, op in enumerate(self._all)}
-        in_order = operation_order.in_order(operation_order.dependencies(self._all))
-        self._place = {op.name: i for i, op in enumerate(in_order)}
+        self._made = {op: i for i, op in enumerate(self._all)}
+        before = operation_order.dependencies(self._all)
+        self._place = {op: i for i, op in enumerate(operation_order.in_order(before))}
         self._captured = {id(outer): inner for outer, inner in graph.captures}
-        self._read_by: dict[str, set[str]] = {op.name: set() for op in self._all}
-        for op in self._all:
-            for name in _awaited(op):
-                self._read_by[name].add(op.name)
-        self._needed = self._before(op for update in updates for op in self._all[update.start : update.end])
-
-    def _before(self, ends: Iterable[tf.Operation]) -> set[str]:
-        """The names of these operations and of all that they depend on."""
-        waiting, found = [op.name for op in ends], set()
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                waiting += _awaited(self._all[self._made[name]])
-        return found
+        self._after: dict[tf.Operation, set[tf.Operation]] = {op: set() for op in self._all}
+        for op, others in before.items():
+            for other in others:
+                self._after[other].add(op)
+        made = (op for update in updates for op in self._all[update.start : update.end])
+        self._needed = operation_order.ancestors(before, made)
 
     def let_wait(self, operations: Iterable[tf.Operation], others: Sequence[tf.Operation]) -> None:
         """Let operations wait for others."""
         for op in operations:
             versions.attribute(op, "_add_control_inputs")(others)
             for other in others:
-                self._read_by[other.name].add(op.name)
+                self._after[other].add(op)
 
     def writers(self, update: _Update) -> list[tf.Operation]:
         """What writes the variable in its update."""
@@ -125,7 +116,7 @@ class _Operations:
         handle = self._captured.get(id(update.handle))
         reads = () if handle is None else handle.consumers()
         waiting = [op.outputs[0] for op in reads if op.type == "ReadVariableOp"]
-        first = min((self._place[op.name] for op in self.writers(update)), default=0)
+        first = min((self._place[op] for op in self.writers(update)), default=0)
         found: list[tf.Operation] = []
         while waiting:
             tensor = waiting.pop()
@@ -133,30 +124,30 @@ class _Operations:
                 if op.type in _VIEWS:
                     views = zip(op.inputs, op.outputs)  # A second input is a shape.
                     waiting += [view for x, view in views if x is tensor]
-                elif self._made[op.name] < update.start and op.name in self._needed and self._place[op.name] < first:
+                elif self._made[op] < update.start and op in self._needed and self._place[op] < first:
                     found.append(op)
         return found
 
     def computing(self, gradient: Sequence[tf.Tensor], after: _Update) -> list[tf.Operation]:
         """What computes a gradient, of the operations that were made after an update and come after it."""
-        last = max((self._place[op.name] for op in self.writers(after)), default=-1)
+        last = max((self._place[op] for op in self.writers(after)), default=-1)
         ends = self._without_last_steps(gradient)
-        return [op for op in ends if self._made[op.name] >= after.end and self._place[op.name] > last]
+        return [op for op in ends if self._made[op] >= after.end and self._place[op] > last]
 
     def delay_additions(self, gradient: Sequence[tf.Tensor]) -> None:
         """Let what is added to a gradient, and made for that alone, wait for the last part."""
         for total in self._last_steps(gradient):
             if total.type not in ("AddN", "AddV2"):
                 continue
-            *others, last = sorted((x.op for x in total.inputs), key=lambda op: self._place[op.name])
-            alone = {total.name}
+            *others, last = sorted((x.op for x in total.inputs), key=lambda op: self._place[op])
+            alone = {total}
             waiting = [op for op in others if op is not last]
             while waiting:
-                op = max(waiting, key=lambda op: self._place[op.name])  # What reads it is known by then.
+                op = max(waiting, key=lambda op: self._place[op])  # What reads it is known by then.
                 waiting = [other for other in waiting if other is not op]
-                if op.inputs and op.type != "ReadVariableOp" and self._read_by[op.name] <= alone:
-                    alone.add(op.name)
-                    self._needed.discard(op.name)  # No other update may wait for what waits for this gradient.
+                if op.inputs and op.type != "ReadVariableOp" and self._after[op] <= alone:
+                    alone.add(op)
+                    self._needed.discard(op)  # No other update may wait for what waits for this gradient.
                     waiting += [x.op for x in op.inputs]
                     self.let_wait([op], [last])
 
@@ -164,15 +155,11 @@ class _Operations:
         waiting, seen = [tensor.op for tensor in gradient], set()
         while waiting:
             op = waiting.pop()
-            if op.name not in seen:
-                seen.add(op.name)
+            if op not in seen:
+                seen.add(op)
                 yield op
                 if op.type in _LAST_STEPS:
                     waiting += [x.op for x in op.inputs]
 
     def _without_last_steps(self, gradient: Sequence[tf.Tensor]) -> list[tf.Operation]:
         return [op for op in self._last_steps(gradient) if op.type not in _LAST_STEPS]
-
-
-def _awaited(op: tf.Operation) -> list[str]:
-    return [x.op.name for x in op.inputs] + [other.name for other in op.control_inputs]
