@@ -28,6 +28,10 @@ class Wide(L.Layer):
         super().__init__(**kwargs)
         self.up, self.down, self.checked = L.Dense(width, activation="gelu"), L.Dense(16), checked
 
+    def build(self, shape):
+        self.up.build(shape)
+        self.down.build((*shape[:-1], self.up.units))
+
     def call(self, x):
         # An effect, as its gradient is: TensorFlow keeps them in the order in which they are traced.
         x = tf.debugging.check_numerics(x, "input") if self.checked else x
@@ -462,6 +466,68 @@ def test_waiting_makes_nothing_run_that_nobody_asked_for(step, enable, weights_f
     ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: step(model, x), X[0]))
     assert running(free)["MatMul"] > 0 or step is in_a_function
     assert running(ours) == running(free)
+
+
+def frozen_beside_trained():
+    """Kernels of one shape that read the same."""
+    inputs = keras.Input((16,))
+    x = L.Dense(16, name="below")(inputs)
+    sides = [L.Dense(16, name=name, use_bias=False)(x) for name in ("frozen", "trained")]
+    model = keras.Model(inputs, L.Add(name="sum")(sides))
+    model.get_layer("frozen").trainable = False
+    segments = tfgc.Segment(("below",)), tfgc.Segment(("frozen", "trained", "sum"), "keep")
+    return tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model))
+
+
+def test_the_gradient_of_a_frozen_weight_is_not_waited_for(weights_first, monkeypatch):
+    model = fresh(frozen_beside_trained)
+    ours, free = in_turn_and_not(monkeypatch, lambda: graph_of(lambda x: gradients(model, x), X[0]))
+    assert running(ours) == running(free)
+
+
+class Gate(L.Layer):
+    """Its gradient differentiates something that is recomputed."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inside = Wide(name="block_inside")
+
+    def build(self, shape):
+        self.inside.build(shape)
+
+    def call(self, x):
+        @tf.custom_gradient
+        def gate(x):
+            def backward(upstream):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    made = self.inside(x)
+                return tape.gradient(made, x, output_gradients=upstream)
+
+            return tf.identity(x), backward
+
+        return gate(x)
+
+
+def gated():
+    blocks = [Wide(name=f"block_{i}") for i in range(4)]
+    model = keras.Sequential([keras.Input((16,)), *blocks[:2], Gate(name="gate"), *blocks[2:], L.Dense(4)])
+    return tfgc.enable(model, layers=["block_*"])
+
+
+def test_a_pass_goes_on_behind_another_one_in_it(monkeypatch):
+    """It was begun anew, so that replays behind did not wait for those before."""
+    passes = []
+
+    def spied(self, *arguments):
+        passes.append(self)
+        return original(self, *arguments)
+
+    original = replay_order.BackwardPass.wait
+    monkeypatch.setattr(replay_order.BackwardPass, "wait", spied)
+    model = fresh(gated)
+    graph_of(lambda x: gradients(model, x), X[0])
+    assert [passes.count(found) for found in passes] == [4, 4, 1, 4, 4]
 
 
 def test_the_second_call_of_gradient_does_not_wait_for_the_first(monkeypatch):

@@ -29,7 +29,7 @@ from tfgc._framework import backward_order, graph_building, operation_order, pri
 
 # Of first runs, in the order in which they are traced.
 numbers = itertools.count()
-_PASS = "tfgc_backward_pass"  # the attribute of a graph that holds its last pass, and goes with it
+_PASSES = "tfgc_backward_passes"  # the attribute of a graph that holds its passes by their keys, and goes with it
 
 
 def current_pass() -> "BackwardPass | None":
@@ -38,9 +38,9 @@ def current_pass() -> "BackwardPass | None":
         return None
     graph = tf.compat.v1.get_default_graph()
     calls = list(tape_calls.gradient_calls())
-    key = (weakref.ref(calls[0].tape), [id(source) for source in calls[0].sources]) if calls else None
-    found = getattr(graph, _PASS, None)
-    if found is None or found.key != key:
+    key = (weakref.ref(calls[0].tape), tuple(map(id, calls[0].sources))) if calls else None
+    found = getattr(graph, _PASSES, {}).get(key)
+    if found is None:
         # Inside of a replay sources are its arguments: whether their gradients are used says the call around it.
         found = BackwardPass(key, calls[0].targets if calls else [], calls[-1].sources if calls else None)
     return found
@@ -121,24 +121,28 @@ class BackwardPass:
             ends, earlier = passed + earlier, weights
         elif weights:
             ends, earlier = weights, []
-        for after in self._after(place):
-            behind = self._behind(place)
+        after = self._after(place)
+        if after is not None:
+            behind = operation_order.descendants(after.start.op)
             graph_building.wait_for(after.start, [end for end in ends if end.op not in behind])
         self._replays.append(_Traced(place, start, ends, earlier))
-        setattr(graph, _PASS, self)
+        passes = getattr(graph, _PASSES, {})
+        setattr(graph, _PASSES, passes)
+        passes[self.key] = self
 
     def _place(self, number: int) -> tuple[int, int]:
         """Where a replay belongs: the last first run first, once for each time that a persistent tape is asked."""
         times = sum(replay.place[1] == -number for replay in self._replays)
         return times, -number
 
-    def _after(self, place: tuple[int, int]) -> list[_Traced]:
-        """The replay, if there is one, that was traced already and should run next after the one of this place."""
-        return sorted(replay for replay in self._replays if replay.place > place)[:1]
+    def _after(self, place: tuple[int, int]) -> _Traced | None:
+        """The replay that was traced already and should run next after the one of this place; None if there is none."""
+        return min((replay for replay in self._replays if replay.place > place), default=None)
 
     def _behind(self, place: tuple[int, int]) -> set[tf.Operation]:
-        """What waits for replays that should run after the one of this place."""
-        return set().union(*(operation_order.descendants(after.start.op) for after in self._after(place)))
+        """What waits for a replay that should run after the one of this place."""
+        after = self._after(place)
+        return set() if after is None else operation_order.descendants(after.start.op)
 
     def _leads_to_a_source(self, tensor: tf.Tensor) -> bool:
         """Whether a source of the pass is among all that `tensor` was made of."""

@@ -114,7 +114,8 @@ class Backward:
         Returns what is put off in the end. For `late` operations nothing waits.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
-        operation of the forward pass, found by what both read, and by the shape of the gradient or of what it reshapes.
+        operation of the forward pass, found by what both read, by its name, and by the shape of the gradient or of what
+        it reshapes.
         """
         made = self._graph.get_operations()[self._before :]
         inside, passed_on = set(made), _operations(upstream)
@@ -127,8 +128,10 @@ class Backward:
                 continue
             aside = operation_order.ancestors(before, [op], main)
             read = (tensor for other in aside for tensor in other.inputs)
-            readers = (reader for tensor in read if tensor.op not in inside for reader in tensor.consumers())
-            values = (value for reader in readers if reader not in inside for value in reader.inputs)
+            readers = {reader for tensor in read if tensor.op not in inside for reader in tensor.consumers()} - inside
+            # What computes a gradient is named after the operation whose gradient it is.
+            own = [reader for reader in readers if any(f"/{reader.name}/" in f"/{other.name}" for other in aside)]
+            values = (value for reader in own or readers for value in reader.inputs)
             alike = (value for value in values if any(_alike(value, gradient) for gradient in _before_reshaping(op)))
             if any(map(leads_to_a_source, alike)):
                 weights.append(op)
