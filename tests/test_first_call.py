@@ -11,6 +11,7 @@ from equality import assert_equal, fresh, noise, train
 from models import Halved
 
 import tfgc
+from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._framework import fit_loop
 from tfgc._planning import first_batch, free_memory
 from tfgc._training import first_call, plan_report
@@ -376,6 +377,51 @@ def test_a_model_that_changes_is_planned_anew():
     gradients = trained_for(model, X[:4], "compiled")
     assert len(gradients) == 10
     assert all(np.any(g) for g in gradients[::2])
+
+
+class Blocks(L.Layer):
+    """A layer full of layers, which is planned by their calls."""
+
+    def __init__(self, count=4):
+        super().__init__()
+        self.blocks = [L.Dense(32, activation="gelu") for _ in range(count)]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def dense(count):
+    return [L.Dense(32, activation="gelu") for _ in range(count)]
+
+
+@pytest.mark.parametrize("mode", ["compiled", pytest.param("graph", marks=pytest.mark.gate)])
+@pytest.mark.parametrize(
+    ("first", "added"),
+    [
+        pytest.param(lambda: dense(1), lambda: dense(12), id="unchanged"),
+        pytest.param(lambda: [Blocks(6)], lambda: [Blocks(9), L.Dense(32)], id="calls"),
+        pytest.param(lambda: dense(8), lambda: [Blocks(30)], id="then calls"),
+    ],
+)
+def test_what_was_planned_for_fewer_layers_is_planned_again(first, added, mode):
+    x = noise(512, 16, 32)
+
+    def planned_for(is_trained_before):
+        model = tfgc.enable(fresh(lambda: keras.Sequential([keras.Input((16, 32)), *first()], name="net")), verbose=0)
+        if is_trained_before:
+            with ignored_warnings():
+                trained_for(model, x, mode)
+        for layer in added():
+            model.add(layer)
+        assert len(trained_for(model, x, mode)) == len(model.trainable_variables)
+        (made,) = plans(model)
+        return made.plan, made.predicted_bytes, made.plain_bytes, made.unchanged
+
+    expected = planned_for(is_trained_before=False)
+    assert expected[-1] is None
+    assert planned_for(is_trained_before=True) == expected
 
 
 class OwnStep(keras.Model):

@@ -48,8 +48,8 @@ def enable(
     code, but for layers that recompute one by one (`layers=`, plans by calls): under a tape they do so then, too.
     Gradients, losses and states are those of the plain model. In eager loops each segment is compiled, which makes up
     for some or all of the time that recomputing takes. Enabling again replaces the plan, and what was enabled of the
-    model's parts. Layers may be frozen and unfrozen at any time. When the model changes (`Sequential.add`, `pop`), its
-    plan is kept where it still fits; otherwise a new one is made, unless you gave the plan.
+    model's parts. Layers may be frozen and unfrozen at any time. When a functional model changes (`Sequential.add`,
+    `pop`), its next call is planned again; a plan that you gave is kept if it still fits.
 
     Every Keras model that holds this one (a GAN, a distiller) trains by the plan too, from its next step on: its
     functions are traced again.

@@ -10,7 +10,7 @@ autocast or call context. Threads that call at the same time wait and find the p
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import keras
 
@@ -22,7 +22,7 @@ from tfgc._framework import fit_loop, isolated_traces
 from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
-from tfgc._tracing import example_sizes
+from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import batch_specs, layer_calls, plan_report
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
@@ -57,27 +57,26 @@ class FirstCall:
     @property
     def plans(self) -> dict[Signature, PlannedStep]:
         """The plans that were made, by signature."""
-        return {signature: planned for signature, (planned, _) in self._made.copy().items()}
+        return {signature: made.step for signature, made in self._made.copy().items()}
 
     @property
     def latest(self) -> PlannedStep | None:
         """The plan of the latest call; None before the first one."""
         made = self._latest_made()
-        return made and made[0]
+        return made and made.step
 
     @property
     def latest_runner(self) -> Runner | None:
         """What runs the latest call; None if that ran the original code."""
         made = self._latest_made()
-        runner = getattr(made[1], "__self__", None) if made else None
-        return runner if isinstance(runner, Runner) else None
+        return made and made.runner
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that what the latest call runs by is another plan now."""
         made = self._latest_made()
         assert made is not None
         assert self._latest is not None
-        self._made[self._latest] = made[0].by(plan, predicted_bytes), made[1]
+        self._made[self._latest] = _Made(made.step.by(plan, predicted_bytes), made.program, made.runner)
 
     def _latest_made(self) -> "_Made | None":
         return None if self._latest is None else self._made.get(self._latest)
@@ -116,10 +115,10 @@ class FirstCall:
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
         signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
         batch_size = shapes[0][0] if shapes[0] else None
-        self._latest, (planned, call) = self._made_for(signature, batch_size, inputs)
+        self._latest, made = self._made_for(signature, batch_size, inputs)
         with self._lock:
-            self._put_into_layers(planned)
-        return call
+            self._put_into_layers(made.step)
+        return self._original if made.runner is None else made.runner.call
 
     def _put_into_layers(self, planned: PlannedStep) -> None:
         """Let the layers inside run by a plan by calls; as they were, if the plan of this call is none."""
@@ -149,9 +148,10 @@ class FirstCall:
             return signature, self._plan(signature, inputs, batch_size)
 
     def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
-        """The plan of a signature, if it holds for a batch."""
+        """The plan of a signature, if it holds for a batch and for the layers that the model has by now."""
         made = self._made.get(signature)
-        return made if made is not None and made[0].holds_for(batch_size, self._request.budget) else None
+        holds = made is not None and made.program.is_current and made.step.holds_for(batch_size, self._request.budget)
+        return made if holds else None
 
     def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
         """Plan for `signature`."""
@@ -162,21 +162,22 @@ class FirstCall:
         batch = self._batches.get(threading.get_ident())
         own_step = None if batch is None else batch_specs.specs(batch, fit_loop.batch_size())
 
-        def planned() -> tuple[PlannedStep, Callable]:
-            made = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)
-            if made.unchanged is not None or made.plan.calls:
-                return made, self._original
-            replan = functools.partial(plan_report.planned, self._model, _plan_of(planned), verbose=self._verbose)
-            return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
+        def planned() -> _Made:
+            step = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)
+            if step.unchanged is not None or step.plan.calls:
+                return _Made(step, keras_graph.Program(self._model))
+            runner = Runner(self._model, step.plan, **self._run_options)
+            return _Made(step, runner.program, runner)
 
-        made, call = plan_report.planned(self._model, planned, verbose=self._verbose)
-        self._made[signature] = made, call
-        plan_report.report(self._model.name, made, verbose=self._verbose)
-        return made, call
-
-
-_Made: TypeAlias = tuple[PlannedStep, Callable]
+        made = plan_report.planned(self._model, planned, verbose=self._verbose)
+        self._made[signature] = made
+        plan_report.report(self._model.name, made.step, verbose=self._verbose)
+        return made
 
 
-def _plan_of(planned: Callable[[], tuple[PlannedStep, Callable]]) -> Callable[[], Plan]:
-    return lambda: planned()[0].plan
+class _Made(NamedTuple):
+    """The plan of a signature, the graph that it was made for, and what runs it; None: the model's original code."""
+
+    step: PlannedStep
+    program: keras_graph.Program
+    runner: Runner | None = None

@@ -40,13 +40,11 @@ Table = dict[Ref, Any]
 class Runner:
     """A model's `call`, run by a plan.
 
-    A call on a model whose graph has changed, such as a Sequential after `add`, follows: by the same plan where it
-    still fits, else by a new one.
+    A call on a model whose graph has changed, such as a Sequential after `add`, follows where the plan still fits.
 
     Args:
         model: The model whose layers run.
         plan: The `Plan`.
-        replan: Makes a plan for the model when that has changed; None where the user gave the plan.
         wrap: None, or `tf.recompute_grad` to replace tfgc's replay.
         compile_segments: Whether eager calls run compiled segments.
         check_replay: Whether the layers of both runs are compared by checksums.
@@ -64,7 +62,6 @@ class Runner:
         model: keras.Model,
         plan: Plan,
         *,
-        replan: Callable[[], Plan] | None = None,
         wrap: Callable | None = None,
         compile_segments: bool = True,
         check_replay: bool = False,
@@ -74,7 +71,6 @@ class Runner:
         self._original = type(model).call
         self._backlog = backlog
         self.model = model
-        self._replan = replan
         self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
         self._read(plan)
 
@@ -102,11 +98,9 @@ class Runner:
             try:
                 self._read(self.plan)
             except PlanMismatchError as error:
-                if self._replan is None:
-                    raise PlanMismatchError(
-                        f"{self.model.name!r} has changed since it was enabled: {error} Then enable it again"
-                    ) from error
-                self._read(self._replan())
+                raise PlanMismatchError(
+                    f"{self.model.name!r} has changed since it was enabled: {error} Then enable it again"
+                ) from error
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; `training=False` runs the original."""
