@@ -267,6 +267,16 @@ def test_twice_the_largest_spread_among_plain_steps_is_allowed():
         assert bool(judge.verdict(("graph",), 1, "mse", (), {})) is passes
 
 
+def test_other_plain_runs_are_compared_where_results_differ(monkeypatch):
+    compared = []
+    found = verdicts.relative_difference
+    monkeypatch.setattr(verdicts, "relative_difference", lambda *each: [compared.append(each), found(*each)][1])
+    name = ("gradient", "b/bias")
+    plain, planned, other = (_with(name, np.full(4, value)) for value in (1.0, 1.03, 1.02))
+    verdicts.StepComparison("float32", 2).compare("graph", plain, planned, lambda: iter([other]))
+    assert len(compared) == len(plain[0]) + 2
+
+
 @pytest.mark.parametrize(("planned", "passes"), [(None, True), (np.zeros(4), True), (np.full(4, 1e-3), False)])
 def test_none_in_another_plain_run_allows_none_and_nothing_else(planned, passes):
     """Of a weight in a branch that is not taken, plain graphs have zeros, and plain eager code None."""

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,11 @@ class Difference:
     relative: float
     allowed: float
     note: str = ""
+
+    @property
+    def result(self) -> tuple[int, str, str]:
+        """Which result it is of: its step, kind and name."""
+        return self.step, self.kind, self.name
 
     @property
     def passes(self) -> bool:
@@ -152,20 +157,19 @@ class StepComparison:
                 TensorFlow differs from itself.
         """
         found = self._differences(mode, baseline, planned)
-        if not all(d.passes for d in found):
+        failed = {d.result for d in found if not d.passes}
+        if failed:
             spreads: dict[tuple[int, str, str], float] = collections.defaultdict(float)
             # None in one mode and zeros in another says nothing of how far other values may be off.
             unlike: dict[tuple[int, str, str], float] = {}
             for steps in others():
-                apart = {(d.step, d.kind, d.name): d.relative for d in self._differences(mode, steps, planned)}
-                for d in self._differences(mode, baseline, steps):
-                    key = (d.step, d.kind, d.name)
+                apart = {d.result: d.relative for d in self._differences(mode, steps, planned, failed)}
+                for d in self._differences(mode, baseline, steps, failed):
                     if d.relative < math.inf:
-                        spreads[key] = max(spreads[key], d.relative)
+                        spreads[d.result] = max(spreads[d.result], d.relative)
                     else:
-                        unlike[key] = min(apart.get(key, math.inf), unlike.get(key, math.inf))
-            keys = [(d.step, d.kind, d.name) for d in found]
-            found = [self._with_spread(d, spreads[k], unlike.get(k, math.inf)) for d, k in zip(found, keys)]
+                        unlike[d.result] = min(apart.get(d.result, math.inf), unlike.get(d.result, math.inf))
+            found = [self._with_spread(d, spreads[d.result], unlike.get(d.result, math.inf)) for d in found]
         self._all += found
 
     def _with_spread(self, difference: Difference, spread: float, from_unlike: float) -> Difference:
@@ -185,13 +189,18 @@ class StepComparison:
         self._tolerated.append(tolerated)
         return tolerated
 
-    def _differences(self, mode: str, baseline: Steps, planned: Steps) -> list[Difference]:
+    def _differences(
+        self, mode: str, baseline: Steps, planned: Steps, results: Container[tuple[int, str, str]] | None = None
+    ) -> list[Difference]:
+        """The difference of each result, or of each of those that are named."""
         found = []
         for number, (expected, given) in enumerate(zip(baseline, planned, strict=True)):
             least = {"gradient": _least(expected, "gradient")}
             least["weight"] = least["state"] = _least(expected, "weight")
             self._compared = dict(collections.Counter(kind for kind, _ in {**expected, **given}))
             for (kind, name), value in expected.items():
+                if results is not None and (number, kind, name) not in results:
+                    continue
                 allowed = self._allowed(mode, kind, value, least.get(kind, 0.0) / _NEXT_TO_NOTHING)
                 relative, note = relative_difference(value, given.get((kind, name)), least.get(kind, 0.0))
                 found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, note))
