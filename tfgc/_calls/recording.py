@@ -91,8 +91,7 @@ class _Recorder:
         """Run a call, as one inside of the call that runs now."""
         layer = isinstance(operation, keras.Layer)
         scope = self._graph.get_name_scope() if layer else None
-        training = kwargs.get("training", (private_api.call_context() or {}).get("training"))
-        call = Call(operation, self._stack[-1], self._count(), scope=scope, training=training, inputs=_shapes(args))
+        call = Call(operation, self._stack[-1], self._count(), scope=scope, inputs=_shapes(args))
         self._stack[-1].children.append(call)
         self._stack.append(call)
         try:
@@ -123,7 +122,7 @@ class _Recorder:
 
     def update(self, optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None, **_: Any) -> None:
         """Note what an update of variables needs, instead of making it."""
-        for gradient, variable in zip(grads, trainable_variables or private_api.trained_by(optimizer)):
+        for gradient, variable in zip(grads, private_api.updated_by(optimizer, trainable_variables)):
             handles = _handles(variable) if isinstance(variable, keras.Variable) else []
             self.updates += [(self._count(), id(handle), g) for handle in handles for g in _tensors(gradient)]
 

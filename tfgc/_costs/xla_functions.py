@@ -6,10 +6,10 @@ channels two of the size that its weights' gradient would have without groups.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfgc._framework import concrete_functions, graph_building, private_api, xla_export
@@ -47,18 +47,14 @@ def measured(note: Callable[[Temporary], None]) -> Callable:
 def temporary(body: Callable[[], Any]) -> Temporary:
     """What XLA takes for a function of tensors of the graph being built; nothing is run, written or added to a loss."""
     graph = graph_building.scratch_graph("xla")
-
-    def stand_in(variable: keras.Variable) -> tf.Tensor:
-        stored = private_api.storage(variable)
-        with graph.as_default():
-            return tf.compat.v1.placeholder(stored.dtype, stored.shape)
+    stand_in = functools.partial(graph_building.placeholder_of, graph=graph)
 
     def pure() -> list[tf.Tensor]:
         with functional.Scope(None, stand_in), inner_functions.inlined():
             made = body()
         return [t for t in tf.nest.flatten(made, expand_composites=True) if tf.is_tensor(t)]
 
-    with graph.as_default(), graph_building.unrecorded():
+    with graph.as_default(), private_api.no_recording():
         made = inner_functions.call_apart(pure, [], xla=True)
         calls = [op for op in graph.get_operations() if concrete_functions.called(op) is not None]
         forward = max(map(xla_export.temporary_bytes, calls), default=0)

@@ -9,9 +9,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfgc._framework import versions
+from tfgc._framework import private_api, versions
 from tfgc._framework.versions import attribute
 
 try:
@@ -27,9 +28,11 @@ def scratch_graph(name: str) -> Any:
     return tf.__internal__.FuncGraph(name)
 
 
-def unrecorded() -> contextlib.AbstractContextManager:
-    """In here no tape sees what is computed."""
-    return record.stop_recording()
+def placeholder_of(variable: keras.Variable, graph: Any) -> tf.Tensor:
+    """A placeholder in `graph` for what a variable holds; made in a branch, it could not be read in the other one."""
+    stored = private_api.storage(variable)
+    with graph.as_default():
+        return tf.compat.v1.placeholder(stored.dtype, stored.shape)
 
 
 def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tensor:

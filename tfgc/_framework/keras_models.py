@@ -12,25 +12,20 @@ from tfgc._framework import versions
 from tfgc._framework.versions import attribute
 
 try:
-    from keras.src.models.functional import Functional, operation_fn, unpack_singleton
+    from keras.src.models import functional
     from keras.src.models.sequential import Sequential
     from keras.src.ops.numpy import Multiply
     from keras.src.utils.naming import to_snake_case
 except ImportError as error:
     raise versions.unsupported(error) from error
 
-__all__ = [
-    "FunctionalGraph", "base_name", "call_with_training", "compiled_metrics", "forget_loss", "functional_graph",
-    "held_layers", "layers_inside", "maker_of_loss", "node_lists", "own_attributes", "own_weights", "runs_graph",
-    "unpack_singleton",
-]  # fmt: skip
-
 # What differs between layers that do the same: their names, and what Keras records about their calls.
 _IDENTITY = frozenset(
     ["name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes"]
 )
 
-call_with_training = operation_fn
+call_with_training = functional.operation_fn
+unpack_singleton = functional.unpack_singleton
 
 
 def check_model(model: Any) -> None:
@@ -43,7 +38,7 @@ def check_model(model: Any) -> None:
 
 def runs_graph(model: Any) -> bool:
     """Whether a model runs a graph of Keras's, even if that is not built yet."""
-    kind = next((kind for kind in (Sequential, Functional) if isinstance(model, kind)), None)
+    kind = next((kind for kind in (Sequential, functional.Functional) if isinstance(model, kind)), None)
     return kind is not None and type(model).call is kind.call
 
 

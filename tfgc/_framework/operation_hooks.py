@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfgc._framework import private_api, versions
 from tfgc._framework.graph_building import patched, scratch_graph
+from tfgc._framework.noted_operations import NotedOperations
 from tfgc._framework.versions import attribute
 
 try:
@@ -75,10 +76,9 @@ def outside_clusters(is_one: Callable[[str], bool]) -> Iterator[None]:
     if tf.executing_eagerly() or private_api.in_xla():
         yield
         return
-    graph = tf.compat.v1.get_default_graph()
-    before = len(graph.get_operations())
-    yield
-    for op in graph.get_operations()[before:]:
+    with NotedOperations() as noting:
+        yield
+    for op in noting.made:
         if is_one(op.type):
             attribute(op, "_set_attr")("_XlaCompile", tf.compat.v1.AttrValue(b=False))
 

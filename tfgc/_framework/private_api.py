@@ -158,9 +158,9 @@ def watched(variables: Sequence[keras.Variable]) -> list[bool]:
     return [handle is not None and is_recorded([handle]) for handle in handles]
 
 
-def trained_by(optimizer: keras.Optimizer) -> list[keras.Variable]:
-    """The variables that an optimizer was built for."""
-    return attribute(optimizer, "_trainable_variables")
+def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | None) -> Sequence[keras.Variable]:
+    """The variables that `optimizer.apply` updates: those it was given, or those that the optimizer was built for."""
+    return attribute(optimizer, "_trainable_variables") if given is None else given
 
 
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from tfgc._framework.noted_operations import NotedOperations
 from tfgc._framework.versions import attribute
 
 # TensorFlow computes larger ones in each step (`ConstantFoldingOptions`); in a replay these should wait.
@@ -22,17 +23,16 @@ _LEAST = 2**10
 def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
     """Keep constants made in here from waiting for `upstream`, which all else waits for by control dependencies."""
     graph = tf.compat.v1.get_default_graph()
-    before = len(graph.get_operations())
-    yield
+    with NotedOperations() as noting:
+        yield
     fence = [tensor.op for tensor in upstream if tensor.graph is graph]
-    made = graph.get_operations()[before:]
-    free = worth_freeing(made)
+    free = worth_freeing(noting.made)
     for op in free:
         others = [c for c in op.control_inputs if c not in fence]
         if len(others) < len(op.control_inputs):
             attribute(op, "_remove_all_control_inputs")()
             attribute(op, "_add_control_inputs")(others)
-    inside = set(made) - free
+    inside = set(noting.made) - free
     for op in inside:
         read = {tensor.op for tensor in op.inputs}
         # TensorFlow adds no control edge to an operation that reads one that has it.

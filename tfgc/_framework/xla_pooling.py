@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._framework import private_api, versions
+from tfgc._framework.noted_operations import NotedOperations
 
 Made = TypeVar("Made")
 # Elements of a window: for each, several operations are made.
@@ -25,11 +26,10 @@ def without_scatters(make: Callable[[], Made]) -> Made:
     """Call a function that makes a structure of gradients; under XLA let those of max pooling be computed otherwise."""
     if not private_api.in_xla():
         return make()
-    graph: Any = tf.compat.v1.get_default_graph()
-    known = len(graph.get_operations())
-    made = make()
+    with NotedOperations() as noting:
+        made = make()
     replaced = {}
-    for op in graph.get_operations()[known:]:
+    for op in noting.made:
         if op.type == "MaxPoolGrad" and _is_plain(op):
             old, new = op.outputs[0], _gradient(op)
             for reader in list(old.consumers()):

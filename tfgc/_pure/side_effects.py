@@ -160,10 +160,7 @@ def symbolic(
     here = tf.compat.v1.get_default_graph()
 
     def stand_in(variable: keras.Variable) -> tf.Tensor:
-        stored = private_api.storage(variable)
-        # A branch must not hold what the other one reads too.
-        with here.as_default():
-            standing.append(tf.compat.v1.placeholder(stored.dtype, stored.shape))
+        standing.append(graph_building.placeholder_of(variable, here))
         if variable.trainable:
             trainable.append(standing[-1])
             tape.watch(standing[-1])

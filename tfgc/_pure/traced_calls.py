@@ -83,9 +83,7 @@ class TracedCall:
         self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
-        stored = private_api.storage(variable)
-        with self._graph.as_default():  # A branch must not hold what the other one reads too.
-            value = tf.compat.v1.placeholder(stored.dtype, stored.shape)
+        value = graph_building.placeholder_of(variable, self._graph)
         if _is_differentiable(value):
             self._tape.watch(value)
         self._variables.append(value)

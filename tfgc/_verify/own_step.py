@@ -66,8 +66,7 @@ class OwnStep(Step):
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
         def update(optimizer: keras.Optimizer, grads: Iterable[Any], trainable_variables: Any = None) -> None:
-            variables = private_api.trained_by(optimizer) if trainable_variables is None else trainable_variables
-            pairs = list(zip(grads, variables))
+            pairs = list(zip(grads, private_api.updated_by(optimizer, trainable_variables)))
             for gradient, variable in pairs:
                 if graph is None or gradient is None or gradient.graph is graph:  # else it is made in a branch or loop
                     found["gradient", self._name(variable, found)] = gradient
