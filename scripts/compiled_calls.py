@@ -11,11 +11,9 @@ compiler, in the environment of scripts/compile_tests.sh:
 Results are saved in scripts/results/compiled-calls.json.
 """
 
-import argparse
-import json
-
 import kerashub
 import other_models
+import saved_cases
 
 MODELS = ("vit_s16", "vitdet", "swin", "vae")
 TARGET = "h100"
@@ -23,21 +21,8 @@ BUDGETS = ("70%", "50%")
 RESULTS = kerashub.KERASHUB.results.with_name("compiled-calls.json")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}; default: all")
-    parser.add_argument("--table", action="store_true", help="print the table of the saved results and compile nothing")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.models) - set(MODELS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(MODELS)}")
-    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if not arguments.table:
-        server = other_models.fork_server(kerashub.KERASHUB)
-        for name in arguments.models or MODELS:
-            saved[name] = other_models.in_process(server, compiled, name)
-            print(name, saved[name], flush=True)
-            RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
-    print(*table(saved), sep="\n")
+def run(name):
+    return other_models.in_process(kerashub.KERASHUB, compiled, name)
 
 
 def vit_s16():
@@ -85,25 +70,31 @@ def compiled(name):
 
 
 def table(saved):
-    """Yield lines of Markdown."""
-    yield "| model | step | planned by | compiled | of plain | predicted | off by | overhead | budget |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"
-    for name, rows in saved.items():
-        if "failed" in rows:
-            yield f"| {name} | {rows['failed']} | - | - | - | - | - | - | - |"
+    """Lines of Markdown."""
+    lines = [
+        "| model | step | planned by | compiled | of plain | predicted | off by | overhead | budget |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    return "\n".join([*lines, *(row(name, rows) for name, rows in saved.items())])
+
+
+def row(name, rows):
+    """The lines of a model."""
+    if "failed" in rows:
+        return f"| {name} | {rows['failed']} | - | - | - | - | - | - | - |"
+    plain, lines = rows["plain"]["compiled"], []
+    for side, step in rows.items():
+        if "failed" in step:
+            lines.append(f"| {name} | {side} | {step['failed']} | - | - | - | - | - | - |")
             continue
-        plain = rows["plain"]["compiled"]
-        for side, row in rows.items():
-            if "failed" in row:
-                yield f"| {name} | {side} | {row['failed']} | - | - | - | - | - | - |"
-                continue
-            made, predicted = row["compiled"], row["predicted"]
-            budget, off = {True: "holds", False: "missed", None: "-"}[row.get("holds")], predicted / made - 1
-            yield (
-                f"| {name} | {side} | {row['by'] or '-'} | {made / 1e6:.0f} MB | {made / plain:.0%} "
-                f"| {predicted / 1e6:.0f} MB | {round(100 * off):+}% | {row['overhead']:.0%} | {budget} |"
-            )
+        made, predicted = step["compiled"], step["predicted"]
+        budget, off = {True: "holds", False: "missed", None: "-"}[step.get("holds")], predicted / made - 1
+        lines.append(
+            f"| {name} | {side} | {step['by'] or '-'} | {made / 1e6:.0f} MB | {made / plain:.0%} "
+            f"| {predicted / 1e6:.0f} MB | {round(100 * off):+}% | {step['overhead']:.0%} | {budget} |"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    saved_cases.main(__file__, __doc__, MODELS, RESULTS, None, row, table, run)

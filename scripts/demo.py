@@ -11,13 +11,12 @@ Writes tables, pictures and the page to the folder given by --output (default: d
 import argparse
 import io
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import time
 
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
+import saved_cases
 
 EPOCHS, BATCH = 6, 64
 
@@ -90,27 +89,14 @@ def train(mode):
         tfgc.enable(model)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 
-    class Peak(keras.callbacks.Callback):
-        """Record the allocator's largest peak over the batches, above what is resident between them."""
-
-        largest = 0
-
-        def on_train_batch_begin(self, batch, logs=None):
-            tf.config.experimental.reset_memory_stats(device)
-            self.resident = tf.config.experimental.get_memory_info(device)["current"]
-
-        def on_train_batch_end(self, batch, logs=None):
-            used = tf.config.experimental.get_memory_info(device)["peak"] - self.resident
-            self.largest = max(self.largest, used)
-
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-    peak, begin = Peak(), time.perf_counter()
+    peaks, begin = saved_cases.peaks(device), time.perf_counter()
     history = model.fit(
-        images[rest], digits.target[rest], batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[peak], shuffle=False
+        images[rest], digits.target[rest], batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[peaks], shuffle=False
     )
     seconds = time.perf_counter() - begin
     _, accuracy = model.evaluate(images[held_out], digits.target[held_out], verbose=0)
-    return {"loss": history.history["loss"], "accuracy": accuracy, "peak_bytes": peak.largest, "seconds": seconds}
+    return {"loss": history.history["loss"], "accuracy": accuracy, "peak_bytes": max(peaks.found), "seconds": seconds}
 
 
 def show(runs, output):

@@ -11,12 +11,11 @@ and the optimizer's slots included, and without the batch; a budget is a share o
 Results are saved in scripts/results/fit-budgets.json.
 """
 
-import argparse
-import json
 import pathlib
 
 import kerashub
 import other_models
+import saved_cases
 
 # Networks with a graph, by the names of `tfgc.zoo.build`: batch and image size.
 FUNCTIONAL = {
@@ -40,31 +39,15 @@ RESULTS = pathlib.Path(__file__).parent / "results" / "fit-budgets.json"
 STEPS, LAST = 8, 5
 
 
-def main():
-    known = (*FUNCTIONAL, *OUTER, *HUB)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.networks) - set(known):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
-    saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if not arguments.table:
-        server = other_models.fork_server(kerashub.KERASHUB)
-        for name in arguments.networks or known:
-            saved[name] = {how: other_models.in_process(server, measure, name, how) for how in ("plain", *BUDGETS)}
-            print(row(name, saved[name]), flush=True)
-            ordered = {one: saved[one] for one in known if one in saved}
-            RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
-    print(*table(saved), sep="\n")
+def run(name):
+    return {how: other_models.in_process(kerashub.KERASHUB, measure, name, how) for how in ("plain", *BUDGETS)}
 
 
 def table(saved):
-    """Yield lines of Markdown: for each budget the measured peak as a share of it."""
-    yield f"| network | plain, measured / predicted | {' | '.join(BUDGETS)} |"
-    yield f"| --- | ---: |{' ---: |' * len(BUDGETS)}"
-    for name, results in saved.items():
-        yield row(name, results)
+    """Lines of Markdown: for each budget the measured peak as a share of it."""
+    heads = f"| network | plain, measured / predicted | {' | '.join(BUDGETS)} |"
+    rows = (row(name, results) for name, results in saved.items())
+    return "\n".join([heads, f"| --- | ---: |{' ---: |' * len(BUDGETS)}", *rows])
 
 
 def row(name, results):
@@ -92,32 +75,20 @@ def measure(name, how):
 
     import tfgc
 
-    held, peaks = [], []
-
-    def memory(which):
-        return tf.config.experimental.get_memory_info("CPU:0")[which]
-
-    class Peaks(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            tf.config.experimental.reset_memory_stats("CPU:0")
-            held.append(memory("current"))
-
-        def on_train_batch_end(self, batch, logs=None):
-            peaks.append(memory("peak") - held[-1])
-
+    peaks = saved_cases.peaks()
     keras.utils.set_random_seed(0)
     model, x, y = built(name)
     if how != "plain":
         tfgc.enable(model, budget=how, verbose=0)
     data = tf.data.Dataset.from_tensors(x if y is None else (x, y)).repeat(STEPS)
     try:
-        model.fit(data, verbose=0, callbacks=[Peaks()])
+        model.fit(data, verbose=0, callbacks=[peaks])
     except tfgc.InfeasibleBudgetError as error:
         return {"refused": str(error).splitlines()[0]}
     optimizers = getattr(model, "optimizers", [model.optimizer])
     variables = {id(v): v for part in (model, *optimizers) for v in part.variables}.values()
     fixed = sum(tf.as_dtype(v.dtype).size * v.shape.num_elements() for v in variables)
-    result = {"peak": max(peaks[-LAST:]) + fixed, "peaks": peaks, "held": held[-1], "fixed": fixed}
+    result = {"peak": max(peaks.found[-LAST:]) + fixed, "peaks": peaks.found, "held": peaks.held[-1], "fixed": fixed}
     if how != "plain":
         plan = tfgc.status(model).plans[0]
         result |= {
@@ -155,4 +126,4 @@ def built(name):
 
 
 if __name__ == "__main__":
-    main()
+    saved_cases.main(__file__, __doc__, (*FUNCTIONAL, *OUTER, *HUB), RESULTS, None, row, table, run)

@@ -111,6 +111,8 @@ def measure(network, case, folder):
     import numpy as np
     import tensorflow as tf
 
+    from tfgc._measure import peers
+
     name, batch_size = network.rsplit(":", 1)
     batch_size = int(batch_size)
     keras.utils.set_random_seed(0)
@@ -160,13 +162,14 @@ def measure(network, case, folder):
     if not reference.exists():
         reference.write_bytes(pickle.dumps(updates))
     expected = pickle.loads(reference.read_bytes())
-    weights = {v.path for v in plain.trainable_variables}
+    weights = [v.path for v in plain.trainable_variables]
+    states = [name for name in expected if name not in weights]
     return {
         "seconds": statistics.median(seconds[2:]),
         "first": seconds[0],
         "peak": int(statistics.median(peaks[2:])),
-        "weights": difference(expected, updates, lambda name: name in weights),
-        "states": difference(expected, updates, lambda name: name not in weights),
+        "weights": peers.difference(expected, updates, weights),
+        "states": peers.difference(expected, updates, states) if states else 0.0,
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
     }
 
@@ -176,10 +179,10 @@ def build(name, batch_size, case):
     import contextlib
 
     import keras
-    import tensorflow as tf
 
     import tfgc
     from tfgc import zoo
+    from tfgc._measure import peers
 
     scope = keras.RematScope(mode="full") if case.startswith("RematScope") else contextlib.nullcontext()
     with scope:
@@ -195,20 +198,15 @@ def build(name, batch_size, case):
         tfgc.enable(model, plan)
     if not case.startswith("recompute_grad"):
         return model, model
-    parts = tfgc.split(model, 8)
+    by_hand = peers.wrap_call("recompute_grad", model)
 
     class ByHand(keras.Model):
         def __init__(self):
             super().__init__()
-            self.parts = parts
+            self.whole = model  # holds the variables
 
         def call(self, x, training=None):
-            for part in self.parts[:-1]:
-                flat = tf.nest.flatten(x)
-                x = tf.recompute_grad(
-                    lambda *t, part=part, x=x: part(tf.nest.pack_sequence_as(x, t), training=training)
-                )(*flat)
-            return self.parts[-1](x, training=training)
+            return by_hand(x, training=training)
 
     return ByHand(), model
 
@@ -225,16 +223,6 @@ def snapshot(model):
 
 def memory(tf, which):
     return tf.config.experimental.get_memory_info("CPU:0")[which]
-
-
-def difference(expected, given, chosen):
-    """The norm of the difference of the updates over the norm of the plain ones."""
-    import numpy as np
-
-    names = [name for name in expected if chosen(name)]
-    error = sum(np.sum((expected[n] - given[n]) ** 2) for n in names) ** 0.5
-    scale = sum(np.sum(expected[n] ** 2) for n in names) ** 0.5
-    return float(error / scale) if scale else 0.0
 
 
 def summary(found):

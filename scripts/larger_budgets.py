@@ -55,27 +55,23 @@ def measure(name):
 
     model, x, y = fit_budgets.built(name)
     batch = fit_budgets.FUNCTIONAL[name][0]
-    steps = {"plain": overhead.training_step(name, None)}
+    x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
+    steps = {"plain": overhead.training_step(name, None, x, y)}
     for budget in fit_budgets.BUDGETS:
         try:
-            steps[budget] = overhead.training_step(name, tfgc.plan(model, batch, budget=budget))
+            steps[budget] = overhead.training_step(name, tfgc.plan(model, batch, budget=budget), x, y)
         except tfgc.InfeasibleBudgetError:
             break
-    x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
-    seconds = {how: [] for how in steps}
-    for _ in range(WARM_UP + ROUNDS):
-        for how, step in steps.items():
-            seconds[how].append(saved_cases.timed(lambda step=step: step(x, y).numpy())[0])
-
-    def rounds(how, beside):
-        return [one / other for one, other in zip(seconds[how][WARM_UP:], seconds[beside][WARM_UP:])]
-
-    budgets = [how for how in steps if how != "plain"]
-    pairs = [(larger, rounds(larger, smaller)) for larger, smaller in itertools.pairwise(budgets)]
+    figures = saved_cases.in_turn(steps, ROUNDS, WARM_UP)
+    plain = figures.pop("plain")
+    pairs = [
+        (larger, [one / other for one, other in zip(figures[larger]["ratios"], figures[smaller]["ratios"])])
+        for larger, smaller in itertools.pairwise(figures)
+    ]
     return {
         "batch": batch,
-        "seconds": statistics.median(seconds["plain"][WARM_UP:]),
-        "ratios": {how: statistics.median(rounds(how, "plain")) for how in budgets},
+        "seconds": plain["seconds"],
+        "ratios": {how: found["ratio"] for how, found in figures.items()},
         "pairs": [
             {"budget": how, "median": statistics.median(found), "quartile": statistics.quantiles(found, n=4)[0]}
             for how, found in pairs

@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import importlib
 import json
 import multiprocessing
@@ -14,7 +15,7 @@ import sys
 import time
 import warnings
 
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
+import saved_cases
 
 ROOT = pathlib.Path(__file__).parent.parent
 SIDES = ("plain", "enable", "ahead", "70%", "50%", "verify")
@@ -59,16 +60,16 @@ def main(collection, description):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(models)}")
     saved = json.loads(results.read_text()) if results.exists() else {}
     if not arguments.table:
-        server = fork_server(collection)
         for name in arguments.models or models:
             for side in arguments.sides:
-                saved.setdefault(name, {})[side] = figures = in_process(server, measure, collection, name, side)
+                saved.setdefault(name, {})[side] = figures = in_process(collection, measure, collection, name, side)
                 print(name, side, figures, flush=True)
                 results.write_text(json.dumps(saved, indent=1) + "\n")
     print(*table(saved), sep="\n")
 
 
-def fork_server(collection):
+@functools.cache
+def _fork_server(collection):
     """Start processes from one that has imported the packages, installed if need be."""
     folder = str(collection.packages)
     if not collection.packages.exists():
@@ -82,9 +83,9 @@ def fork_server(collection):
     return server
 
 
-def in_process(server, function, *arguments):
-    """Run one case in its own process; return its figures, or how it failed."""
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=server) as process:
+def in_process(collection, function, *arguments):
+    """Run one case in its own process, with the packages of a collection; return its figures, or how it failed."""
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=_fork_server(collection)) as process:
         try:
             return process.submit(function, *arguments).result()
         except Exception as error:  # whatever fails is a row of the table
@@ -113,20 +114,12 @@ def measure(collection, name, side):
     elif side != "plain":
         tfgc.enable(model, budget=None if side == "enable" else side, verbose=0)
     ahead = time.perf_counter() - begin
-    peaks = []
-
-    class Peaks(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            tf.config.experimental.reset_memory_stats("CPU:0")
-            self.base = tf.config.experimental.get_memory_info("CPU:0")["current"]
-
-        def on_train_batch_end(self, batch, logs=None):
-            peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - self.base)
-
+    peaks = saved_cases.peaks()
     data = tf.data.Dataset.from_tensors((x, y)).repeat(STEPS)
-    model.fit(data, verbose=0, shuffle=False, callbacks=[Peaks()])
+    model.fit(data, verbose=0, shuffle=False, callbacks=[peaks])
     held = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    figures = {"peak": max(peaks[-LAST:]), "median": statistics.median(peaks[-LAST:]), "held": held, "told": told}
+    last = peaks.found[-LAST:]
+    figures = {"peak": max(last), "median": statistics.median(last), "held": held, "told": told}
     if side == "plain":
         return figures
     made = tfgc.status(model).plans[0]

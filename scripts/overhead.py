@@ -68,53 +68,30 @@ def measure(name):
             budget = int(plain_step.needed_bytes - saved * plain_step.activation_bytes)
             plans[how] = tfgc.plan(model, batch, budget=budget, measure=True)
     x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
-    steps = {"plain": training_step(name, None), **{how: training_step(name, plan) for how, plan in plans.items()}}
-    seconds = {how: [] for how in steps}
-    peaks = {how: [] for how in steps}
-    for _ in range(WARM_UP + ROUNDS):
-        for how, step in steps.items():
-            spent, peak = saved_cases.timed(lambda step=step: step(x, y).numpy())
-            seconds[how].append(spent)
-            peaks[how].append(peak)
-    plain = seconds["plain"][WARM_UP:]
-    found = {}
-    for how, plan in plans.items():
-        ratios = [spent / beside for spent, beside in zip(seconds[how][WARM_UP:], plain)]
-        found[how] = {
-            "overhead": statistics.median(ratios) - 1,
-            "predicted": plan.outlook.overhead,
-            "peak": max(peaks[how][WARM_UP:]),
-        }
+    made = {how: training_step(name, plan, x, y) for how, plan in {"plain": None, **plans}.items()}
+    figures = saved_cases.in_turn(made, ROUNDS, WARM_UP)
     return {
         "batch": batch,
-        "seconds": statistics.median(plain),
-        "peak": max(peaks["plain"][WARM_UP:]),
-        "plans": found,
+        "seconds": figures["plain"]["seconds"],
+        "peak": figures["plain"]["peak"],
+        "plans": {
+            how: {
+                "overhead": figures[how]["ratio"] - 1,
+                "predicted": plan.outlook.overhead,
+                "peak": figures[how]["peak"],
+            }
+            for how, plan in plans.items()
+        },
     }
 
 
-def training_step(name, plan):
-    import keras
+def training_step(name, plan, x, y):
     import tensorflow as tf
 
-    import tfgc
+    def loss(y, made):
+        return tf.reduce_mean(tf.square(tf.cast(made, tf.float32) - y))
 
-    keras.utils.clear_session(free_memory=False)  # A plan names layers, and Keras numbers them in each process.
-    keras.utils.set_random_seed(0)
-    model, _, _ = fit_budgets.built(name)
-    if plan is not None:
-        tfgc.enable(model, plan)
-    optimizer = keras.optimizers.SGD(1e-4)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function(autograph=False)
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(tf.cast(model(x, training=True), tf.float32) - y))
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-        return loss
-
-    return step
+    return saved_cases.training_step(lambda: fit_budgets.built(name)[0], plan, loss, x, y)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Results are saved in scripts/results/selective.json.
 
 import os
 import pathlib
-import statistics
 import tempfile
 
 import saved_cases
@@ -46,7 +45,10 @@ def rows(name, case):
 def measure(name):
     """Ratios of time to the plain step, and peaks."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import keras
     import tensorflow as tf
+
+    from tfgc import zoo
 
     batch = NETWORKS[name]
     model = built(name)
@@ -54,26 +56,15 @@ def measure(name):
     targets = tf.random.stateless_uniform((batch, *model.output_shape[1:-1]), (3, 4), 0, 5000, tf.int32)
     ways = [(share, work) for share in SHARES for work in ("flops", "seconds")]
     plans = [plan(name, batch, share, work == "seconds", chosen) for share, work in ways for chosen in (False, True)]
-    steps = [training_step(name, each) for each in (None, *plans)]
-    seconds, peaks = [[] for _ in steps], [[] for _ in steps]
-    for _ in range(WARM_UP + ROUNDS):
-        for i, step in enumerate(steps):
-            spent, peak = saved_cases.timed(lambda step=step: step(tokens, targets).numpy())
-            seconds[i].append(spent)
-            peaks[i].append(peak)
-    plain = seconds[0][WARM_UP:]
-    figures = [
-        {
-            "ratio": statistics.median(mine / other for mine, other in zip(spent[WARM_UP:], plain)),
-            "peak": max(peak[WARM_UP:]),
-        }
-        for spent, peak in zip(seconds, peaks)
-    ]
-    pairs = zip(ways, zip(figures[1::2], figures[2::2]))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    steps = [saved_cases.training_step(lambda: zoo.build(name), each, loss, tokens, targets) for each in (None, *plans)]
+    plain, *others = saved_cases.in_turn(dict(enumerate(steps)), ROUNDS, WARM_UP).values()
+    figures = [{what: found[what] for what in ("ratio", "peak")} for found in others]
+    pairs = zip(ways, zip(figures[::2], figures[1::2]))
     return {
         "batch": batch,
-        "seconds": statistics.median(plain),
-        "peak": figures[0]["peak"],
+        "seconds": plain["seconds"],
+        "peak": plain["peak"],
         "plans": [{"share": share, "work": work, "steps": pair} for (share, work), pair in pairs],
     }
 
@@ -106,29 +97,6 @@ def built(name):
     keras.utils.clear_session(free_memory=False)  # A plan names layers, and Keras numbers them in each process.
     keras.utils.set_random_seed(0)
     return zoo.build(name)
-
-
-def training_step(name, plan):
-    import keras
-    import tensorflow as tf
-
-    import tfgc
-
-    model = built(name)
-    if plan is not None:
-        tfgc.enable(model, plan)
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = keras.optimizers.SGD(1e-4)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function(autograph=False)
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, model(x, training=True))
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-        return loss
-
-    return step
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import dataclasses
 import gc
 import os
 import pathlib
-import statistics
 
 import saved_cases
 
@@ -69,22 +68,11 @@ def measure(name):
         gc.collect()
         now = tf.config.experimental.get_memory_info("CPU:0")["current"]
         held[way], last = now - last, now
-    seconds, peaks = {way: [] for way in WAYS}, {way: [] for way in WAYS}
-    for _ in range(WARM_UP + ROUNDS):
-        for way, step in steps.items():
-            spent, peak = saved_cases.timed(step)
-            seconds[way].append(spent)
-            peaks[way].append(peak)
-    found = {}
-    for way in WAYS:
-        ratios = [spent / plain for spent, plain in zip(seconds[way][WARM_UP:], seconds["plain"][WARM_UP:])]
-        found[way] = {
-            "seconds": statistics.median(seconds[way][WARM_UP:]),
-            "ratio": statistics.median(ratios),
-            "peak": max(peaks[way][WARM_UP:]),
-            "held": held[way],
-        }
-    return found
+    figures = saved_cases.in_turn(steps, ROUNDS, WARM_UP)
+    return {
+        way: {**{what: found[what] for what in ("seconds", "ratio", "peak")}, "held": held[way]}
+        for way, found in figures.items()
+    }
 
 
 def built(name):

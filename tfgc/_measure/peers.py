@@ -77,14 +77,14 @@ def differing_parts(
     for what, paths in (("gradients", weights), ("states", [path for path in update if path not in weights])):
         if not paths:
             continue
-        spread = max(_difference(references[0], other, paths) for other in references)
+        spread = max(difference(references[0], other, paths) for other in references)
         # So written, NaN differs.
-        if not any(_difference(one, update, paths) <= max(_ALLOWED, 2 * spread) for one in references):
+        if not any(difference(one, update, paths) <= max(_ALLOWED, 2 * spread) for one in references):
             found.append(what)
     return tuple(found)
 
 
-def _difference(expected: Mapping[str, Any], given: Mapping[str, Any], paths: Sequence[str]) -> float:
+def difference(expected: Mapping[str, Any], given: Mapping[str, Any], paths: Sequence[str]) -> float:
     """The norm of the difference over the norm of what is expected."""
 
     def flat(update: Mapping[str, Any]) -> Any:
