@@ -14,6 +14,7 @@ from memory import alone, info
 import tfgc
 from tfgc._calls.call_plans import CallPlans
 from tfgc._training import current_plan, peak_memory
+from tfgc._units import format_percent
 
 L = keras.layers
 WIDTH, DEPTH, BATCH = 320, 4, 512  # Below 256 KiB a CPU's allocator counts nothing.
@@ -80,8 +81,8 @@ def test_the_last_line_compares_with_the_plan(capsys):
     line = capsys.readouterr().out.strip().splitlines()[-1]
     assert callback.predicted_bytes == tfgc.estimate(model, BATCH, plan).needed_bytes
     share = callback.step_bytes / callback.predicted_bytes
-    assert re.fullmatch(r"tfgc: a step of .* needed [\d.]+ MB, (\d+)% of the [\d.]+ MB that its plan predicts", line)
-    assert f", {share:.0%} of" in line
+    assert re.fullmatch(r"tfgc: a step of .* needed [\d.]+ MB, (\d+) % of the [\d.]+ MB that its plan predicts", line)
+    assert f", {format_percent(share, '.0f')} of" in line
     assert peak_memory.measured_bytes(model) == callback.step_bytes
 
 

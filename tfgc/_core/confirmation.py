@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfgc._core import checked_json
-from tfgc._units import format_bytes
+from tfgc._units import format_bytes, format_percent
 
 OPTION = "confirmed"
 
@@ -36,7 +36,7 @@ class Confirmation:
         off = self.measured_bytes / max(self.predicted_bytes, 1) - 1
         measured, predicted = format_bytes(self.measured_bytes), format_bytes(self.predicted_bytes)
         how = "measured in a child process" if self.target is None else f"laid out by XLA's compiler for {self.target}"
-        text = f"{measured} {how}, {predicted} predicted ({off:+.1%})"
+        text = f"{measured} {how}, {predicted} predicted ({format_percent(off, '+.1f')})"
         if self.budget_bytes is None:
             return text
         did = "measured" if self.target is None else "compiled"

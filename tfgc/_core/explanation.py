@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tfgc._core import confirmation
 from tfgc._core.segments import Outlook, Segment, Segmentation
 from tfgc._core.text import HARD_SPACE, filled, table
-from tfgc._units import format_bytes, format_seconds, format_work
+from tfgc._units import format_bytes, format_percent, format_seconds, format_work
 
 _PHASES = {
     "forward": "runs forward",
@@ -78,12 +78,12 @@ def _outlook(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
     left_out = "weights and slots" if outlook.whole_step else "weights, their gradients and slots"
     yield (
         f"Peak {format_bytes(outlook.peak_bytes)} of {format_bytes(outlook.plain_bytes)} (cut-off "
-        f"{outlook.cut_off:.1%}; {left_out} left out), while {outlook.node!r} {_PHASES[outlook.phase]}."
+        f"{format_percent(outlook.cut_off)}; {left_out} left out), while {outlook.node!r} {_PHASES[outlook.phase]}."
     )
     yield from _peak_of(plan.segments, outlook)
     yield (
-        f"Overhead {outlook.overhead:.1%} of the plain step's work, counted in {counted}; no plan of this peak has "
-        f"less than {outlook.least_overhead:.1%}."
+        f"Overhead {format_percent(outlook.overhead)} of the plain step's work, counted in {counted}; no plan of this "
+        f"peak has less than {format_percent(outlook.least_overhead)}."
     )
     kinds = "between nodes, and not through the batch," if any(s.chunks > 1 for s in plan.segments) else "between nodes"
     yield (
@@ -99,8 +99,8 @@ def _surety(plan: Segmentation, outlook: Outlook) -> Iterator[str]:
         yield f"Whole step: {confirmed}."
     elif outlook.whole_step and plan.options.get("mode") != "xla":
         yield (
-            f"Steps by such plans were measured to need up to {plan.uncertainty:.0%} more than predicted; confirm=True "
-            "measures this one."
+            f"Steps by such plans were measured to need up to {format_percent(plan.uncertainty, '.0f')} more than "
+            "predicted; confirm=True measures this one."
         )
 
 

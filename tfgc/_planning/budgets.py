@@ -15,7 +15,7 @@ from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
 from tfgc._simulate import simulator
-from tfgc._units import check_budget, parse_bytes
+from tfgc._units import check_budget, format_percent, parse_bytes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def explained(budget_of: Callable[..., Budget | None]) -> Callable[[Callable[P, 
                 share = None if budget is None else check_budget(budget)
                 if share is None:
                     raise
-                also = f", {share:.0%} of the plain step"
+                also = f", {format_percent(share, '.0f')} of the plain step"
                 raise InfeasibleBudgetError(error.budget, error.least, error.node, also, "a larger share") from None
 
         return planned

@@ -46,11 +46,11 @@ def summary(facts: dict[str, Any]) -> list[str]:
     lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "
         f"{facts['recomputed']} recomputed{nested}",
-        f"  peak        {size['peak_bytes']} of {size['plain_bytes']}, cut-off {facts['cut_off']:.1%} "
+        f"  peak        {size['peak_bytes']} of {size['plain_bytes']}, cut-off {format_percent(facts['cut_off'])} "
         f"({left_out} left out)",
         f"  floor       {size['floor_bytes']}, set by {facts['floor_node']}; this plan is {_gap(facts['gap'])}",
-        f"  overhead    {facts['overhead']:.1%} more work, in {seconds}; no plan of this peak has less than "
-        f"{facts['least_overhead']:.1%}",
+        f"  overhead    {format_percent(facts['overhead'])} more work, in {seconds}; no plan of this peak has less "
+        f"than {format_percent(facts['least_overhead'])}",
         f"  whole step  {size['step_bytes']} with weights and slots, {size['allocated_bytes']} in the allocator's "
         f"chunks; plain {size['plain_step_bytes']}",
     ]
@@ -123,4 +123,4 @@ def _legend(front: FrontRecord) -> str:
 
 def _gap(gap: float) -> str:
     """How far a peak is from the floor; slices of the batch go below it."""
-    return f"{abs(gap):.1%} {'above' if gap >= 0 else 'below'}"
+    return f"{format_percent(abs(gap))} {'above' if gap >= 0 else 'below'}"

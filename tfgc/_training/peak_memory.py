@@ -11,7 +11,7 @@ from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
 from tfgc._planning import budgets
 from tfgc._training.current_plan import predicted_bytes
-from tfgc._units import format_bytes
+from tfgc._units import format_bytes, format_percent
 
 if TYPE_CHECKING:  # Keras's stands behind a decorator without types
 
@@ -142,4 +142,5 @@ def _line(name: str, measured: int, predicted: int | None) -> str:
     line = f"tfgc: a step of {name!r} needed {format_bytes(measured)}"
     if predicted is None:
         return line
-    return f"{line}, {measured / predicted:.0%} of the {format_bytes(predicted)} that its plan predicts"
+    share = format_percent(measured / predicted, ".0f")
+    return f"{line}, {share} of the {format_bytes(predicted)} that its plan predicts"

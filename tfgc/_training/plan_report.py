@@ -13,7 +13,7 @@ from tfgc._errors import NothingSavedWarning, TfgcError, collected_warnings, war
 from tfgc._framework import isolated_traces, private_api
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._pure import python_random
-from tfgc._units import format_bytes, format_seconds
+from tfgc._units import format_bytes, format_percent, format_seconds
 
 # Seconds of planning after which a line says that it is still going on.
 PATIENCE = 2.0
@@ -102,7 +102,7 @@ def line(name: str, made: PlannedStep) -> str:
     """
     words = [f"tfgc: {name!r} by {made.plan.strategy!r}: {promise(made.plan, made.predicted_bytes, made.plain_bytes)}"]
     if made.overhead is not None:
-        words.append(f"{100 * made.overhead:.0f} % more work" if made.overhead else "nothing recomputed")
+        words.append(f"{format_percent(made.overhead, '.0f')} more work" if made.overhead else "nothing recomputed")
     words.append("batch size unknown" if made.batch_size is None else f"batch of {made.batch_size}")
     words.append(f"planned in {format_seconds(made.seconds)}")
     return ", ".join(words)
@@ -111,10 +111,10 @@ def line(name: str, made: PlannedStep) -> str:
 def promise(plan: Plan, predicted_bytes: int | None, plain_bytes: int | None) -> str:
     """The predicted peak of the step; the share of activations where bytes are unknown."""
     if predicted_bytes is not None and plain_bytes is not None:
-        share = 100 * predicted_bytes / plain_bytes
-        words = f"{format_bytes(predicted_bytes)} or up to {100 * plan.uncertainty:.0f} % more predicted for a step"
-        return f"{words} ({share:.0f} % of {format_bytes(plain_bytes)})"
+        share, unsure = (format_percent(x, ".0f") for x in (predicted_bytes / plain_bytes, plan.uncertainty))
+        words = f"{format_bytes(predicted_bytes)} or up to {unsure} more predicted for a step"
+        return f"{words} ({share} of {format_bytes(plain_bytes)})"
     outlook = plan.outlook
     if outlook is None:
         return "nothing predicted, sizes are open"
-    return f"{100 * (1 - outlook.cut_off):.0f} % of the plain step's activations predicted"
+    return f"{format_percent(1 - outlook.cut_off, '.0f')} of the plain step's activations predicted"
