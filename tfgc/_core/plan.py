@@ -71,10 +71,26 @@ class Plan(Segmentation):
     def from_pieces(
         cls, graph: Graph, pieces: Iterable[Piece], *, strategy: str, options: dict[str, Any] | None = None
     ) -> Self:
-        """Make a plan of pieces of the graph's order: (start, end, mode), (start, end, "selective"), (start, end,
-        slices in which it is recomputed), or (start, end, pieces of its replay).
+        """Make a plan of pieces of the graph's order. A piece with a node that cannot be run twice is kept.
 
-        A piece with a node that cannot be run twice is kept.
+        Args:
+            graph: The graph.
+            pieces: Tuples (start, end, how) of positions in `graph.nodes`, the end not included. How is "keep",
+                "recompute", "selective", a number of slices of the batch to recompute it in, or pieces of its replay.
+            strategy: A name for what made the plan.
+            options: What it was asked for, if that is to be kept.
+
+        Raises:
+            OptionError: If a piece is empty, or cannot run as it says.
+
+        Example:
+            >>> import keras, tfgc
+            >>> def halves(graph, n=2):
+            ...     pieces = [(0, n, "recompute"), (n, len(graph), "keep")]
+            ...     return tfgc.Plan.from_pieces(graph, pieces, strategy="halves")
+            >>> model = keras.Sequential([keras.Input((8,))] + [keras.layers.Dense(8) for _ in range(4)])
+            >>> [len(segment.nodes) for segment in tfgc.plan(model, strategy=halves).segments]
+            [2, 2]
         """
         return cls(_segments(graph, pieces), strategy, graph.once(describe), options or {}, graph.batch_size)
 
@@ -108,7 +124,7 @@ class Plan(Segmentation):
             )
 
     def explain(self) -> str:
-        """Explain for each segment what is stored, what is run again, why, and what that costs."""
+        """Explain for each segment what is stored, what is run again, why, and what that costs, as text to print."""
         return explanation.explain(self)
 
     def to_json(self) -> str:
