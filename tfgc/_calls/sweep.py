@@ -44,14 +44,14 @@ class _Sweep:
 
     def _inside(self, call: Call, held: int, buffers: frozenset[int]) -> tuple[int, frozenset[int], list[Call]]:
         step, picked = self._simulator.step, []
-        spans = [(child.first, child) for child in call.children if step.spans[child]]
         own = [i for i in step.spans[call] if step.operations[i].owner is call]
         made = [b for i in own for b in step.operations[i].makes if b in step.kept and b not in buffers]
         held += sum(step.sizes[b] for b in made)
         buffers = buffers.union(made)
-        for _, child in spans:
-            held, buffers, chosen = self.visit(child, held, buffers)
-            picked += chosen
+        for child in call.children:
+            if step.spans[child]:
+                held, buffers, chosen = self.visit(child, held, buffers)
+                picked += chosen
         return held, buffers, picked
 
 

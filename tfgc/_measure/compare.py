@@ -95,7 +95,6 @@ def compare(
 def study(
     cases: Sequence[Case],
     *,
-    measure: bool = False,
     front: bool = False,
     marks: Sequence[str] = (),
     on_start: Callable[[str], object] | None = None,
@@ -105,10 +104,10 @@ def study(
 
     Args:
         cases: What `case_choice.plan_cases` returns.
-        measure, front, marks: As in `PredictionJob`.
+        front, marks: As in `PredictionJob`.
         on_start, on_result: As for `compare`.
     """
-    predictions = predict(PredictionJob(tuple(cases), measure, front, tuple(marks)))
+    predictions = predict(PredictionJob(tuple(cases), front=front, marks=tuple(marks)))
     results = []
     for case in cases:
         if on_start is not None:
