@@ -19,6 +19,7 @@ from PIL import Image
 
 import tfgc
 from tfgc import Measurement, zoo
+from tfgc._cli.group import cli
 from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, process, training_run, worker
 from tfgc._records import measurement, results_json
@@ -454,15 +455,13 @@ def test_plot_is_a_picture(measured, tmp_path):
         assert image.size[0] > 800
     with pytest.raises(tfgc.TfgcError, match="cannot write"):
         svg.write_png(plot, tmp_path / "no" / "such.png")
-    with pytest.raises(tfgc.TfgcError, match="nothing to draw"):
-        svg.write_png(plots.memory(measurement.Study("net", 8, tuple(RECORDS))), path)
 
 
 def test_plot_without_matplotlib_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(tfgc.TfgcError, match=r"tfgc\[plot\]"):
-        svg.write_png(plots.front(measurement.Study("net", 8, front=FRONT)), tmp_path / "x.png")
+        cli(["sweep", "sample_cnn", "--batch-size", "8", "--plot", str(tmp_path / "x.png")], standalone_mode=False)
 
 
 def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):

@@ -64,15 +64,8 @@ def require(what: str = "a report with plots", extra: str = "report") -> Any:
     return matplotlib
 
 
-def write_png(plot: Plot | None, path: str | os.PathLike[str]) -> None:
-    """Write one plot into a PNG file.
-
-    Raises:
-        TfgcError: If there is nothing to draw, matplotlib is not installed, or `path` cannot be written.
-    """
-    require("a plot", "plot")
-    if plot is None:
-        raise TfgcError(f"there is nothing to draw into {os.fspath(path)!r}")
+def write_png(plot: Plot, path: str | os.PathLike[str]) -> None:
+    """Write one plot into a PNG file; raise `TfgcError` if `path` cannot be written."""
     _files.write(path, png([plot]))
 
 

@@ -59,7 +59,9 @@ def command(
         )
     study = measurement.Study(network.name, network.batch_size, front=front)
     if plot_path:
-        svg.write_png(plots.front(study), plot_path)
+        plot = plots.front(study)
+        assert plot is not None, "a front has points"
+        svg.write_png(plot, plot_path)
     if options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         return
     comparison.print_table(fronts.table(front))
