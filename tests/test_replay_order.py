@@ -485,6 +485,28 @@ def test_the_gradient_of_a_frozen_weight_is_not_waited_for(weights_first, monkey
     assert running(ours) == running(free)
 
 
+def above_frozen():
+    """Branches that read what no weight that trains is below."""
+    inputs = keras.Input((16,))
+    x = L.Dense(16, name="below", trainable=False)(inputs)
+    sides = [L.Dense(16, name=f"side_{i}", activation="tanh")(x) for i in range(3)]
+    return keras.Model(inputs, L.Add(name="sum")(sides))
+
+
+@pytest.mark.parametrize("check_replay", [False, True])
+def test_branches_inside_a_replay_make_no_gradient_run_that_nobody_asked_for(check_replay):
+    """In a copy of a trace, and where the Python runs again."""
+    alone = fresh(above_frozen)
+    plain = graph_of(lambda x: gradients(alone, x), X[0])
+    model, names = fresh(above_frozen), ("side_0", "side_1", "side_2", "sum")
+    segments = tfgc.Segment(("below",), "keep"), tfgc.Segment(names)
+    plan = tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model)
+    tfgc.enable(model, plan, check_replay=check_replay)
+    ours = graph_of(lambda x: gradients(model, x), X[0])
+    again = 3  # the products of a replay
+    assert running(ours)["MatMul"] == running(plain)["MatMul"] + again
+
+
 class Gate(L.Layer):
     """Its gradient differentiates something that is recomputed."""
 

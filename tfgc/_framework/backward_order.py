@@ -11,6 +11,7 @@ the order of effects either. So there is no circle.
 
 import contextlib
 import contextvars
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,15 +25,19 @@ _CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.Cont
 
 
 @contextlib.contextmanager
-def sequential_backward() -> Iterator[None]:
-    """Order the backward passes of the nodes and segments that run, and are differentiated, in here."""
+def sequential_backward() -> Iterator[list[tf.Tensor]]:
+    """Order the backward passes of the nodes and segments that run, and are differentiated, in here.
+
+    Yields a list for the tensors whose gradients may be pruned: what waits for one would have it computed.
+    """
+    unasked: list[tf.Tensor] = []
     if tf.executing_eagerly():
-        yield
+        yield unasked
         return
     with noted_order() as chains:
-        yield
+        yield unasked
     for chain in chains:
-        for tensor, others in chain.edges():
+        for tensor, others in chain.edges(unasked):
             _let_wait(tensor, others)
 
 
@@ -94,7 +99,7 @@ class BackwardChain:
     def __init__(self) -> None:
         # Of each: tensors of its backward pass.
         self._starts: list[list[tf.Tensor]] = []
-        self._ends: list[list[tf.Tensor]] = []
+        self._ends: list[list[tuple[tf.Tensor, tf.Tensor]]] = []  # what is read, and its gradient
         self._made: list[tf.Tensor] = []  # by the last one
         self._forward: list[tuple[tf.Tensor, list[tf.Tensor]]] = []
 
@@ -109,12 +114,12 @@ class BackwardChain:
             table: Tensors, and whatever else a node makes.
         """
         starts: list[tf.Tensor] = []
-        ends: list[tf.Tensor] = []
+        ends: list[tuple[tf.Tensor, tf.Tensor]] = []
         self._starts.append(starts)
         self._ends.append(ends)
 
-        def end(upstream: tf.Tensor) -> tf.Tensor:
-            ends.append(upstream)
+        def end(read: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+            ends.append((read, upstream))
             return upstream
 
         def start(upstream: tf.Tensor) -> tf.Tensor:
@@ -123,7 +128,7 @@ class BackwardChain:
             return upstream
 
         copies: list[tf.Tensor] = []
-        given = {ref: passed(table[ref], end, copies) for ref in refs}
+        given = {ref: passed(table[ref], functools.partial(end, table[ref]), copies) for ref in refs}
         self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
         made = function(given)
         for ref, copy in given.items():
@@ -132,14 +137,19 @@ class BackwardChain:
         self._made = tf.nest.flatten(made, expand_composites=True)
         return [passed(tensor, start, []) for tensor in made]
 
-    def edges(self) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
-        """What waits for what: in the backward pass every start for the ends of the next one that has any."""
+    def edges(self, unasked: Sequence[tf.Tensor]) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
+        """What waits for what: in the backward pass every start for the ends of the next one that has any.
+
+        Args:
+            unasked: Tensors whose gradients are no ends.
+        """
         yield from self._forward
+        left_out = set(map(id, unasked))
         ends: list[tf.Tensor] = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
                 yield start, ends
-            ends = own or ends
+            ends = [gradient for read, gradient in own if id(read) not in left_out] or ends
 
 
 def passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list[tf.Tensor]) -> Any:

@@ -93,7 +93,7 @@ class BackwardPass:
         before = max((replay for replay in self._replays if replay.place < place), default=None)
         ends, weights = ([], []) if before is None else (before.ends, [*before.weights])
         if backlog is not None:
-            weights += self._traced.order_so_far(upstream, self._leads_to_a_source, backlog, self._behind(place))
+            weights += self._traced.order_so_far(upstream, self.asks_for, backlog, self._behind(place))
             self._traced = weight_gradients.Backward()
         first, *others = upstream
         with tf.control_dependencies(ends):
@@ -101,13 +101,13 @@ class BackwardPass:
         self._next = _Traced(place, start, ends, weights)
         return [start, *others]
 
-    def done(self, arguments: Sequence[tf.Tensor], gradients: Sequence[Any], passed_on: int) -> None:
-        """Let other replays wait for these gradients of one that was just traced, of which so many are passed on."""
+    def done(self, arguments: Sequence[tf.Tensor], passed_on: int, gradients: Sequence[Any]) -> None:
+        """Let other replays wait for the gradients of one that was just traced; of so many arguments they are passed on."""
         graph = tf.compat.v1.get_default_graph()
 
         def asked(part: slice) -> list[tf.Tensor]:
             pairs = zip(arguments[part], gradients[part])
-            found = [g for x, g in pairs if g is not None and self._leads_to_a_source(x)]
+            found = [g for x, g in pairs if g is not None and self.asks_for(x)]
             return [g for g in tf.nest.flatten(found, expand_composites=True) if g.graph is graph]
 
         passed, weights = asked(slice(passed_on)), asked(slice(passed_on, None))
@@ -144,8 +144,8 @@ class BackwardPass:
         after = self._after(place)
         return set() if after is None else operation_order.descendants(after.start.op)
 
-    def _leads_to_a_source(self, tensor: tf.Tensor) -> bool:
-        """Whether a source of the pass is among all that `tensor` was made of."""
+    def asks_for(self, tensor: tf.Tensor) -> bool:
+        """Whether the gradient of a tensor is asked for: a source of the pass is among all that it was made of."""
         known = self._leads
         if known is None:
             return True

@@ -5,7 +5,7 @@ something of the graph around it (tensors that it closes over, functions in a gr
 hidden state) is not traced here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -98,8 +98,12 @@ class TracedCall:
     def _given(self) -> list[tf.Tensor]:
         return [*self._arguments, *self._variables]
 
-    def backward(self, sources: Sequence[int], asked: Sequence[int]) -> "Gradients | None":
+    def backward(
+        self, sources: Sequence[int], asked: Sequence[int], doubtful: Iterable[int] = ()
+    ) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
+
+        Nothing waits for those of `doubtful` inputs, which may be pruned.
 
         They come from some of the differentiable tensors, by position among these.
 
@@ -107,17 +111,18 @@ class TracedCall:
         itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied.
         """
         try:
-            return self._backward(sources, asked)
+            return self._backward(sources, asked, doubtful)
         finally:
             del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
 
-    def _backward(self, sources: Sequence[int], asked: Sequence[int]) -> "Gradients | None":
+    def _backward(self, sources: Sequence[int], asked: Sequence[int], doubtful: Iterable[int]) -> "Gradients | None":
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
             flowing = [[tensors[i] for i in asked] for tensors in (targets, upstream)]
             gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
-        pairs = [pair for chain in self._chains for pair in chain.edges()]
+        unasked = [self._given[i] for i in doubtful]
+        pairs = [pair for chain in self._chains for pair in chain.edges(unasked)]
         edges: list[graph_copies.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)

@@ -46,7 +46,8 @@ class CopiedRecomputation(TwoRuns):
         if self._gradients is None:
             self._gradients = wanted, None  # If this fails, the trace is used up, and replays run without it.
             with self.surroundings.reentered():
-                self._gradients = wanted, traced.backward(first.sources, first.of_asked(range(len(upstream))))
+                asked = first.of_asked(range(len(upstream)))
+                self._gradients = wanted, traced.backward(first.sources, asked, first.doubtful)
         known, gradients = self._gradients
         if gradients is None or known != wanted:
             return self._recomputation.backward(first, upstream)

@@ -77,8 +77,10 @@ class Recomputation(TwoRuns):
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         n, inputs = len(self._packing.specs), first.inputs
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
-        with self.surroundings.reentered(), chosen, fence(upstream) as wait, backward_order.sequential_backward():
+        ordered = backward_order.sequential_backward()
+        with self.surroundings.reentered(), chosen, fence(upstream) as wait, ordered as unasked:
             held = waiting(inputs, n, wait, self._packing.layouts)
+            unasked += [held[i] for i in first.doubtful]
             captured = [graph_building.capture(t) for t in self.effects.captured]
             drawn = [graph_building.capture(t) for t in first.draws]
             with tf.GradientTape() as tape:

@@ -154,16 +154,17 @@ class _Replay:
             around = replay_order.current_pass()
             if around is not None:
                 upstream = tuple(around.wait(self._number, upstream, first.backlog))
+                unasked = first.doubtful.union(i for i in first.sources if not around.asks_for(first.inputs[i]))
+                first = dataclasses.replace(first, doubtful=unasked)
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
-            eager = tf.executing_eagerly()
-            with graph_building.recorded() if eager else contextlib.nullcontext(False) as were_stopped:
+            recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
+            with recording as were_stopped:
                 gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
-                arguments, tensors = self._arguments(first)
-                around.done(arguments, gradients, tensors)
+                around.done(*self._arguments(first), gradients)
             if not self._checksums:
                 return gradients
             layers = [layer for layer, _ in first.run.labels]

@@ -25,8 +25,8 @@ class FirstRun:
         run: What it did, without its tensors.
         draws: What it drew.
         results: What the replay need not compute again.
-        doubtful: Those of the sources that no tape recorded while a graph was built: their gradients are there to be
-            pruned, if nobody differentiates that graph from outside.
+        doubtful: Those of the sources that no tape recorded while a graph was built, or that the tape is not asked for:
+            their gradients are there to be pruned, if nobody differentiates that graph from outside.
         backlog: How much gradients of weights may hold that are put off; None for no limit.
         asked: Which of the differentiable tensors of the run gradients come from; None for all. Zeros are no substitute
             where a derivative is infinite.
