@@ -102,7 +102,7 @@ class BackwardPass:
         return [start, *others]
 
     def done(self, arguments: Sequence[tf.Tensor], passed_on: int, gradients: Sequence[Any]) -> None:
-        """Let other replays wait for the gradients of one that was just traced; of so many arguments they are passed on."""
+        """Let other replays wait for gradients of one that was just traced, of which the first ones are passed on."""
         graph = tf.compat.v1.get_default_graph()
 
         def asked(part: slice) -> list[tf.Tensor]:
