@@ -184,6 +184,78 @@ def test_a_sample_without_a_result_does_not_count_as_mixed():
     assert list(nodes.values()) == [None]
 
 
+class LearnedStep(L.Layer):
+    """Learned step size quantization: what flows to its weight is divided by the root of all numbers' count."""
+
+    def build(self, shape):
+        self.step = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        share = 1.0 / tf.sqrt(tf.cast(tf.size(x), x.dtype))
+        step = tf.cast(self.step, x.dtype)
+        return x / (step * share + tf.stop_gradient(step * (1.0 - share)))
+
+
+@tf.custom_gradient
+def scaled_by(x, kernel):
+    """A product; the gradient of the kernel has length one."""
+
+    def backward(upstream):
+        flowing = tf.matmul(x, upstream, transpose_a=True)
+        return tf.matmul(upstream, kernel, transpose_b=True), flowing / tf.norm(flowing)
+
+    return x @ kernel, backward
+
+
+class Clipped(L.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(4, 4))
+
+    def call(self, x):
+        return scaled_by(x, tf.cast(self.kernel, x.dtype))
+
+
+@pytest.mark.parametrize("layer", [LearnedStep, Clipped])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_gradients_of_weights_that_slices_do_not_add_up_to_are_seen(layer, policy):
+    program = Program(keras.Sequential([keras.Input((4,)), layer(dtype=policy)]))
+    for exactly in (False, True):
+        nodes, _ = independence.read(program, program.feed(tf.ones((8, 4))), exactly=exactly)
+        assert list(nodes.values()) == ["has a gradient of a weight that is not a sum over the samples"]
+
+
+class Attending(L.Layer):
+    """A block of the user's own; its keys' bias has a gradient that is zero but for rounding."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.attention, self.norm = L.MultiHeadAttention(2, 8, dtype=self.dtype_policy), L.LayerNormalization()
+        self.table = L.Embedding(8, 16)
+
+    def call(self, x):
+        x = x + self.table(tf.range(tf.shape(x)[1]))
+        return self.norm(x + self.attention(x, x))
+
+
+class OnSphere(L.Layer):
+    """Gives rows of length one, whose squares have the same sum for all weights."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 16))
+
+    def call(self, x):
+        return tf.nn.l2_normalize(x @ tf.cast(self.kernel, x.dtype), -1)
+
+
+@pytest.mark.parametrize("layer", [Attending, OnSphere])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
+def test_gradients_of_weights_that_are_sums_but_for_rounding(layer, policy):
+    keras.config.set_dtype_policy(policy)
+    program = Program(keras.Sequential([keras.Input((8, 16)), layer(dtype=policy)]))
+    nodes, _ = independence.read(program, program.feed(tf.ones((8, 8, 16))), exactly=True)
+    assert list(nodes.values()) == [None]
+
+
 class Labelled(L.Layer):
     """Adds a loss that is a mean over the numbers that are not -100."""
 

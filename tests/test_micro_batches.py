@@ -316,6 +316,20 @@ LOSSES = {
 }
 
 
+@tf.custom_gradient
+def normalized(y, predictions):
+    """Squares; what flows back is divided by its norm over the batch."""
+    errors = predictions - y
+    return errors**2, lambda upstream: (None, upstream * errors / tf.norm(errors))
+
+
+def test_a_loss_whose_gradient_is_no_mean_is_refused():
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
+    step = tfgc.train_step(model, normalized, "sgd", micro_batches=2)
+    with pytest.raises(tfgc.UnsupportedModelError, match="the loss has a gradient that is not a mean over the samples"):
+        step(noise(4, 8), noise(4, 1))
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_that_is_no_mean_is_refused(loss):
     model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))

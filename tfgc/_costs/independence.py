@@ -6,17 +6,16 @@ slices, and both must give the same. Variables hold noise meanwhile: a weight of
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._costs import batch_coupling, sample_noise
-from tfgc._costs.equal_results import equal
+from tfgc._costs.noise_runs import NoiseRuns
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._errors import one_line
 from tfgc._framework import graph_building, keras_models, private_api, tensor_attributes
@@ -101,7 +100,9 @@ class _Call:
 
     def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any) -> str | None:
         """Why it gives something else on slices, or None."""
-        replaced = next((v for v in self._weights() if getattr(v, "overwrite_with_gradient", False)), None)
+        operation = self.program.call_of(self.name)[0]
+        weights = operation.trainable_variables if isinstance(operation, keras.Layer) else []
+        replaced = next((v for v in weights if getattr(v, "overwrite_with_gradient", False)), None)
         if replaced is not None:
             return f"has a variable, {replaced.path!r}, whose gradient is its new value"
         for variable, _ in scope.written.values():
@@ -116,83 +117,18 @@ class _Call:
                 return reason
         dense = all(isinstance(t, tf.Tensor) for t in (*self.read, *made))
         shown = dense and not batch_coupling.couples(operations, self.read, made)
-        if shown and keras_models.is_keras_own(self.program.call_of(self.name)[0]) and not scope.losses:
+        if shown and keras_models.is_keras_own(operation) and not scope.losses:
             return None
         # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
         kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
         try:
             with graph_building.eagerly_recorded():
-                return self._compared(kinds, not self.exactly and random_draws.draws(operations))
+                runs = NoiseRuns(self.program, self.name, list(self.given), list(self.masks), self.read)
+                return runs.compared(kinds, not self.exactly and random_draws.draws(operations))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code.
             return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
-
-    def _compared(self, kinds: Iterable[sample_noise.Kind], as_random: bool) -> str | None:
-        """Run whole batches of noise and their slices, which may draw other random numbers, if as random."""
-        random = np.random.default_rng(0)
-        for kind in kinds:
-            try:
-                reason = self._compared_on(random, kind, as_random)
-            except OUT_OF_MEMORY:
-                raise
-            except Exception:  # The layer is the user's code, which may take no value beside those it compares with.
-                if kind.value is None:
-                    raise
-                continue
-            if reason is not None:
-                return reason
-        return None
-
-    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: bool) -> str | None:
-        half = SAMPLES // 2
-        first, other = ([sample_noise.draw(random, t, kind) for t in self.read] for _ in range(2))
-        values = [(v, sample_noise.weight(random, v.value)) for v in self._weights()]
-        whole, losses, gradients = self._run(first, values)
-        if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole):
-            return "does not give one result for each sample of a batch"
-        if as_random:  # Other sizes have other random numbers.
-            mixed, *_ = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
-            if losses:
-                return "draws random numbers and adds a loss, which may not be a mean over the samples"
-            same = equal([t[:half] for t in whole], [t[:half] for t in mixed])
-            return None if same else "mixes the samples of a batch"
-        parts = []
-        for start in (0, half):
-            with drawn_rows.rows_from(start):
-                parts.append(self._run([t[start : start + half] for t in first], values))
-        outputs, added, back = zip(*parts)
-        if not equal(whole, [tf.concat(pair, 0) for pair in zip(*outputs)]):
-            return "mixes the samples of a batch"
-        if not equal(losses, [(a + b) / 2 for a, b in zip(*added)]):
-            return "adds a loss that is not a mean over the samples"
-        if not equal(gradients, [tf.concat(pair, 0) for pair in zip(*back)]):
-            return "mixes the samples of a batch in its gradient"
-        return None
-
-    def _weights(self) -> list[keras.Variable]:
-        operation = self.program.call_of(self.name)[0]
-        return operation.trainable_variables if isinstance(operation, keras.Layer) else []
-
-    def _run(
-        self, given: Sequence[tf.Tensor], values: Sequence[tuple]
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-        """What the call makes, the losses that it adds, and gradients of the sum of what it makes, squared."""
-        inputs = self.program.graph.nodes[self.program.graph.position[self.name]].inputs
-        table: dict[Ref, Any] = {**dict.fromkeys(inputs), **dict(zip(self.given, given))}  # None: an optional one
-        for ref, mask in zip(self.masks, given[len(self.given) :]):
-            tensor_attributes.set_mask(table[ref], mask)
-        sources = [x for x in given if x.dtype.is_floating]
-        with tf.GradientTape() as tape, keras.StatelessScope(values, collect_losses=True) as scope:
-            tape.watch(sources)
-            self.program.run([self.name], table, training=True)
-            made = [value for ref, value in table.items() if ref not in inputs]
-            squares = [tf.reduce_sum(t**2) for t in made if t.dtype.is_floating]
-        try:
-            found: Any = tape.gradient(squares, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        except LookupError:  # An operation without a gradient, which training does not ask for.
-            found = []
-        return made, [tf.reduce_sum(loss) for loss in scope.losses], list(map(tf.convert_to_tensor, found))
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:

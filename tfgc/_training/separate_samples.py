@@ -78,24 +78,24 @@ class SeparateSamples:
         if self._loss.loss is None:  # Those that layers add were looked at with them.
             return None
         random, usual = np.random.default_rng(0), Kind()
-        with tf.init_scope():
+        with graph_building.eagerly_recorded():
             try:
-                same = self._is_mean(random, like, usual, usual)  # First: it makes the variables of the loss.
+                reason = self._compared(random, like, usual, usual)  # First: it makes the variables of the loss.
             except OUT_OF_MEMORY:
                 raise
             except Exception as error:  # The loss is the user's code.
                 return f"cannot be computed for noise, to see whether it is a mean over samples ({one_line(error)})"
             special = [Kind(value=value) for value in self._special_values(like)]
             for kinds in [*((usual, kind) for kind in special), *((kind, usual) for kind in special)]:
-                if not same:
+                if reason is not None:
                     break
                 try:
-                    same = self._is_mean(random, like, *kinds)
+                    reason = self._compared(random, like, *kinds)
                 except OUT_OF_MEMORY:
                     raise
                 except Exception:  # The loss may refuse such a value.
                     continue
-        return None if same else "is not a mean over the samples of a batch"
+        return reason
 
     def _special_values(self, like: Any) -> Sequence[float]:
         """What the operations of the loss treat apart; what often is, if Python code chooses by values of tensors."""
@@ -108,19 +108,32 @@ class SeparateSamples:
         except Exception:  # The loss is the user's code, which runs op by op.
             return _OFTEN_IGNORED
 
-    def _is_mean(self, random: np.random.Generator, like: Any, of_predictions: Kind, of_labels: Kind) -> bool:
-        """Whether the loss of a batch of noise is the mean of those of its halves."""
+    def _compared(self, random: np.random.Generator, like: Any, of_predictions: Kind, of_labels: Kind) -> str | None:
+        """Why the loss of a batch of noise is not the mean of those of its halves, or its gradient not theirs."""
         kinds = of_predictions, of_labels, Kind()
         noise = [
             _mapped(functools.partial(sample_noise.draw, random, kind=kind, low=0.1), each)
             for kind, each in zip(kinds, like)
         ]
         half = SAMPLES // 2
-        whole, *parts = (
-            self._loss_of(*(_mapped(operator.itemgetter(part), each) for each in noise))
+        (whole, gradients), (one, of_one), (two, of_two) = (
+            self._differentiated(*(_mapped(operator.itemgetter(part), each) for each in noise))
             for part in (slice(None), slice(half), slice(half, None))
         )
-        return whole.shape.rank == 0 and equal([whole], [(parts[0] + parts[1]) / 2])
+        if whole.shape.rank != 0 or not equal([whole], [(one + two) / 2]):
+            return "is not a mean over the samples of a batch"
+        if not equal(gradients, [tf.concat(pair, 0) / 2 for pair in zip(of_one, of_two)]):
+            return "has a gradient that is not a mean over the samples of a batch"
+        return None
+
+    def _differentiated(self, predictions: Any, y: Any, weight: Any) -> tuple[Any, list[tf.Tensor]]:
+        """The loss, and its gradients with respect to predictions."""
+        sources = [t for t in tf.nest.flatten(predictions) if t is not None and t.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            loss = self._loss_of(predictions, y, weight)
+        found = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return loss, list(map(tf.convert_to_tensor, found))
 
     def _loss_of(self, predictions: Any, y: Any, weight: Any) -> Any:
         return self._loss.compute_loss(None, y, predictions, weight)

@@ -1,0 +1,135 @@
+"""A call of a node on noise, whole and in slices: both must give the same results, losses and gradients.
+
+Gradients are those of a sum of squares: with respect to what the call reads a row for each sample, and with respect to
+weights a sum over the samples, which slices add up. Variables hold noise meanwhile: a weight of zero would hide what is
+behind it.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfgc._core.graph import Ref
+from tfgc._costs import sample_noise
+from tfgc._costs.equal_results import equal, equal_sums
+from tfgc._costs.sample_noise import SAMPLES
+from tfgc._framework import keras_models, tensor_attributes
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._pure import drawn_rows
+from tfgc._tracing.keras_graph import Program
+
+
+class _Made(NamedTuple):
+    """What a run made: outputs, added losses, gradients of what it read, and of its weights."""
+
+    outputs: list[tf.Tensor]
+    losses: list[tf.Tensor]
+    of_read: list[tf.Tensor]
+    of_weights: list[tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseRuns:
+    """Runs of one node.
+
+    Attributes:
+        program: The model's program.
+        name: The node.
+        given: The tensors that it reads; an optional one that is None is left out.
+        masked: Those that carry masks.
+        read: Tensors like those that it reads, and then like their masks.
+    """
+
+    program: Program
+    name: str
+    given: list[Ref]
+    masked: list[Ref]
+    read: list[Any]
+
+    def compared(self, kinds: Iterable[sample_noise.Kind], as_random: bool) -> str | None:
+        """Why runs on slices give something else than those on whole batches; None if they give the same.
+
+        Slices may draw other random numbers, if as random.
+        """
+        random = np.random.default_rng(0)
+        for kind in kinds:
+            try:
+                reason = self._compared_on(random, kind, as_random)
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # The layer is the user's code, which may take no value beside those it compares with.
+                if kind.value is None:
+                    raise
+                continue
+            if reason is not None:
+                return reason
+        return None
+
+    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: bool) -> str | None:
+        half = SAMPLES // 2
+        first, other = ([sample_noise.draw(random, t, kind) for t in self.read] for _ in range(2))
+        values = [(v, sample_noise.weight(random, v.value)) for v in self._weights()]
+        whole = self._run(first, values)
+        if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole.outputs):
+            return "does not give one result for each sample of a batch"
+        if as_random:  # Other sizes have other random numbers.
+            mixed = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
+            if whole.losses:
+                return "draws random numbers and adds a loss, which may not be a mean over the samples"
+            same = equal([t[:half] for t in whole.outputs], [t[:half] for t in mixed.outputs])
+            return None if same else "mixes the samples of a batch"
+        parts = []
+        for start in (0, half):
+            with drawn_rows.rows_from(start):
+                parts.append(self._run([t[start : start + half] for t in first], values))
+        one, two = parts
+        if not equal(whole.outputs, [tf.concat(pair, 0) for pair in zip(one.outputs, two.outputs)]):
+            return "mixes the samples of a batch"
+        if not equal(whole.losses, [(a + b) / 2 for a, b in zip(one.losses, two.losses)]):
+            return "adds a loss that is not a mean over the samples"
+        if not equal(whole.of_read, [tf.concat(pair, 0) for pair in zip(one.of_read, two.of_read)]):
+            return "mixes the samples of a batch in its gradient"
+        if not equal_sums(whole.of_weights, zip(one.of_weights, two.of_weights), self._computed_in()):
+            return "has a gradient of a weight that is not a sum over the samples"
+        return None
+
+    def _weights(self) -> list[keras.Variable]:
+        operation = self.program.call_of(self.name)[0]
+        return operation.trainable_variables if isinstance(operation, keras.Layer) else []
+
+    def _computed_in(self) -> set[str]:
+        """The dtypes that its layers compute in."""
+        operation = self.program.call_of(self.name)[0]
+        layers = keras_models.layers_inside(operation) if isinstance(operation, keras.Layer) else []
+        return {layer.compute_dtype for layer in layers}
+
+    def _run(self, given: Sequence[tf.Tensor], values: Sequence[tuple]) -> _Made:
+        inputs = self.program.graph.nodes[self.program.graph.position[self.name]].inputs
+        table: dict[Ref, Any] = {**dict.fromkeys(inputs), **dict(zip(self.given, given))}  # None: an optional one
+        for ref, mask in zip(self.masked, given[len(self.given) :]):
+            tensor_attributes.set_mask(table[ref], mask)
+        sources = [x for x in given if x.dtype.is_floating]
+        weights = [value for _, value in values if value.dtype.is_floating]
+        with tf.GradientTape() as tape, keras.StatelessScope(values, collect_losses=True) as scope:
+            tape.watch([*sources, *weights])
+            self.program.run([self.name], table, training=True)
+            made = [value for ref, value in table.items() if ref not in inputs]
+            squares = [tf.reduce_sum(t**2 * _factors(t)) for t in made if t.dtype.is_floating]
+        zero = tf.UnconnectedGradients.ZERO
+        try:
+            found: Any = tape.gradient(squares, [*sources, *weights], unconnected_gradients=zero)
+        except LookupError:  # An operation without a gradient, which training does not ask for.
+            found = []
+        found = list(map(tf.convert_to_tensor, found))
+        losses = [tf.reduce_sum(loss) for loss in scope.losses]
+        return _Made(made, losses, found[: len(sources)], found[len(sources) :])
+
+
+def _factors(tensor: tf.Tensor) -> tf.Tensor:
+    """Numbers from one to two for the places of a sample: the sum of all squares is the same for rows of length one."""
+    shape: Any = tensor.shape[1:]
+    return tf.cast(tf.reshape(tf.linspace(1.0, 2.0, shape.num_elements()), shape), tensor.dtype)
