@@ -100,6 +100,14 @@ WORDS = {
 }
 DENSE = [row for row in ROWS if row.policy == "float32" and row.name not in ("SparseTensor", "RaggedTensor")]
 
+@pytest.mark.parametrize("shape", [(), (1, F), (2 * B, F)])
+def test_what_has_no_row_for_each_sample_cannot_be_cut(shape):
+    with tf.Graph().as_default() as graph:
+        x, other = (tf.compat.v1.placeholder("float32", each) for each in ((B, F), shape))
+        made = x * (other if shape != (2 * B, F) else other[:1])
+        assert batch_coupling.couples(graph.get_operations(), [x, other], [made])
+
+
 
 @pytest.mark.gate
 @pytest.mark.parametrize("row", DENSE, ids=lambda row: row.name)

@@ -445,6 +445,51 @@ def test_plans_do_not_slice_what_mixes_samples_by_a_mask():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+FACTORS = {
+    "mean over the samples": lambda x: keras.ops.mean(x, axis=0, keepdims=True),
+    "largest number": keras.ops.max,
+}
+
+
+@pytest.mark.parametrize("kind", FACTORS)
+def test_plans_do_not_slice_what_reads_something_without_samples(kind):
+    def wide():
+        inputs = keras.Input((4,))
+        x = keras.ops.multiply(FACTORS[kind](inputs), inputs)
+        for _ in range(4):
+            x = L.Dense(4)(L.Dense(64, activation="gelu")(x))
+        return keras.Model(inputs, x)
+
+    losses, x = [], noise(20, 4)
+    for enabled in (False, True):
+        model = fresh(wide)
+        model.compile("sgd", "mse")
+        if enabled:
+            plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
+            of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
+            assert {slices for name, slices in of.items() if not name.startswith("dense")} == {1}
+            assert max(of.values()) == 4
+            tfgc.enable(model, plan)
+        losses.append(model.fit(x, x, batch_size=8, epochs=2, verbose=0, shuffle=False).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [8, None])
+def test_a_segment_that_reads_something_without_samples_is_refused(batch):
+    def build():
+        inputs = keras.Input((4,))
+        means = L.Lambda(FACTORS["mean over the samples"])(inputs)
+        return keras.Model(inputs, L.Dense(4)(L.Multiply()([means, inputs])))
+
+    model = fresh(build)
+    cut = [(0, 1, "keep"), (1, 3, 2)]
+    plan = tfgc.plan(model, 8, strategy=lambda graph: tfgc.Plan.from_pieces(graph, cut, strategy="by hand"))
+    tfgc.enable(model, plan)
+    step = tf.function(lambda x: model(x, training=True), input_signature=[tf.TensorSpec((batch, 4))])
+    with tf.GradientTape(), pytest.raises(tfgc.UnsupportedModelError, match="different numbers of samples"):
+        step(noise(8, 4))
+
+
 class BySize(L.Layer):
     """Divides by the number of samples, of which traced operations show a constant."""
 

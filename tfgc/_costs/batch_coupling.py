@@ -30,7 +30,6 @@ _DRAWS = frozenset(
     ["StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2", "StatelessRandomUniformIntV2"]
     + ["RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"]
 )
-_SHAPES = frozenset(["Shape", "ShapeN", "Rank", "Size"])
 
 
 class _CoupledError(Exception):
@@ -40,19 +39,20 @@ class _CoupledError(Exception):
 def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor], outputs: Iterable[tf.Tensor] = ()) -> bool:
     """Whether `operations`, run in order on `inputs` with the batch in front, mix samples, or may do so.
 
-    So does an output without the batch in front. A batch of one sample does not show where samples are.
+    So does an output, or an input, without the batch in front. A batch of one sample does not show where samples are.
     """
-    axes = {t.ref(): 0 for t in inputs if t.shape.rank}
-    batch = max((t.shape[0] or 0 for t in inputs if t.shape.rank), default=0)
-    if batch < 2:
+    axes: dict[Any, Any] = {t.ref(): 0 for t in inputs}
+    first = {ref.deref().shape[0] if ref.deref().shape.rank else None for ref in axes}
+    batch = first.pop() if len(first) == 1 else None
+    if batch is None or batch < 2:
         return True
     try:
         for op in operations:
             carried = [axes.get(t.ref()) for t in op.inputs]
             if op.type in _DRAWS and op.outputs[0].shape.rank:  # Each sample has random numbers that no other has.
-                from_samples = any(axis is not None for axis in carried)
-                axes[op.outputs[0].ref()] = _unless(from_samples or op.outputs[0].shape[0] != batch, 0)
-            elif op.type in _SHAPES or all(axis is None for axis in carried):
+                mixed = any(axis is not None for axis in carried) or op.outputs[0].shape[0] != batch
+                axes[op.outputs[0].ref()] = _unless(mixed, 0)
+            elif op.type in ("Shape", "ShapeN", "Rank", "Size") or all(axis is None for axis in carried):
                 continue
             elif op.type == "IdentityN":
                 axes.update((made.ref(), axis) for made, axis in zip(op.outputs, carried) if axis is not None)
