@@ -29,6 +29,9 @@ SEPARATE = {
     "attention": lambda x: tf.einsum("bq,bk->bqk", x, x)[:, 0],
     "table": lambda x: tf.gather(W, tf.cast(x > 0, tf.int32)[:, 0]),
     "columns of a table": lambda x: tf.transpose(tf.gather(W, tf.cast(x > 0, tf.int32)[:, 0] * 0 + 1, axis=1)),
+    "columns of a table from behind": lambda x: tf.transpose(
+        tf.gather(W, tf.cast(x > 0, tf.int32)[:, 0] * 0 + 1, axis=-1), [-1, -2]
+    ),
     "filled": lambda x: tf.concat([x, tf.fill((B, 1), 2.0), tf.broadcast_to(W[:1], (B, F))], 1),
     "dropout": lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, seed=(1, 2)),
     "identities": lambda x: tf.identity_n([W, x])[1] * tf.identity_n([W, x])[0][:1],
@@ -62,6 +65,14 @@ MIXED = {
     "a bias for each": lambda x: tf.transpose(
         tf.nn.bias_add(tf.transpose(x)[..., None], EACH[:, 0, 0], data_format="NCHW")[..., 0]
     ),
+    "sum over gathered columns": lambda x: (
+        x * tf.reduce_sum(tf.gather(EACH[0], tf.cast(x[:, 0] > 0, tf.int32), axis=-1), 1)
+    ),
+    "ellipsis of no axis": lambda x: tf.einsum("...bf,bg->...fg", x, EACH[:, 0]),
+    "of unknown rank": lambda x: tf.reshape(x, tf.compat.v1.placeholder("int32")) * x,
+    "columns of a table of unknown rank": lambda x: tf.gather(
+        tf.reshape(W, tf.compat.v1.placeholder("int32")), tf.cast(x > 0, tf.int32)[:, 0], axis=-1
+    ),
     "transposed": tf.transpose,
     "scalar": tf.reduce_sum,
     "loop": lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y * 2), (0, x))[1],
@@ -89,6 +100,14 @@ def test_samples_that_meet_or_whose_number_matters_are_seen(name):
     assert coupled(MIXED[name])
 
 
+@pytest.mark.parametrize("shape", [(), (1, F), (2 * B, F)])
+def test_what_has_no_row_for_each_sample_cannot_be_cut(shape):
+    with tf.Graph().as_default() as graph:
+        x, other = (tf.compat.v1.placeholder("float32", each) for each in ((B, F), shape))
+        made = x * (other if shape != (2 * B, F) else other[:1])
+        assert batch_coupling.couples(graph.get_operations(), [x, other], [made])
+
+
 WORDS = {
     "BatchNormalization": "updates its variable",
     "SpectralNormalization": "updates its variable",
@@ -99,14 +118,6 @@ WORDS = {
     "writes to a plain tf.Variable": "may change something with each batch",
 }
 DENSE = [row for row in ROWS if row.policy == "float32" and row.name not in ("SparseTensor", "RaggedTensor")]
-
-@pytest.mark.parametrize("shape", [(), (1, F), (2 * B, F)])
-def test_what_has_no_row_for_each_sample_cannot_be_cut(shape):
-    with tf.Graph().as_default() as graph:
-        x, other = (tf.compat.v1.placeholder("float32", each) for each in ((B, F), shape))
-        made = x * (other if shape != (2 * B, F) else other[:1])
-        assert batch_coupling.couples(graph.get_operations(), [x, other], [made])
-
 
 
 @pytest.mark.gate

@@ -60,7 +60,7 @@ def couples(operations: Iterable[tf.Operation], inputs: Iterable[tf.Tensor], out
                 for tensor in op.outputs:
                     axes[tensor.ref()] = axis = _axis(op, carried, tensor, batch)
                     _check_equal_for_all(op, carried, axis - tensor.shape.rank)
-    except _CoupledError:
+    except (_CoupledError, TypeError, ValueError, IndexError):  # Sizes that are not known cannot be counted with.
         return True
     return any(axes.get(t.ref()) != 0 or t.shape[0] != batch for t in outputs)
 
@@ -84,7 +84,7 @@ def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor, batch: int)
     if op.type in ("Softmax", "LogSoftmax"):
         return _unless(axis == first.shape.rank - 1, axis)
     if op.type == "Transpose":
-        return list(_constant(op.inputs[1])).index(axis)
+        return list(_constant(op.inputs[1]) % first.shape.rank).index(axis)
     if op.type in ("Reshape", "Squeeze", "ExpandDims"):
         return _reshaped(first.shape.as_list(), made.shape.as_list(), axis, batch)
     if op.type == "StridedSlice":
@@ -100,13 +100,14 @@ def _axis(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor, batch: int)
 
 def _several(op: tf.Operation, carried: Sequence[Any], made: tf.Tensor) -> int:
     """Operations that may carry samples in any of their inputs."""
+    first = op.inputs[0]
     if op.type == "ConcatV2":
         axis = _only({a for a in carried[:-1] if a is not None})
         return _unless(int(_constant(op.inputs[-1])) % made.shape.rank == axis, axis)
     if op.type in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):  # What a transposed convolution is.
         return _unless(list(carried) != [None, None, 0], 0)
     if op.type == "GatherV2" and carried[0] is None:
-        return _unless(op.get_attr("batch_dims") != 0, int(_constant(op.inputs[2])) + carried[1])
+        return _unless(op.get_attr("batch_dims") != 0, int(_constant(op.inputs[2])) % first.shape.rank + carried[1])
     if op.type == "MatMul" and carried[0] is None:
         return _unless(carried[1] != (0 if op.get_attr("transpose_b") else 1), 1)
     if op.type == "Split":
@@ -130,7 +131,8 @@ def _summed(op: tf.Operation, carried: Sequence[Any]) -> int:
     # An operand without samples that has their letter may differ from one to another; twice, it takes a diagonal.
     mixed = any(term.count(letter) != (axis is not None) for term, _, axis in operands) or result.count(letter) != 1
     starts = {t.shape.rank - len(term) for term, t, axis in operands if axis is not None and letter == "."}
-    return _unless(mixed or len(starts) > 1 or ("." in terms and result[0] != letter), result.find(letter))
+    of_none = any(start < 0 for start in starts)  # The ellipsis stands for no axis.
+    return _unless(mixed or of_none or len(starts) > 1 or ("." in terms and result[0] != letter), result.find(letter))
 
 
 def _check_equal_for_all(op: tf.Operation, carried: Sequence[Any], end: int) -> None:
@@ -172,9 +174,7 @@ def _sliced(op: tf.Operation, axis: int) -> int:
 
 def _reshaped(before: Sequence[Any], after: Sequence[Any], axis: int, batch: int) -> int:
     """The axis that starts where the samples started, and holds one place for each, or as many for each."""
-    if None in before or None in after:
-        raise _CoupledError
-    for i, length in enumerate(after):
+    for i, length in enumerate(() if None in [*before, *after] else after):
         starts = math.prod(after[:i]) == math.prod(before[:axis])
         if starts and length >= batch and length % batch == 0:
             return i
