@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from compatibility_table import ROWS
-from models import DividedByMask
+from models import DividedByMask, of_length_one
 
 from tfgc._costs import batch_coupling, independence
 from tfgc._tracing.keras_graph import Program
@@ -182,6 +182,36 @@ def test_what_reads_the_size_of_its_batch_is_seen(kind):
     program = Program(keras.Sequential([keras.Input((4,)), SIZED[kind]()]))
     nodes, _ = independence.read(program, program.feed(tf.ones((8, 4))))
     assert list(nodes.values()) == ["mixes the samples of a batch"]
+
+
+DRAWN = {
+    "rows": lambda shape, seed: keras.random.normal(shape, seed=seed),
+    "one row for all": lambda shape, seed: keras.random.normal((1, *shape[1:]), seed=seed),
+    "truncated": lambda shape, seed: keras.random.truncated_normal(shape, seed=seed),
+}
+
+
+class Drawing(L.Layer):
+    """Adds random numbers, and does something more."""
+
+    def __init__(self, draw, then):
+        super().__init__()
+        self.draw, self.then, self.seed = draw, then, keras.random.SeedGenerator(3)
+
+    def call(self, x):
+        return self.then(x + self.draw(keras.ops.shape(x), self.seed))
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [(tf.identity, None), (lambda x: x / tf.cast(tf.shape(x)[0], x.dtype), "mixes the samples of a batch")]
+    + [(of_length_one, "mixes the samples of a batch in its gradient")],
+)
+def test_what_else_a_layer_that_draws_does_is_seen(kind, then, words):
+    program = Program(keras.Sequential([keras.Input((4,)), Drawing(DRAWN[kind], then)]))
+    nodes, _ = independence.read(program, program.feed(tf.ones((8, 4))))
+    assert list(nodes.values()) == [words]
 
 
 def test_samples_meet_in_a_mask():

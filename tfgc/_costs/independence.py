@@ -2,7 +2,7 @@
 
 Independence of the samples is read from the operations of a call. Where they do not show it (a loop, an operation that
 is not known), for layers that are not Keras's own and for losses that a call adds, the call runs on noise, whole and in
-slices, and both must give the same. Variables hold noise meanwhile: a weight of zero would hide what is behind it.
+slices, and both must give the same results, losses and gradients (`noise_runs`).
 """
 
 import dataclasses
@@ -124,7 +124,8 @@ class _Call:
         try:
             with graph_building.eagerly_recorded():
                 runs = NoiseRuns(self.program, self.name, list(self.given), list(self.masks), self.read)
-                return runs.compared(kinds, not self.exactly and random_draws.draws(operations))
+                by_rows = drawn_rows.obstacle(operations, SAMPLES, xla=False) is None  # It runs op by op.
+                return runs.compared(kinds, None if by_rows else random_draws.count(operations))
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code.

@@ -19,7 +19,7 @@ from tfgc._costs.equal_results import equal, equal_sums
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._framework import keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._pure import drawn_rows
+from tfgc._pure import drawn_rows, random_draws
 from tfgc._tracing.keras_graph import Program
 
 
@@ -50,10 +50,13 @@ class NoiseRuns:
     masked: list[Ref]
     read: list[Any]
 
-    def compared(self, kinds: Iterable[sample_noise.Kind], as_random: bool) -> str | None:
+    def compared(self, kinds: Iterable[sample_noise.Kind], as_random: int | None) -> str | None:
         """Why runs on slices give something else than those on whole batches; None if they give the same.
 
-        Slices may draw other random numbers, if as random.
+        Args:
+            kinds: The kinds of noise.
+            as_random: How many times a run draws random numbers, if slices may draw others than the rows of those; None
+                if they draw those rows, or nothing is drawn.
         """
         random = np.random.default_rng(0)
         for kind in kinds:
@@ -69,19 +72,15 @@ class NoiseRuns:
                 return reason
         return None
 
-    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: bool) -> str | None:
+    def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: int | None) -> str | None:
         half = SAMPLES // 2
         first, other = ([sample_noise.draw(random, t, kind) for t in self.read] for _ in range(2))
         values = [(v, sample_noise.weight(random, v.value)) for v in self._weights()]
+        if as_random is not None:
+            return self._compared_as_random(first, other, values, as_random)
         whole = self._run(first, values)
-        if any(t.shape.rank == 0 or t.shape[0] != SAMPLES for t in whole.outputs):
+        if not _has_rows(whole):
             return "does not give one result for each sample of a batch"
-        if as_random:  # Other sizes have other random numbers.
-            mixed = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
-            if whole.losses:
-                return "draws random numbers and adds a loss, which may not be a mean over the samples"
-            same = equal([t[:half] for t in whole.outputs], [t[:half] for t in mixed.outputs])
-            return None if same else "mixes the samples of a batch"
         parts = []
         for start in (0, half):
             with drawn_rows.rows_from(start):
@@ -96,6 +95,24 @@ class NoiseRuns:
         if not equal_sums(whole.of_weights, zip(one.of_weights, two.of_weights), self._computed_in()):
             return "has a gradient of a weight that is not a sum over the samples"
         return None
+
+    def _compared_as_random(
+        self, first: Sequence[tf.Tensor], other: Sequence[tf.Tensor], values: Sequence[tuple], draws: int
+    ) -> str | None:
+        """The same for slices that draw other random numbers: the first half, beside other samples, and alone."""
+        half, drawn, drawn_alone = SAMPLES // 2, [], []
+        with random_draws.noted(drawn, seeded=True):
+            whole = self._run(first, values)
+        if not _has_rows(whole):
+            return "does not give one result for each sample of a batch"
+        if whole.losses:
+            return "draws random numbers and adds a loss, which may not be a mean over the samples"
+        mixed = self._run([tf.concat([a[:half], b[half:]], 0) for a, b in zip(first, other)], values)
+        with random_draws.noted(drawn_alone, seeded=True):
+            alone = self._run([t[:half] for t in first], values)
+        # Draws in functions are not seen, and for a smaller batch some are others.
+        alike = len(drawn) == draws and _begin_alike(drawn, drawn_alone)
+        return _first_rows_differ(whole, mixed) or (_first_rows_differ(whole, alone) if alike else None)
 
     def _weights(self) -> list[keras.Variable]:
         operation = self.program.call_of(self.name)[0]
@@ -127,6 +144,25 @@ class NoiseRuns:
         found = list(map(tf.convert_to_tensor, found))
         losses = [tf.reduce_sum(loss) for loss in scope.losses]
         return _Made(made, losses, found[: len(sources)], found[len(sources) :])
+
+
+def _has_rows(made: _Made) -> bool:
+    return all(t.shape.rank != 0 and t.shape[0] == SAMPLES for t in made.outputs)
+
+
+def _first_rows_differ(one: _Made, other: _Made) -> str | None:
+    """What is not the same of two runs on the same first half of a batch, and with the same draws for it."""
+    half = SAMPLES // 2
+    if not equal([t[:half] for t in one.outputs], [t[:half] for t in other.outputs]):
+        return "mixes the samples of a batch"
+    same = equal([t[:half] for t in one.of_read], [t[:half] for t in other.of_read])
+    return None if same else "mixes the samples of a batch in its gradient"
+
+
+def _begin_alike(drawn: Sequence[tf.Tensor], alone: Sequence[tf.Tensor]) -> bool:
+    """Whether what was drawn for a slice alone is what was drawn for the whole batch, or its first rows."""
+    same = (np.array_equal(a[: b.shape[0]] if a.shape.rank and b.shape.rank else a, b) for a, b in zip(drawn, alone))
+    return len(drawn) == len(alone) and all(same)
 
 
 def _factors(tensor: tf.Tensor) -> tf.Tensor:

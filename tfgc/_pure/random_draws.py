@@ -26,6 +26,11 @@ _SEEDED = (
     "StatelessMultinomial",
     "StatelessShuffle",
 )
+_DRAWN_FROM_SEEDS = frozenset(
+    ["StatelessRandomUniformV2", "StatelessRandomUniformIntV2", "StatelessRandomUniformFullIntV2", "StatelessShuffle"]
+    + ["StatelessRandomNormalV2", "StatelessTruncatedNormalV2", "StatelessMultinomial", "StatelessRandomPoisson"]
+    + ["StatelessParameterizedTruncatedNormal", "StatelessRandomBinomial", "StatelessRandomGammaV3"]
+)
 # A function that is kept stores more than this share of what it computes.
 SHARE = 1 / 16
 # The way out where a second run differs from the first.
@@ -37,6 +42,11 @@ REPEATABLE = (
 def draws(operations: Iterable[tf.Operation]) -> bool:
     """Whether an operation draws random numbers, from a seed that it is given or from hidden state."""
     return any(op.type in TYPES or is_seeded(op.type) for op in operations)
+
+
+def count(operations: Iterable[tf.Operation]) -> int:
+    """How many draws `noted` notes, those from seeds included."""
+    return sum(op.type in TYPES | _DRAWN_FROM_SEEDS for op in operations)
 
 
 def is_seeded(op_type: str) -> bool:
@@ -71,9 +81,9 @@ def _bytes_of(op: tf.Operation) -> float:
 
 
 @contextlib.contextmanager
-def noted(found: list[tf.Tensor]) -> Iterator[None]:
-    """Add the numbers drawn in here to the list `found`."""
-    with operation_hooks.operations_seen(TYPES, found.append):
+def noted(found: list[tf.Tensor], seeded: bool = False) -> Iterator[None]:
+    """Add the numbers drawn in here from hidden state, and if asked for from seeds, to the list `found`."""
+    with operation_hooks.operations_seen(TYPES | _DRAWN_FROM_SEEDS if seeded else TYPES, found.append):
         yield
 
 
