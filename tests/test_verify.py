@@ -410,6 +410,37 @@ def test_a_model_compiled_for_xla_is_tried_so():
     assert verdict.modes == ALL
 
 
+@pytest.mark.parametrize(("loss", "first", "second"), [(np.nan, 1.0, 1.0), (1.0, np.nan, np.inf)])
+def test_steps_without_a_finite_number_are_not_equal(loss, first, second):
+    step = {("loss", "loss"): np.array(loss), ("gradient", "a/bias"): np.full(4, first), ("gradient", "c"): None}
+    steps = [{**step, ("gradient", "b/bias"): np.full(4, second)}]
+    judge = verdicts.StepComparison("float32", 2)
+    judge.compare("graph", steps, steps, lambda: iter([steps]))
+    verdict = judge.verdict(("graph",), 1, "mse", (), {})
+    assert not verdict
+    assert "no finite number in the plain step" in str(verdict)
+
+
+def test_a_gradient_without_a_finite_number_is_noted():
+    found = {"a/bias": np.ones(4), "b/bias": np.full(4, np.nan), "c/bias": (np.array([1]), np.full((1, 2), np.inf))}
+    steps = [{("gradient", name): value for name, value in found.items()}] * 2
+    judge = verdicts.StepComparison("float32", 2)
+    judge.compare("graph", steps, steps)
+    verdict = judge.verdict(("graph",), 1, "mse", (), {}, "something else")
+    assert verdict
+    first, second = verdict.note.split("; ")
+    assert first == "something else"
+    assert second == (
+        "no finite number in the plain step, so nothing was compared, in the gradients 'b/bias', 'c/bias'"
+    )
+
+
+def test_a_batch_that_is_not_a_number_shows_nothing():
+    model = fresh(softmax_head)
+    plan = tfgc.plan(model, strategy="uniform")
+    assert not tfgc.verify(model, plan, (np.full((4, 4), np.nan), noise(4, 3)), loss="mse", modes="eager", steps=1)
+
+
 @pytest.mark.parametrize(
     ("expected", "given", "relative"),
     [

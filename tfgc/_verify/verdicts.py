@@ -11,6 +11,7 @@ import numpy as np
 # Of max(norm of the plain gradient, the next share of the step's largest), by the coarsest dtype computed in.
 _TOLERANCE = {"bfloat16": 5e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
 _NEXT_TO_NOTHING = 1e-3
+_NOTHING = "no finite number in the plain step, so nothing was compared"
 _FLOAT64 = _TOLERANCE["float64"]
 # Up to here rounding was seen to grow: to 1.5 % in ResNets with new weights. What is wrong may differ by as little.
 _MAYBE_ROUNDED = 0.03
@@ -143,6 +144,7 @@ class StepComparison:
         self._all: list[Difference] = []
         self._tolerated: list[Difference] = []
         self._compared: dict[str, int] = {}
+        self._blank: set[str] = set()
 
     def compare(
         self, mode: str, baseline: Steps, planned: Steps, others: Callable[[], Iterable[Steps]] = tuple
@@ -198,11 +200,15 @@ class StepComparison:
             least = {"gradient": _least(expected, "gradient")}
             least["weight"] = least["state"] = _least(expected, "weight")
             self._compared = dict(collections.Counter(kind for kind, _ in {**expected, **given}))
+            blank = {kind: _blank(expected, kind) for kind in ("loss", "gradient")}
+            self._blank |= {name for name, is_blank in blank["gradient"].items() if is_blank}
             for (kind, name), value in expected.items():
                 if results is not None and (number, kind, name) not in results:
                     continue
                 allowed = self._allowed(mode, kind, value, least.get(kind, 0.0) / _NEXT_TO_NOTHING)
                 relative, note = relative_difference(value, given.get((kind, name)), least.get(kind, 0.0))
+                if name in blank.get(kind, ()) and all(blank[kind].values()):
+                    relative, note = math.inf, _NOTHING
                 found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, note))
             for kind, name in given.keys() - expected.keys():
                 note = "only the planned step has it"
@@ -231,19 +237,13 @@ class StepComparison:
         """The verdict on all that was compared so far."""
         failed = sorted((d for d in self._all if not d.passes), key=lambda d: -d.relative)
         moved = [d for d in self._all if d.relative]
+        if self._blank and not failed:
+            names = ", ".join(map(repr, sorted(self._blank)))
+            note = "; ".join([*filter(None, [note]), f"{_NOTHING}, in the gradients {names}"])
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
+        differences, tolerated = tuple(failed), tuple(self._tolerated)
         return Verdict(
-            not failed,
-            modes,
-            steps,
-            loss,
-            self._compared,
-            worst,
-            tuple(failed),
-            tuple(self._tolerated),
-            unrepeatable,
-            kept,
-            note,
+            not failed, modes, steps, loss, self._compared, worst, differences, tolerated, unrepeatable, kept, note
         )
 
 
@@ -270,6 +270,15 @@ def relative_difference(expected: Any, given: Any, least: float) -> tuple[float,
     return (float(error / scale) if scale else math.inf if error else 0.0), ""
 
 
+def _blank(results: Mapping[tuple[str, str], Any], kind: str) -> dict[str, bool]:
+    """Whether the results of a kind, by name, hold no number that is finite."""
+    return {
+        name: not np.isfinite(numbers).any()
+        for (k, name), value in results.items()
+        if k == kind and value is not None and (numbers := _numbers(value)).size
+    }
+
+
 def _least(results: Mapping[tuple[str, str], Any], kind: str) -> float:
     """What differences of results that are next to nothing are compared with."""
     return _NEXT_TO_NOTHING * max(
@@ -278,9 +287,13 @@ def _least(results: Mapping[tuple[str, str], Any], kind: str) -> float:
 
 
 def _norm(value: Any) -> float:
-    value = value[1] if isinstance(value, tuple) else value
-    value = np.asarray(value, "complex128" if np.asarray(value).dtype.kind == "c" else "float64")
-    return float(np.linalg.norm(np.where(np.isfinite(value), value, 0)))
+    numbers = _numbers(value)
+    return float(np.linalg.norm(np.where(np.isfinite(numbers), numbers, 0)))
+
+
+def _numbers(value: Any) -> np.ndarray:
+    value = np.asarray(value[1] if isinstance(value, tuple) else value)
+    return value.astype("complex128" if value.dtype.kind == "c" else "float64")
 
 
 def _layer(kind: str, name: str) -> str:

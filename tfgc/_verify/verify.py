@@ -77,7 +77,7 @@ def verify(
         its layer. A difference may be, relative to a gradient's norm (or to 1e-3 of the largest gradient's, where that
         is more), 1e-5 in float32, 5e-3 in float16, 5e-2 in bfloat16 and 1e-12 in float64, op by op a few roundings.
         Where plain TensorFlow differs by more between its modes, or when each weight is four roundings off, twice that
-        is allowed and listed as tolerated.
+        is allowed and listed as tolerated. A plain step whose loss or gradients are not finite is not equal.
 
     Raises:
         OptionError: For a loss that Keras does not know, a mode that is unknown or repeats no step, an empty batch.
