@@ -271,6 +271,7 @@ def test_frozen_layers():
         # Of groups, which Keras has XLA compile: a function inside of the call.
         (lambda: L.Conv2D(8, 3, groups=4, use_bias=False), (8, 8, 8), 2 * 4 * 6 * 6 * 8 * (3 * 3 * 2)),
         (lambda: L.EinsumDense("abc,cd->abd", (7, 5)), (7, 6), 2 * 4 * 7 * 6 * 5),
+        (lambda: L.EinsumDense("...x,xy->...y", 5), (7, 3, 6), 2 * 4 * 7 * 3 * 6 * 5),
         (lambda: L.ReLU(), (6,), 4 * 6),
     ],
 )

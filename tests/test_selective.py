@@ -210,9 +210,10 @@ def test_multiplications_per_element(batch):
     with tf.Graph().as_default():
         x = tf.compat.v1.placeholder(tf.float32, (batch, 5, 8))
         image = tf.compat.v1.placeholder(tf.float32, (batch, 6, 6, 3))
+        y, kernel = tf.ones((5, 3)), tf.ones((8, 4))
         made = {
-            8: [tf.matmul(x, tf.ones((8, 4))), tf.einsum("abc,cd->dab", x, tf.ones((8, 4)))],
-            5: [tf.matmul(x, x, transpose_a=True), tf.einsum("abc,abd->acd", x, x)],
+            8: [tf.matmul(x, kernel), tf.einsum("abc,cd->dab", x, kernel), tf.einsum("...c,cd->...d", x, kernel)],
+            5: [tf.matmul(x, x, transpose_a=True), tf.einsum("abc,abd->acd", x, x), tf.einsum("...bc,bd->...cd", x, y)],
             27: [tf.nn.conv2d(image, tf.ones((3, 3, 3, 7)), 1, "SAME")],
             9: [tf.nn.depthwise_conv2d(image, tf.ones((3, 3, 3, 1)), [1] * 4, "SAME")],
             0: [x + 1.0, tf.reduce_sum(x, 1)],

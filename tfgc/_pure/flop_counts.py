@@ -17,7 +17,7 @@ def flops(op: tf.Operation) -> int:
     if not made or op.type in VIEWS or op.type in SHAPE_ONLY:
         return 0
     if op.type == "Einsum":
-        return 2 * math.prod(size or 1 for size in _einsum_sizes(op).values())
+        return 2 * math.prod(_einsum_sizes(op).values())
     count = made[0].shape.num_elements()
     if _is_convolution(op):
         return 2 * _convolved(op)
@@ -31,7 +31,7 @@ def multiplications_per_element(op: tf.Operation) -> int:
     """
     if op.type == "Einsum":
         made = set(op.get_attr("equation").decode().partition("->")[2])
-        return math.prod(size or 1 for label, size in _einsum_sizes(op).items() if label not in made)
+        return math.prod(size for label, size in _einsum_sizes(op).items() if label[0] not in made)
     if _is_convolution(op) and "Backprop" not in op.type:
         return _kernel_elements(op, op.inputs[1].shape) or 0
     return _inner(op) if op.type in MATRIX_PRODUCTS else 0
@@ -46,11 +46,16 @@ def _inner(op: tf.Operation) -> int:
     return op.inputs[0].shape[-2 if flipped else -1] or 1
 
 
-def _einsum_sizes(op: tf.Operation) -> dict[str, int | None]:
-    terms = op.get_attr("equation").decode().partition("->")[0].split(",")
-    sizes: dict[str, int | None] = {}
+def _einsum_sizes(op: tf.Operation) -> dict[str, int]:
+    """The size of each letter, and of each axis that an ellipsis stands for, counted from the last one; 1 if open."""
+    terms = op.get_attr("equation").decode().replace("...", ".").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
     for term, tensor in zip(terms, op.inputs):
-        sizes.update(zip(term, tensor.shape.as_list()))
+        before, _, behind = term.partition(".")
+        covered = tensor.shape.rank - len(before) - len(behind)
+        labels = [*before, *(f".{i}" for i in range(covered, 0, -1)), *behind]
+        for label, size in zip(labels, tensor.shape.as_list()):
+            sizes[label] = max(size or 1, sizes.get(label, 1))
     return sizes
 
 
