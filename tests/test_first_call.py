@@ -1,6 +1,9 @@
 """`enable` without a plan: planned at the first training call, for what is seen there."""
 
+import os
+import signal
 import threading
+import time
 import warnings
 
 import keras
@@ -546,3 +549,34 @@ def test_what_plans_nodes_refuses_inputs_that_differ_in_their_first_sizes():
         tfgc.enable(molecules(), strategy="sqrt")(example, training=True)
     with pytest.raises(tfgc.OptionError, match="strategy='sqrt' is for functional models"):
         tfgc.plan(molecules(), strategy="sqrt", example=example)
+
+
+class SlowToTrace(keras.Model):
+    """Takes long where its step is traced to be planned, and is interrupted meanwhile."""
+
+    ended = threading.Event()
+
+    def train_step(self, data):
+        if threading.current_thread() is not threading.main_thread():
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                for _ in range(100):
+                    time.sleep(0.02)
+            finally:
+                self.ended.set()
+        return super().train_step(data)
+
+
+def test_an_interrupt_ends_planning_before_it_goes_on():
+    """A trace that went on would put back methods that have been replaced since."""
+    inputs = keras.Input((8,))
+    model = SlowToTrace(inputs, L.Dense(1)(L.Dense(8)(inputs)))
+    model.compile("sgd", "mse")
+    tfgc.enable(model)
+    methods = vars(model)["call"], vars(model)["train_step"]
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(noise(8, 8), noise(8, 1), verbose=0)
+    assert model.ended.is_set()
+    assert (vars(model)["call"], vars(model)["train_step"]) == methods
+    tfgc.disable(model)
+    assert not {"call", "train_step"} & {*vars(model)}

@@ -7,6 +7,7 @@ neither. What else Keras keeps for each thread (names, policies, the global seed
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from tfgc._framework import keras_models, versions
+from tfgc._framework import keras_models, thread_ends, versions
 from tfgc._framework.versions import attribute
 
 try:
@@ -48,9 +49,11 @@ _this_thread = threading.local()
 
 
 def in_own_thread(
-    function: Callable[[], Result], patience: float | None = None, on_wait: Callable[[], Any] = lambda: None
+    function: Callable[[], Result], patience: float = math.inf, on_wait: Callable[[], Any] = lambda: None
 ) -> Result:
     """Call a function in a thread of its own, outside of all tapes, graphs and calls, and return what it returns.
+
+    An interrupt ends the function, too.
 
     Args:
         function: The function.
@@ -70,12 +73,7 @@ def in_own_thread(
             raised.append(error)
         made.update({name: value for name, value in _state().items() if name not in _SURROUNDINGS})
 
-    thread = threading.Thread(target=run, name="tfgc trace")
-    thread.start()
-    thread.join(patience)
-    if thread.is_alive():
-        on_wait()
-        thread.join()
+    thread_ends.run_to_end(run, patience, on_wait)
     for name, value in made.items():
         if _state().get(name) is None:  # `keras.utils.set_random_seed` leaves a generator of None
             _state()[name] = value
