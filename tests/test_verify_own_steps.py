@@ -234,3 +234,50 @@ def test_inputs_of_different_lengths_are_planned_by_their_batch():
     parts = [keras.ops.sum(L.Dense(64, "gelu")(L.Dense(64, "gelu")(x)), 0, keepdims=True) for x in (atoms, bonds)]
     model = keras.Model([atoms, bonds], L.Dense(1)(parts[0] + parts[1]))
     assert tfgc.verify(model, None, ([noise(6, 4), noise(9, 4)],), modes="graph")
+
+
+class Triplets(keras.Model):
+    """Takes what is no input of the model: three images, of which each is a batch for it."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            anchor, near, far = (self.embedded(data[name]) for name in ("anchor", "near", "far"))
+            loss = tf.reduce_mean(tf.nn.relu((anchor - near) ** 2 - (anchor - far) ** 2 + 1.0))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+    def embedded(self, images):
+        return self(images, training=True)
+
+
+class OneOfThree(Triplets):
+    def embedded(self, images):
+        return super().embedded(images) if images.shape[0] > 1 else images[:, :1]
+
+
+class Called(L.Layer):
+    def __init__(self, model):
+        super().__init__()
+        self.models = (model,)
+
+    def call(self, x):
+        return self.models[0](x, training=True)
+
+
+class Wrapped(Triplets):
+    def embedded(self, images):
+        return Called(self)(images)
+
+
+@pytest.mark.parametrize(("kind", "samples"), [(Triplets, 16), (OneOfThree, 1), (Wrapped, 16)])
+def test_a_batch_that_only_the_step_takes_is_planned_for_the_step(kind, samples):
+    def build():
+        inputs = x = keras.Input((8,))
+        for _ in range(3):
+            x = L.Dense(8)(L.Dense(64, activation="gelu")(x))
+        return kind(inputs, x)
+
+    model = compiled(build)
+    images = {"anchor": X, "near": noise(samples, 8, seed=2), "far": noise(samples, 8, seed=3)}
+    verdict = tfgc.verify(model, None, images, modes="graph", steps=1)
+    assert verdict, verdict

@@ -15,18 +15,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._calls import names, own_step_plans
+from tfgc._calls import names
 from tfgc._core.modes import MODES
 from tfgc._core.plan import Plan, check_plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models, private_api
-from tfgc._planning import by_calls, first_batch, planner
-from tfgc._planning.first_batch import Request
 from tfgc._replay import call_checks
 from tfgc._tracing import keras_graph
-from tfgc._training import batch_specs, enable, layer_calls
+from tfgc._training import enable, layer_calls
 from tfgc._training.layer_selectors import Selector
-from tfgc._verify import determinism
+from tfgc._verify import determinism, least_peak
 from tfgc._verify.loss_step import LossStep
 from tfgc._verify.own_step import OwnStep, has_own_step
 from tfgc._verify.steps import Step, users_code
@@ -58,8 +56,10 @@ def verify(
 
     Args:
         model: Any `keras.Model` that is built.
-        plan: A `tfgc.Plan`; None for the least peak on this batch, or with `layers`.
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them.
+        plan: A `tfgc.Plan`; None for the least peak on this batch, for a functional model with its own `train_step`
+            that of the whole step; None with `layers`.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them, or what the model's own
+            `train_step` takes.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
         loss: What `model.compile` takes. Default: what the model was compiled with; without
             that, or without `y`, the mean square of the outputs, and of the logits that
@@ -80,7 +80,9 @@ def verify(
         is allowed and listed as tolerated. A plain step whose loss or gradients are not finite is not equal.
 
     Raises:
-        OptionError: For a loss that Keras does not know, a mode that is unknown or repeats no step, an empty batch.
+        OptionError: For a loss that Keras does not know, a mode that is unknown or repeats no step, a batch that is
+            empty or holds no inputs of the model.
+        PlanMismatchError: If the plan is for another model.
         UnsupportedModelError: If the model or its own `train_step` cannot be traced on this batch, if its loss does not
             take it, or if a plain step fails in one of the modes.
 
@@ -120,7 +122,7 @@ def verify(
             modes = ("eager",)
         chosen = None if layers is None else layer_calls.choose(model, layers)
         if plan is None and layers is None:
-            plan = _least(model, data)
+            plan = least_peak.plan_for(model, data)
         changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
         sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
         comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
@@ -138,18 +140,6 @@ def verify(
             step.once(*data)
     note = f"{_DRAWS}, so other modes were left out" if step.draws else ""
     return comparison.verdict(modes, steps, step.loss, tuple(sorted(unrepeatable)), kept, note)
-
-
-def _least(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
-    """The plan of least peak for this batch."""
-    batch = keras.utils.pack_x_y_sample_weight(*data)
-    if by_calls.applies_to(model, batch):
-        return planner.plan(model, example=batch)
-    if has_own_step(model):
-        shapes = [tuple(tensor.shape) for tensor in batch_specs.tensors(data[0])]
-        if (plans := own_step_plans.plans_for(model, batch_specs.specs(batch, None), shapes)) is not None:
-            return plans.least()
-    return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
 
 
 def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[Steps]:
