@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tfgc._verify import differences
+
 # Of max(norm of the plain gradient, the next share of the step's largest), by the coarsest dtype computed in.
 _TOLERANCE = {"bfloat16": 5e-2, "float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
-_NEXT_TO_NOTHING = 1e-3
 _NOTHING = "no finite number in the plain step, so nothing was compared"
 _FLOAT64 = _TOLERANCE["float64"]
 # Up to here rounding was seen to grow: to 1.5 % in ResNets with new weights. What is wrong may differ by as little.
@@ -197,16 +198,16 @@ class StepComparison:
         """The difference of each result, or of each of those that are named."""
         found = []
         for number, (expected, given) in enumerate(zip(baseline, planned, strict=True)):
-            least = {"gradient": _least(expected, "gradient")}
-            least["weight"] = least["state"] = _least(expected, "weight")
+            least = {"gradient": differences.least(expected, "gradient")}
+            least["weight"] = least["state"] = differences.least(expected, "weight")
             self._compared = dict(collections.Counter(kind for kind, _ in {**expected, **given}))
-            blank = {kind: _blank(expected, kind) for kind in ("loss", "gradient")}
+            blank = {kind: differences.blank(expected, kind) for kind in ("loss", "gradient")}
             self._blank |= {name for name, is_blank in blank["gradient"].items() if is_blank}
             for (kind, name), value in expected.items():
                 if results is not None and (number, kind, name) not in results:
                     continue
-                allowed = self._allowed(mode, kind, value, least.get(kind, 0.0) / _NEXT_TO_NOTHING)
-                relative, note = relative_difference(value, given.get((kind, name)), least.get(kind, 0.0))
+                allowed = self._allowed(mode, kind, value, least.get(kind, 0.0) / differences.NEXT_TO_NOTHING)
+                relative, note = differences.relative_difference(value, given.get((kind, name)), least.get(kind, 0.0))
                 if name in blank.get(kind, ()) and all(blank[kind].values()):
                     relative, note = math.inf, _NOTHING
                 found.append(Difference(mode, number, kind, name, _layer(kind, name), relative, allowed, note))
@@ -219,7 +220,7 @@ class StepComparison:
         if kind == "seed" or (isinstance(value, np.ndarray) and value.dtype.kind in "iub"):
             return 0.0
         if mode == "eager" and not self._sliced:
-            if kind == "gradient" and value is not None and _norm(value) <= self._epsilon * largest:
+            if kind == "gradient" and value is not None and differences.norm(value) <= self._epsilon * largest:
                 # It is zero but for rounding: its terms cancel, in another order to another rest.
                 return self._tolerance
             return self._rounding if kind == "gradient" or self._updates else 0.0
@@ -241,59 +242,10 @@ class StepComparison:
             names = ", ".join(map(repr, sorted(self._blank)))
             note = "; ".join([*filter(None, [note]), f"{_NOTHING}, in the gradients {names}"])
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
-        differences, tolerated = tuple(failed), tuple(self._tolerated)
+        beyond, tolerated = tuple(failed), tuple(self._tolerated)
         return Verdict(
-            not failed, modes, steps, loss, self._compared, worst, differences, tolerated, unrepeatable, kept, note
+            not failed, modes, steps, loss, self._compared, worst, beyond, tolerated, unrepeatable, kept, note
         )
-
-
-def relative_difference(expected: Any, given: Any, least: float) -> tuple[float, str]:
-    """The relative norm of a difference, and a note where it is infinite."""
-    if expected is None or given is None:
-        return (0.0, "") if expected is given else (math.inf, "None in one of them")
-    if isinstance(expected, tuple) != isinstance(given, tuple):
-        return math.inf, "sparse in one of them"
-    if isinstance(expected, tuple):
-        if not np.array_equal(expected[0], given[0]):
-            return math.inf, "sparse, of other rows"
-        expected, given = expected[1], given[1]
-    if expected.shape != given.shape or expected.dtype != given.dtype:
-        return math.inf, f"{expected.dtype}{expected.shape} and {given.dtype}{given.shape}"
-    if np.array_equal(expected, given):
-        return 0.0, ""
-    a, b = (x.astype("complex128" if x.dtype.kind == "c" else "float64") for x in (expected, given))
-    finite = np.isfinite(a)
-    if not np.array_equal(np.where(finite, 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
-        return math.inf, "not finite in one of them, or not in the same way"
-    a, b = np.where(finite, a, 0), np.where(finite, b, 0)
-    error, scale = np.linalg.norm(a - b), max(np.linalg.norm(a), least)
-    return (float(error / scale) if scale else math.inf if error else 0.0), ""
-
-
-def _blank(results: Mapping[tuple[str, str], Any], kind: str) -> dict[str, bool]:
-    """Whether the results of a kind, by name, hold no number that is finite."""
-    return {
-        name: not np.isfinite(numbers).any()
-        for (k, name), value in results.items()
-        if k == kind and value is not None and (numbers := _numbers(value)).size
-    }
-
-
-def _least(results: Mapping[tuple[str, str], Any], kind: str) -> float:
-    """What differences of results that are next to nothing are compared with."""
-    return _NEXT_TO_NOTHING * max(
-        (_norm(value) for (k, _), value in results.items() if k == kind and value is not None), default=0
-    )
-
-
-def _norm(value: Any) -> float:
-    numbers = _numbers(value)
-    return float(np.linalg.norm(np.where(np.isfinite(numbers), numbers, 0)))
-
-
-def _numbers(value: Any) -> np.ndarray:
-    value = np.asarray(value[1] if isinstance(value, tuple) else value)
-    return value.astype("complex128" if value.dtype.kind == "c" else "float64")
 
 
 def _layer(kind: str, name: str) -> str:
