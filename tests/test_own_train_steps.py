@@ -67,6 +67,30 @@ class Joined(keras.Model):
         return {"loss": loss}
 
 
+class Noting(keras.Model):
+    """A step that puts something on the model before it calls it, and reads it behind the call."""
+
+    def train_step(self, data):
+        self.target = 2.0 * data[1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0], training=True) - self.target) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Freezing(keras.Model):
+    """A step that trains all but the last layer."""
+
+    def train_step(self, data):
+        self.layers[-1].trainable = False
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(data[0], training=True) ** 2)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        self.layers[-1].trainable = True
+        return {"loss": loss}
+
+
 class InPython(keras.Model):
     """A step that no symbolic trace goes through."""
 
@@ -152,6 +176,35 @@ def test_two_calls_train_as_without_a_plan(how):
     assert any(segment.mode == "recompute" for segment in planned.plan.segments)
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("kind", [Noting, Freezing])
+def test_what_a_step_notes_on_the_model_around_its_call_is_its_own(kind, run_eagerly):
+    x, y = noise(ROWS, SIZE, SIZE, 3), noise(ROWS, 8)
+    found = []
+    for enabled in (False, True):
+        model = compiled(fresh(lambda: encoder(kind)), run_eagerly=run_eagerly)
+        model.optimizer.build(model.trainable_variables)
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        fit(model, (x, y), steps=2)
+        found.append([v.numpy() for v in model.weights])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_is_traced_once_to_be_planned():
+    runs = []
+
+    class Counting(Pairs):
+        def train_step(self, data):
+            runs.append(tf.executing_eagerly())
+            return super().train_step(data)
+
+    model = tfgc.enable(compiled(encoder(Counting), run_eagerly=True), verbose=0)
+    fit(model, PAIRS, steps=3)
+    assert runs == [False, True, True, True]
 
 
 def test_a_named_strategy_is_predicted_for_all_calls():

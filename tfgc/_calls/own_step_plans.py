@@ -6,7 +6,7 @@ encoder takes, as in metric learning, needs twice what one call of it needs.
 
 import functools
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
@@ -24,8 +24,27 @@ _MOST = 64
 _LITTLE = 0.05
 
 
+class OwnStep(NamedTuple):
+    """What a model's own `train_step` does with a batch.
+
+    Attributes:
+        batch: `tf.TensorSpec`s of the batch.
+        trace: The step; None where it cannot be traced symbolically.
+        seconds: How long it took to trace.
+    """
+
+    batch: Any
+    trace: Trace | None
+    seconds: float = 0.0
+
+
 def plans_for(
-    model: keras.Model, example: Any, shapes: Iterable[Shape] = (), *, xla: bool = False
+    model: keras.Model,
+    example: Any,
+    shapes: Iterable[Shape] = (),
+    *,
+    xla: bool = False,
+    trace: Trace | None = None,
 ) -> "OwnStepPlans | None":
     """The plans for a model's own `train_step`; None if it cannot be traced symbolically, or does not train the model.
 
@@ -35,8 +54,9 @@ def plans_for(
         shapes: Those of the inputs of a call. Where the step makes one such call, and no other call of a layer, there
             are no plans for it but those for the call.
         xla: Whether XLA compiles the step.
+        trace: The step, where it is traced already.
     """
-    trace = tracing.own_step(model, example, xla=xla)
+    trace = tracing.own_step(model, example, xla=xla) if trace is None else trace
     if trace is None:
         return None
     called = [call for call in trace.root.children if isinstance(call.layer, keras.Layer)]

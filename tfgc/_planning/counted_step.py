@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 
 from tfgc._calls import own_step_plans
+from tfgc._calls.own_step_plans import OwnStep
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._planning import annotated, budgets, by_calls, planner
@@ -37,7 +38,7 @@ def choose(
     strategy: Strategy | None,
     budget: Budget | None,
     options: dict[str, Any],
-    own_step: Any = None,
+    own_step: OwnStep | None = None,
 ) -> CountedStep:
     """The least peak, what a strategy chooses, or what a budget buys.
 
@@ -46,7 +47,7 @@ def choose(
         graph: Its graph, with costs for the batch.
         mode: Where its peaks are counted: "graph", "compiled", "xla".
         strategy, budget, options: What is asked for.
-        own_step: `tf.TensorSpec`s of a batch, where the model's own `train_step` makes the call.
+        own_step: The model's own `train_step`, where that makes the call.
 
     Raises:
         InfeasibleBudgetError: If nothing fits in the budget.
@@ -61,7 +62,9 @@ def choose(
 
     is_free = strategy is None and not options
     shapes = [spec.shape for spec in graph.inputs.values()]
-    own = None if own_step is None else own_step_plans.plans_for(model, own_step, shapes, xla=graph.xla)
+    own = None
+    if own_step is not None and own_step.trace is not None:
+        own = own_step_plans.plans_for(model, own_step.batch, shapes, xla=graph.xla, trace=own_step.trace)
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
         if not is_free:
             plan = by_nodes()

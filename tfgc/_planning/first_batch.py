@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.own_step_plans import OwnStep
 from tfgc._calls.tracing import Arguments
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -82,7 +83,9 @@ class PlannedStep:
 
 @budgets.explained(lambda model, inputs, mode, request, own_step=None: request.budget)
 @node_costs.remembered()
-def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_step: Any = None) -> PlannedStep:
+def plan_step(
+    model: keras.Model, inputs: Any, mode: str, request: Request, own_step: OwnStep | None = None
+) -> PlannedStep:
     """Plan the training step in which a functional model is called.
 
     Args:
@@ -90,7 +93,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
         inputs: Its inputs: tensors, or `tf.TensorSpec`s of them.
         mode: The mode of the call.
         request: What is asked for.
-        own_step: `tf.TensorSpec`s of a batch, where the model's own `train_step` makes the call.
+        own_step: The model's own `train_step`, where that makes the call.
 
     Raises:
         InfeasibleBudgetError: If nothing fits in the budget.
@@ -103,7 +106,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
                 "leave strategy and its options out, and it is planned by the calls of its layers"
             )
         return plan_step_by_calls(model, Arguments((inputs,), {}), mode, request)
-    start = time.perf_counter()
+    start = time.perf_counter() - (0.0 if own_step is None else own_step.seconds)
     budget = request.budget
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=mode == "xla", options=request.options)
     batch_size = example_sizes.batch_of(model, inputs)
@@ -127,7 +130,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
         plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
     return PlannedStep(
         plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
-        unchanged, own_step if is_own else None,
+        unchanged, own_step.batch if is_own and own_step is not None else None,
     )  # fmt: skip
 
 

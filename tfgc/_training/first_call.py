@@ -9,13 +9,13 @@ autocast or call context. Threads that call at the same time wait and find the p
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import keras
 
 from tfgc._calls import own_step_plans
-from tfgc._calls.own_step_plans import OwnStepPlans
+from tfgc._calls.own_step_plans import OwnStep, OwnStepPlans
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop, isolated_traces
@@ -24,6 +24,7 @@ from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes
 from tfgc._training import batch_specs, layer_calls, plan_report
+from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 from tfgc._training.signatures import Signature
@@ -51,7 +52,8 @@ class FirstCall:
         self._latest: Signature | None = None
         self._in_layers: Plan | None = None
         self._train_step: Callable = model.train_step
-        self._batches: dict[int, Any] = {}  # of each thread that runs `train_step`
+        self._traced = TracedSteps(model, verbose)
+        self._in_step = InStep[StepHere]()
         self._lock = threading.Lock()
 
     @property
@@ -93,12 +95,15 @@ class FirstCall:
         """Replace the model's own `train_step`, whose calls of the model are planned as parts of it."""
         if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
             return self._train_step(*args, **kwargs)
-        thread = threading.get_ident()
-        (self._batches[thread],) = (*args, *kwargs.values())
-        try:
-            return self._train_step(*args, **kwargs)
-        finally:
-            self._batches.pop(thread, None)
+        xla = plan_report.mode_of_call(self._compiled) == "xla"
+        here = self._traced.traced(*args, *kwargs.values(), xla=xla, is_planned=self._are_planned)
+        return self._in_step.run(here, self._train_step, *args, **kwargs)
+
+    def _are_planned(self, signatures: Iterable[Signature]) -> bool:
+        """Whether calls with these signatures run by plans for the model as it is."""
+        made = [self._made.get(signature) for signature in signatures]
+        runners = [getattr(one[1], "__self__", None) for one in made if one is not None]
+        return None not in made and all(runner.is_current for runner in runners if isinstance(runner, Runner))
 
     call.is_patched_call = train_step.is_patched_call = True
 
@@ -117,6 +122,8 @@ class FirstCall:
         signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
         batch_size = shapes[0][0] if shapes[0] else None
         self._latest, (planned, call) = self._made_for(signature, batch_size, inputs)
+        if (here := self._in_step.here) is not None:
+            here.calls.add(self._latest)
         with self._lock:
             self._put_into_layers(planned)
         return call
@@ -159,24 +166,22 @@ class FirstCall:
             batch_size = fit_loop.batch_size()
         inputs = example_sizes.as_declared(self._model, inputs)
         specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
-        batch = self._batches.get(threading.get_ident())
-        own_step = None if batch is None else batch_specs.specs(batch, fit_loop.batch_size())
 
-        def planned() -> tuple[PlannedStep, Callable]:
+        def planned(own_step: OwnStep | None) -> _Made:
             made = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)
             if made.unchanged is not None or made.plan.calls:
                 return made, self._original
-            replan = functools.partial(plan_report.planned, self._model, _plan_of(planned), verbose=self._verbose)
-            return made, Runner(self._model, made.plan, replan=replan, **self._run_options).call
+            return made, Runner(self._model, made.plan, replan=lambda: plan()[0].plan, **self._run_options).call
 
-        made, call = plan_report.planned(self._model, planned, verbose=self._verbose)
+        def plan() -> _Made:
+            here = self._in_step.here  # of the thread that calls the model
+            own_step = None if here is None else here.step
+            return plan_report.planned(self._model, lambda: planned(own_step), verbose=self._verbose)
+
+        made, call = plan()
         self._made[signature] = made, call
         plan_report.report(self._model.name, made, verbose=self._verbose)
         return made, call
 
 
 _Made: TypeAlias = tuple[PlannedStep, Callable]
-
-
-def _plan_of(planned: Callable[[], tuple[PlannedStep, Callable]]) -> Callable[[], Plan]:
-    return lambda: planned()[0].plan

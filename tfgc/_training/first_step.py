@@ -20,6 +20,7 @@ from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import batch_specs, layer_calls, plan_report
+from tfgc._training.own_steps import InStep
 from tfgc._training.run_by_calls import run_by_calls
 
 
@@ -43,7 +44,7 @@ class FirstStep:
         self._train_step: Callable = model.train_step
         self._specs: Any = None
         self._is_plain = self._has_warned = False
-        self._in_step: set[int] = set()  # threads that run `train_step`
+        self._in_step = InStep[bool]()
         self._lock = threading.RLock()
 
     def plans(self) -> CallPlans:
@@ -59,8 +60,8 @@ class FirstStep:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
         # A call inside of the model's own step is part of what was planned, however many rows it has.
-        is_covered = threading.get_ident() in self._in_step
-        if plan_report.may_plan(kwargs.get("training")) and not (is_covered or call_checks.is_empty(args, kwargs)):
+        is_covered = self._in_step.here or call_checks.is_empty(args, kwargs)
+        if plan_report.may_plan(kwargs.get("training")) and not is_covered:
             self._plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 
@@ -69,12 +70,7 @@ class FirstStep:
         if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
             return self._train_step(*args, **kwargs)
         self._plan_for(*args, *kwargs.values())
-        thread = threading.get_ident()
-        self._in_step.add(thread)
-        try:
-            return self._train_step(*args, **kwargs)
-        finally:
-            self._in_step.discard(thread)
+        return self._in_step.run(True, self._train_step, *args, **kwargs)
 
     call.is_patched_call = train_step.is_patched_call = True
 
