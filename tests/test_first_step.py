@@ -121,6 +121,29 @@ def test_blocks_recompute_though_a_dropout_without_training_says_inference_for_a
     assert not replays
 
 
+def test_parts_run_by_their_plans_though_a_dropout_without_training_says_inference_for_all_after_it(replays):
+    class OfPart(keras.Model):
+        def __init__(self):
+            super().__init__()
+            x = inputs = L.Input((12, 8))
+            for _ in range(6):
+                x = L.Dense(8, activation="gelu")(x)
+            self.drop, self.part, self.head = L.Dropout(0.2), keras.Model(inputs, x, name="part"), Net()
+
+        def call(self, x):
+            return self.head(self.part(self.drop(x)))
+
+    model = made(OfPart)
+    model(X[:1])
+    plan = next(plan for plan in tfgc.pareto(model, example=(X, Y)) if plan.parts and not plan.recomputed_layers)
+    tfgc.enable(model, plan)
+    model.fit(X, Y, batch_size=16, verbose=0)
+    assert replays
+    replays.clear()
+    model.predict(X, verbose=0)
+    assert not replays
+
+
 @pytest.mark.gate
 def test_a_budget_takes_the_fastest_plan_that_fits():
     model = tfgc.enable(made(), verbose=0)

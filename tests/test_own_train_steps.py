@@ -91,6 +91,37 @@ class Freezing(keras.Model):
         return {"loss": loss}
 
 
+class HalfTrained(keras.Model):
+    """Two calls, one of which says that it does not train, though it has gradients."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[1], training=False)) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class ByKeyword(keras.Model):
+    """A call by keyword, on twice the batch."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(inputs=tf.concat([data[0], -data[0]], 0), training=True) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Masked(keras.Model):
+    """A layer of two inputs beside the model, one of which has a size that stays open."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            picked = tf.boolean_mask(self(data[0], training=True), data[1][:, 0] > 0.0)
+            loss = tf.reduce_mean(self.scorer([picked, tf.ones((8, 8))]) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
 class InPython(keras.Model):
     """A step that no symbolic trace goes through."""
 
@@ -250,6 +281,43 @@ def test_what_the_loss_calls_counts():
     fit(model, (x,))
     (planned,) = tfgc.status(model).plans
     assert planned.plain_bytes > 2 * tfgc.estimate(encoder(Perceptual, depth=2), ROWS).needed_bytes
+
+
+def test_a_layer_beside_the_model_may_have_inputs_of_open_sizes():
+    class Scores(L.Layer):
+        def call(self, inputs):
+            return tf.matmul(*inputs)
+
+    model = compiled(encoder(Masked))
+    model.scorer = Scores()
+    tfgc.enable(model, verbose=0)
+    fit(model, (noise(ROWS, SIZE, SIZE, 3), noise(ROWS, 1)))
+    assert len(tfgc.status(model).plans) == 1
+
+
+def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
+    plans = []
+    for kind in (Pairs, HalfTrained):
+        model = tfgc.enable(compiled(fresh(lambda: encoder(kind, 8))), verbose=0)  # noqa: B023
+        fit(model, PAIRS)
+        plans += tfgc.status(model).plans
+    both, one = plans
+    assert one.plain_bytes == both.plain_bytes
+    assert one.predicted_bytes > both.predicted_bytes + 0.3 * both.plain_bytes
+
+
+@pytest.mark.parametrize("sizes", ["known", "open"])
+def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
+    x = noise(ROWS, SIZE, SIZE, 3)
+    model = tfgc.enable(compiled(encoder(ByKeyword)), verbose=0)
+    data = (x,) if sizes == "known" else (noise(2 * ROWS, SIZE, SIZE, 3),)
+    dataset = tf.data.Dataset.from_tensor_slices(data).batch(ROWS, drop_remainder=sizes == "known")
+    model.fit(dataset, verbose=0, shuffle=False)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(ByKeyword), ROWS).needed_bytes
+    if sizes == "known":  # one such call, which is planned by its nodes
+        assert planned.batch_size == 2 * ROWS
+        assert planned.plan.outlook.peak_bytes == tfgc.plan(encoder(ByKeyword), batch_size=2 * ROWS).outlook.peak_bytes
 
 
 @pytest.mark.parametrize("kind", [Augmented, InPython])

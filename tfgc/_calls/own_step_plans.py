@@ -5,6 +5,7 @@ encoder takes, as in metric learning, needs twice what one call of it needs.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
+from tfgc._calls.tree import Call
 from tfgc._core.plan import Plan
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -60,7 +62,7 @@ def plans_for(
     if trace is None:
         return None
     called = [call for call in trace.root.children if isinstance(call.layer, keras.Layer)]
-    if [(call.layer, sorted(call.inputs)) for call in called] == [(model, sorted(shapes))]:
+    if [call.layer for call in called] == [model] and Counter(called[0].inputs) == Counter(shapes):
         return None
     if all(call.layer is not model for call in called):
         return None
@@ -73,7 +75,9 @@ class OwnStepPlans(CallPlans):
 
     def __init__(self, model: keras.Model, example: Any, *, trace: Trace, xla: bool = False) -> None:
         super().__init__(model, example, trace=trace, xla=xla)
-        self.calls = options.trained(self.step, options.calls_by_layer(self.step)[model])
+        calls = options.trained(self.step, options.calls_by_layer(self.step)[model])
+        # An explicit `training=False` runs the original code.
+        self.calls = tuple(call for call in calls if call.training is not False)
 
     def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
         """Whether a step of one call that needs so much, `fixed` bytes of weights and slots included, stands for it.
@@ -84,12 +88,16 @@ class OwnStepPlans(CallPlans):
 
     @functools.cached_property
     def _search(self) -> Search:
-        return Search(self.simulator, parts.planned_parts(self.step, {self.model.name: self.model}, _MOST))
+        names = {self.model.name: self.model}
+        return Search(self.simulator, parts.planned_parts(self.step, names, _MOST, self._runs_by_plan))
+
+    def _runs_by_plan(self, call: Call) -> bool:
+        return call in self.calls
 
     def _chosen(self, plan: Plan) -> list[Option]:
         if not any(segment.mode == "recompute" for segment in plan.segments):
             return []
-        return [parts.planned_part(self.step, self.model.name, self.model, plan)]
+        return [parts.planned_part(self.step, self.model.name, self.model, plan, self._runs_by_plan)]
 
     def _plan(self, judged: Judged) -> Plan:
         chosen = next((option.plan for option in judged.choice if option.plan is not None), None)

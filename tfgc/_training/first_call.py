@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from tfgc._calls import own_step_plans
+from tfgc._calls import tracing
 from tfgc._calls.own_step_plans import OwnStep, OwnStepPlans
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
@@ -111,9 +111,10 @@ class FirstCall:
         """The plans for the model's own `train_step`, one of which the latest call runs by."""
         latest = self.latest
         assert latest is not None
-        plans = own_step_plans.plans_for(self._model, latest.own_step, xla=latest.mode == "xla")
-        assert plans is not None
-        return plans
+        xla = latest.mode == "xla"
+        trace = tracing.own_step(self._model, latest.own_step, xla=xla)
+        assert trace is not None
+        return OwnStepPlans(self._model, latest.own_step, trace=trace, xla=xla)
 
     def _call_for(self, inputs: Any) -> Callable:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
