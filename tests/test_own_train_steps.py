@@ -1,5 +1,7 @@
 """A functional model whose own `train_step` calls it several times, or other layers beside it."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -295,6 +297,26 @@ def test_a_layer_beside_the_model_may_have_inputs_of_open_sizes():
     assert len(tfgc.status(model).plans) == 1
 
 
+@pytest.mark.parametrize("asked", [{}, {"budget": "50%"}, {"strategy": "uniform", "segments": 2}])
+def test_a_plan_says_what_the_whole_step_needs(asked):
+    model = tfgc.enable(pairs(), **asked, verbose=0)
+    fit(model, PAIRS)
+    (planned,) = tfgc.status(model).plans
+    outlook = planned.plan.outlook
+    assert outlook.whole_step
+    assert outlook.plain_bytes > 1.7 * tfgc.plan(encoder(Pairs), batch_size=ROWS).outlook.plain_bytes
+    assert outlook.overhead == pytest.approx(planned.overhead)
+    assert planned.plan.explain()
+
+
+@pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "50%"}, marks=pytest.mark.slow)])
+def test_a_plan_says_that_xla_compiles_the_step(asked):
+    model = tfgc.enable(pairs(jit_compile=True), **asked, verbose=0)
+    fit(model, PAIRS)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plan.options["mode"] == "xla"
+
+
 def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
     plans = []
     for kind in (Pairs, HalfTrained):
@@ -320,13 +342,25 @@ def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
         assert planned.plan.outlook.peak_bytes == tfgc.plan(encoder(ByKeyword), batch_size=2 * ROWS).outlook.peak_bytes
 
 
+def test_arrays_are_planned_for_as_keras_converts_them():
+    model = pairs(run_eagerly=True)
+    tfgc.enable(model, verbose=0)
+    model.train_step(tuple(PAIRS.numpy().astype("float64")))
+    (planned,) = tfgc.status(model).plans
+    other = tfgc.enable(pairs(run_eagerly=True), verbose=0)
+    fit(other, PAIRS)
+    assert planned.plain_bytes == tfgc.status(other).plans[0].plain_bytes
+
+
 @pytest.mark.parametrize("kind", [Augmented, InPython])
 def test_one_call_is_planned_by_its_nodes(kind):
     x, y = noise(ROWS, SIZE, SIZE, 3), np.full((ROWS, 1), 2.0, "float32")
     model = compiled(fresh(lambda: encoder(kind)), run_eagerly=kind is InPython)
     model.augmentation = L.Rescaling(0.5)
     tfgc.enable(model, verbose=0)
-    fit(model, (x, y))
+    untraceable = pytest.warns(UserWarning, match="cannot be traced symbolically, so one call of the model is planned")
+    with untraceable if kind is InPython else contextlib.nullcontext():
+        fit(model, (x, y), steps=2)
     (planned,) = tfgc.status(model).plans
     assert planned.plan == tfgc.plan(fresh(lambda: encoder(kind)), batch_size=ROWS, loss="mse")
 

@@ -4,6 +4,7 @@ Each call runs by the same plan of segments, so that its replays are pieces of e
 encoder takes, as in metric learning, needs twice what one call of it needs.
 """
 
+import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
-from tfgc._calls import options, parts, tracing
+from tfgc._calls import descriptions, options, parts, tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
+from tfgc._calls.simulation import Outcome
 from tfgc._calls.tree import Call
 from tfgc._core.plan import Plan
 
@@ -99,9 +101,18 @@ class OwnStepPlans(CallPlans):
             return []
         return [parts.planned_part(self.step, self.model.name, self.model, plan, self._runs_by_plan)]
 
+    def with_figures(self, plan: Plan) -> Plan:
+        return self._of_step(plan, self.simulator.outcome(options.pieces_of(self._chosen(plan))))
+
     def _plan(self, judged: Judged) -> Plan:
         chosen = next((option.plan for option in judged.choice if option.plan is not None), None)
-        if chosen is not None:
-            return chosen
-        graph = parts.graph_of(self.model, self.calls[0], xla=self.step.xla)
-        return Plan.from_cuts(graph, [], strategy="keep_all")
+        if chosen is None:
+            graph = parts.graph_of(self.model, self.calls[0], xla=self.step.xla)
+            chosen = Plan.from_cuts(graph, [], strategy="keep_all")
+        return self._of_step(chosen, judged.outcome)
+
+    def _of_step(self, plan: Plan, outcome: Outcome) -> Plan:
+        """A plan with the outlook of the whole step, which says if XLA compiles that."""
+        outlook = descriptions.outlook(self.step, outcome, self.simulator.outcome(()), self._names)
+        mode = {"mode": "xla"} if self.step.xla else {}
+        return dataclasses.replace(plan, outlook=outlook, options={**plan.options, **mode})

@@ -67,7 +67,7 @@ def choose(
         own = own_step_plans.plans_for(model, own_step.batch, shapes, xla=graph.xla, trace=own_step.trace)
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
         if not is_free:
-            plan = by_nodes()
+            plan = own.with_figures(by_nodes())
         elif budget is None:
             plan = own.least()
         else:

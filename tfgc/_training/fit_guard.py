@@ -124,7 +124,12 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def planned(self, data: Any) -> StepByPlan | None:
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
-        if runner is not None and isinstance(own, FirstCall) and own.latest is not None and own.latest.own_step:
+        if (
+            runner is not None
+            and isinstance(own, FirstCall)
+            and own.latest is not None
+            and own.latest.own_step is not None
+        ):
             plans = functools.cache(own.plans_of_own_step)
             return StepByCalls(model, runner.plan, None, model.optimizer, model.loss, self.mode, plans)
         if runner is not None:
