@@ -12,6 +12,7 @@ from memory import alone
 
 import tfgc
 from tfgc._training import enable
+from tfgc._training.segment_runner import Runner
 
 L = keras.layers
 SIZE, ROWS, DEPTH = 48, 8, 4
@@ -33,6 +34,16 @@ class Pairs(keras.Model):
         with tf.GradientTape() as tape:
             anchors, positives = self(data[0], training=True), self(data[1], training=True)
             loss = tf.reduce_mean((anchors - 2.0 * positives) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Crops(keras.Model):
+    """Calls of two sizes."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[0][:, ::2, ::2])) ** 2)
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
 
@@ -250,23 +261,30 @@ def test_a_named_strategy_is_predicted_for_all_calls():
     assert planned.predicted_bytes < 0.8 * planned.plain_bytes
 
 
-@pytest.mark.gate
-def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
-    class Crops(keras.Model):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[0][:, ::2, ::2])) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
+def crops():
     x = inputs = L.Input((None, None, 3))
     for _ in range(6):
         x = L.Conv2D(16, 3, padding="same", activation="gelu")(x)
     model = compiled(Crops(inputs, L.GlobalAveragePooling2D()(x)))
     tfgc.enable(model, verbose=0)
     fit(model, (noise(ROWS, SIZE, SIZE, 3),))
-    large, small = sorted(tfgc.status(model).plans, key=lambda one: one.sizes, reverse=True)
+    return model
+
+
+@pytest.mark.gate
+def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
+    large, small = sorted(tfgc.status(crops()).plans, key=lambda one: one.sizes, reverse=True)
     assert large.plain_bytes == small.plain_bytes
+
+
+def test_a_step_is_planned_again_in_all_its_calls(monkeypatch):
+    model, changed, use = crops(), set(), Runner.use
+    monkeypatch.setattr(Runner, "use", lambda runner, plan: changed.add(runner) or use(runner, plan))
+    own = model.call.__self__
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    own.replanned(plan, predicted_bytes=1_000)
+    assert [(one.plan, one.predicted_bytes) for one in tfgc.status(model).plans] == [(plan, 1_000)] * 2
+    assert len(changed) == 2
 
 
 def test_a_call_with_more_rows_than_the_batch_counts_as_it_is():

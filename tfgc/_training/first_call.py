@@ -75,11 +75,16 @@ class FirstCall:
         return runner if isinstance(runner, Runner) else None
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
-        """Note that what the latest call runs by is another plan now."""
-        made = self._latest_made()
-        assert made is not None
-        assert self._latest is not None
-        self._made[self._latest] = made[0].by(plan, predicted_bytes), made[1]
+        """Run the latest call by another plan, and the calls that are planned as parts of the same step."""
+        latest = self.latest
+        assert latest is not None
+        for signature, (planned, call) in self._made.copy().items():
+            is_part = latest.own_step is not None and planned.own_step == latest.own_step
+            if signature == self._latest or is_part:
+                runner = getattr(call, "__self__", None)
+                if isinstance(runner, Runner):
+                    runner.use(plan)
+                self._made[signature] = planned.by(plan, predicted_bytes), call
 
     def _latest_made(self) -> "_Made | None":
         return None if self._latest is None else self._made.get(self._latest)

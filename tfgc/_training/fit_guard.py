@@ -106,7 +106,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if self.atomic is None:
             return self.guarded(iterator)
         self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
-        return self.guarded(next(iterator))
+        return self.guarded(tf.nest.map_structure(_without_optional, next(iterator)))
 
     def attempt(self, data: Any) -> Any:
         """Run the step on an iterator, or on a batch that may have to run again."""
@@ -166,14 +166,20 @@ class _GuardedFit(out_of_memory.GuardedStep):
         return None
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
+        """Let the model run by another plan; one for a functional model's own step, in all its calls."""
         runner, own = runner_of(self._model), stand_in(self._model)
-        if runner is not None:
-            runner.use(plan)
-        else:
+        if runner is None:
             run_by_calls(self._model, plan, **self._run_options)
+        elif runner is own:
+            runner.use(plan)
         if isinstance(own, FirstCall | FirstStep):
             own.replanned(plan, needed_bytes)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])
+
+
+def _without_optional(value: Any) -> Any:
+    """None for the optional that Keras's data adapters put in place of an input that is None."""
+    return None if isinstance(value, tf.experimental.Optional) else value
 
 
 def _of_declared_size(tensor: Any, spec: Any) -> Any:
