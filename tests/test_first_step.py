@@ -330,6 +330,20 @@ def test_validation_in_larger_batches_leaves_the_plan():
     assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
 
 
+@pytest.mark.parametrize("kind", [Net, Trained, "functional"])
+def test_fit_with_larger_batches_is_planned_again_within_a_budget(kind):
+    x = inputs = L.Input((12, 8))
+    for _ in range(4):
+        x = L.Dense(64, activation="gelu")(x)
+    functional = keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling1D()(x)))
+    model = tfgc.enable(made(lambda: functional) if kind == "functional" else made(kind), budget="80%", verbose=0)
+    sizes = []
+    for batch_size in (6, 4, 12, 6, 14):  # all leave a remainder, so that the batch is open
+        model.fit(X, Y, batch_size=batch_size, verbose=0)
+        sizes.append([plan.batch_size for plan in tfgc.status(model).plans])
+    assert sizes == [[6], [6], [12], [12], [14]]
+
+
 def test_sizes_that_become_known_are_planned():
     model = tfgc.enable(made(), verbose=0)
 

@@ -335,6 +335,32 @@ def test_a_plan_says_that_xla_compiles_the_step(asked):
     assert planned.plan.options["mode"] == "xla"
 
 
+def test_a_step_with_larger_tensors_is_planned_again_within_a_budget():
+    class Negatives(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                near, far = self(data[0], training=True), self(tf.reshape(data[1], (-1, SIZE, SIZE, 3)), training=True)
+                loss = tf.reduce_mean(near**2) - tf.reduce_mean(tf.tanh(far))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    model = tfgc.enable(compiled(encoder(Negatives), run_eagerly=True), budget="70%", verbose=0)
+    plain = []
+    for count in (1, 2, 1, 3):
+        model.train_on_batch(noise(4, SIZE, SIZE, 3), noise(4, count, SIZE, SIZE, 3))
+        plain.append(max(one.plain_bytes for one in tfgc.status(model).plans))
+    assert plain[0] < plain[1] == plain[2] < plain[3]
+
+
+def test_a_call_by_itself_leaves_the_plan_of_the_step():
+    model = tfgc.enable(pairs(run_eagerly=True), verbose=0)
+    with tf.GradientTape():
+        model(PAIRS[0], training=True)
+    fit(model, PAIRS)
+    alone, step = tfgc.status(model).plans
+    assert step.plain_bytes > 1.7 * alone.plain_bytes
+
+
 def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
     plans = []
     for kind in (Pairs, HalfTrained):

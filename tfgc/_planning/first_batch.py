@@ -5,7 +5,10 @@ import time
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
+from tfgc._calls import tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.own_step_plans import OwnStep
 from tfgc._calls.tracing import Arguments
@@ -64,16 +67,28 @@ class PlannedStep:
     unchanged: str | None = None
     own_step: Any = None
 
-    def holds_for(self, batch_size: int | None, budget: Budget | None) -> bool:
+    def holds_for(self, batch_size: int | None, budget: Budget | None, own_step: Any = None) -> bool:
         """Whether a batch of this size runs by it: one no larger, if there is a budget; any, if there is none.
 
         Where recomputing would have saved next to nothing, it may save something for more than twice the samples.
+
+        Args:
+            batch_size: Samples in the batch of the call.
+            budget: The budget.
+            own_step: The batch of the model's own `train_step`, none of whose tensors may be larger in a budget.
         """
+        if budget is not None and self.own_step is not None and own_step is not None:
+            return _is_no_larger(own_step, self.own_step)
         if batch_size is None or self.batch_size is None:
             return True
         if budget is None:
             return self.unchanged is None or batch_size <= 2 * self.batch_size
         return batch_size <= self.batch_size
+
+    def holds_in_fit(self, batch_size: int | None, budget: Budget | None) -> bool:
+        """Whether `fit` with batches of this size runs by it."""
+        samples = self.batch_size if self.own_step is None else tracing.batch_size(self.own_step)
+        return dataclasses.replace(self, batch_size=samples).holds_for(batch_size, budget)
 
     def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
         """The step by another plan."""
@@ -159,6 +174,14 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
     )  # fmt: skip
+
+
+def _is_no_larger(batch: Any, other: Any) -> bool:
+    """Whether no tensor of a batch is larger than that of another one in any dimension."""
+    ours, theirs = (
+        [np.array([*s.shape]) for s in tf.nest.flatten(b) if isinstance(s, tf.TensorSpec)] for b in (batch, other)
+    )
+    return [*map(len, ours)] == [*map(len, theirs)] and all((a <= b).all() for a, b in zip(ours, theirs))
 
 
 def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:

@@ -74,6 +74,10 @@ class FirstCall:
         runner = getattr(made[1], "__self__", None) if made else None
         return runner if isinstance(runner, Runner) else None
 
+    def holds_for(self, batch_size: int | None) -> bool:
+        """Whether `fit` with batches of this size trains by the plan of the latest call; True if there is none."""
+        return self.latest is None or self.latest.holds_in_fit(batch_size, self._request.budget)
+
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Run the latest call by another plan, and the calls that are planned as parts of the same step."""
         latest = self.latest
@@ -104,11 +108,13 @@ class FirstCall:
         here = self._traced.traced(*args, *kwargs.values(), xla=xla, is_planned=self._are_planned)
         return self._in_step.run(here, self._train_step, *args, **kwargs)
 
-    def _are_planned(self, signatures: Iterable[Signature]) -> bool:
-        """Whether calls with these signatures run by plans for the model as it is."""
+    def _are_planned(self, batch: Any, signatures: Iterable[Signature]) -> bool:
+        """Whether calls with these signatures, in a step on this batch, run by plans for the model as it is."""
         made = [self._made.get(signature) for signature in signatures]
         runners = [getattr(one[1], "__self__", None) for one in made if one is not None]
-        return None not in made and all(runner.is_current for runner in runners if isinstance(runner, Runner))
+        return all(one is not None and one[0].holds_for(None, self._request.budget, batch) for one in made) and all(
+            runner.is_current for runner in runners if isinstance(runner, Runner)
+        )
 
     call.is_patched_call = train_step.is_patched_call = True
 
@@ -125,10 +131,12 @@ class FirstCall:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
         shapes = [tuple(tensor.shape) for tensor in flat]
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
-        signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
-        batch_size = shapes[0][0] if shapes[0] else None
+        here = self._in_step.here
+        mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
+        signature = Signature(sizes, mode, policy, in_step=here is not None)
+        batch_size = (shapes[0][0] if shapes[0] else None) or fit_loop.batch_size()
         self._latest, (planned, call) = self._made_for(signature, batch_size, inputs)
-        if (here := self._in_step.here) is not None:
+        if here is not None:
             here.calls.add(self._latest)
         with self._lock:
             self._put_into_layers(planned)
@@ -163,13 +171,12 @@ class FirstCall:
 
     def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
         """The plan of a signature, if it holds for a batch."""
-        made = self._made.get(signature)
-        return made if made is not None and made[0].holds_for(batch_size, self._request.budget) else None
+        made, here = self._made.get(signature), self._in_step.here
+        own_step = None if here is None or here.step is None else here.step.batch
+        return made if made is not None and made[0].holds_for(batch_size, self._request.budget, own_step) else None
 
     def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
         """Plan for `signature`."""
-        if batch_size is None:
-            batch_size = fit_loop.batch_size()
         inputs = example_sizes.as_declared(self._model, inputs)
         specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
 

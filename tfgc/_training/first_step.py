@@ -52,6 +52,10 @@ class FirstStep:
         xla = self.planned is not None and self.planned.mode == "xla"
         return CallPlans(self._model, self._specs, self._request.layers, xla=xla)
 
+    def holds_for(self, batch_size: int | None) -> bool:
+        """Whether `fit` with batches of this size trains by the plan in use; True if there is none."""
+        return self.planned is None or self.planned.holds_in_fit(batch_size, self._request.budget)
+
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""
         assert self.planned is not None
@@ -77,6 +81,7 @@ class FirstStep:
     @tf.autograph.experimental.do_not_convert
     def _plan_for(self, example: Any) -> None:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
+        batch = batch or fit_loop.batch_size()
         if self._holds_for(batch):
             return
         with self._lock:  # reentrant, as a step calls the model
@@ -91,7 +96,6 @@ class FirstStep:
         return self.planned.holds_for(batch, self._request.budget)
 
     def _plan(self, example: Any, batch: int | None) -> None:
-        batch = batch or fit_loop.batch_size()
         specs = batch_specs.specs(example, batch)
         if specs is None:
             self._refuse_open_sizes(_fixing_sizes(example, batch))

@@ -68,7 +68,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def make(self, force: bool = False) -> None:
         """What Keras calls before it trains."""
         model: Any = self._model
-        if model.train_function == self._run and not force:
+        if model.train_function == self._run and not force and self._plan_holds():
             return
         if self._on_oom is None:
             type(model).make_train_function(model, force=True)
@@ -76,6 +76,12 @@ class _GuardedFit(out_of_memory.GuardedStep):
             self._make_atomic()
         self._function = model.train_function
         model.train_function = self._run
+
+    def _plan_holds(self) -> bool:
+        """Whether the plan in use, which a trace with an open batch keeps, is one for the batches of this `fit`."""
+        model, own = self._model, stand_in(self._model)
+        with model.distribute_strategy.scope():
+            return not isinstance(own, FirstCall | FirstStep) or own.holds_for(fit_loop.batch_size())
 
     def _make_atomic(self) -> None:
         model: Any = self._model

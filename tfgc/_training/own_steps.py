@@ -65,14 +65,14 @@ class TracedSteps:
         self._model, self._verbose = model, verbose
         self._calls: RecentlyUsed[Hashable, set[Any]] = RecentlyUsed(most=8)
 
-    def traced(self, batch: Any, xla: bool, is_planned: Callable[[Iterable[Any]], bool]) -> StepHere:
+    def traced(self, batch: Any, xla: bool, is_planned: Callable[[Any, Iterable[Any]], bool]) -> StepHere:
         """A step on a batch, traced unless it was before and all calls that it made then have plans."""
         specs = batch_specs.specs(batch, None if tf.executing_eagerly() else fit_loop.batch_size())
         if specs is None:
             return StepHere(None, set())
         key = (repr(specs), xla)
         calls = self._calls.get(key)
-        if calls is not None and is_planned(tuple(calls)):
+        if calls is not None and is_planned(specs, tuple(calls)):
             return StepHere(OwnStep(specs, None), calls)
         start = time.perf_counter()
         trace = plan_report.planned(
