@@ -198,6 +198,20 @@ def test_a_budget_that_no_plan_keeps_is_refused_with_the_least_for_all_calls():
         fit(model, PAIRS)
 
 
+@pytest.mark.parametrize("asked", [{"nested": False}, {"strategy": "budget"}])
+def test_a_budget_of_a_strategy_is_one_of_all_calls(asked):
+    model = tfgc.enable(pairs(), budget="60%", **asked, verbose=0)
+    fit(model, PAIRS)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(Pairs), ROWS).needed_bytes
+    assert 0.3 * planned.plain_bytes < planned.predicted_bytes <= 0.6 * planned.plain_bytes
+    tfgc.enable(
+        model, budget=tfgc.plan(encoder(Pairs), batch_size=ROWS).outlook.peak_bytes * 3 // 2, **asked, verbose=0
+    )
+    with pytest.raises(tfgc.InfeasibleBudgetError, match="the smallest budget that works"):
+        fit(model, PAIRS)
+
+
 HOW = [
     {},
     pytest.param({"run_eagerly": True}, marks=pytest.mark.gate),

@@ -88,6 +88,12 @@ class OwnStepPlans(CallPlans):
         """
         return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
 
+    def reserved_bytes(self, plan: Plan, fixed: int) -> int:
+        """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
+        chosen = self._chosen(plan)
+        judged = Judged(options.reduced(chosen), self.simulator.outcome(options.pieces_of(chosen)))
+        return self._reserved(judged) + self._constant(fixed)
+
     @functools.cached_property
     def _search(self) -> Search:
         names = {self.model.name: self.model}
