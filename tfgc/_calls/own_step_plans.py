@@ -1,7 +1,10 @@
 """Plans for the `train_step` that a functional model defines, which may call the model several times.
 
-Each call runs by the same plan of segments, so that its replays are pieces of every call. A pair of images that one
+All calls run by the same plan, so each of its segments is replayed once in every call. A pair of images that one
 encoder takes, as in metric learning, needs twice what one call of it needs.
+
+Segments count as whole ones: nested replays, slices and host memory, which only named strategies and options bring
+here, need less than predicted.
 """
 
 import dataclasses
@@ -24,7 +27,7 @@ from tfgc._core.plan import Plan
 Shape: TypeAlias = tuple[int | None, ...]
 # Plans to choose from.
 _MOST = 64
-# What a step may need beside one call of its model, as a share, to be planned as that call.
+# Share by which a step may exceed one call of its model and still be planned as that call.
 _LITTLE = 0.05
 
 
@@ -50,15 +53,19 @@ def plans_for(
     xla: bool = False,
     trace: Trace | None = None,
 ) -> "OwnStepPlans | None":
-    """The plans for a model's own `train_step`; None if it cannot be traced symbolically, or does not train the model.
+    """The plans for a model's own `train_step`.
 
     Args:
         model: A functional model whose class defines `train_step`.
         example: `tf.TensorSpec`s of a batch, as `train_step` takes it.
-        shapes: Those of the inputs of a call. Where the step makes one such call, and no other call of a layer, there
-            are no plans for it but those for the call.
+        shapes: Those of the inputs of a call.
         xla: Whether XLA compiles the step.
         trace: The step, where it is traced already.
+
+    Returns:
+        The plans. None if the step cannot be traced symbolically, if it calls the model nowhere or in no call that
+        trains, or if it makes exactly one call of a layer, that of the model with inputs of these shapes: the plan of
+        that call is then the plan of the step.
     """
     trace = tracing.own_step(model, example, xla=xla) if trace is None else trace
     if trace is None:
@@ -82,9 +89,13 @@ class OwnStepPlans(CallPlans):
         self.calls = tuple(call for call in calls if call.training is not False)
 
     def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
-        """Whether a step of one call that needs so much, `fixed` bytes of weights and slots included, stands for it.
+        """Whether this step needs about as much as a single call of the model, so that the plan of one call will do.
 
         A layer that augments the batch, for example, adds next to nothing.
+
+        Args:
+            needed_bytes: What a plain step of one call needs, weights and slots included.
+            fixed: Bytes of weights and slots.
         """
         return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
 

@@ -1,4 +1,4 @@
-"""Choose the plan of a functional model's training step whose sizes are known."""
+"""Choose a plan for a training step of a functional model, once all sizes are known."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,13 +28,13 @@ class CountedStep(NamedTuple):
         plan: The plan.
         step: The step by the plan.
         plain: The step that recomputes nothing.
-        is_own: Whether they are those of all that the model's own `train_step` does.
+        counts_own_step: Whether the figures count the whole of the model's own `train_step`, not one call.
     """
 
     plan: Plan
     step: Prediction
     plain: Prediction
-    is_own: bool = False
+    counts_own_step: bool = False
 
 
 def choose(

@@ -53,8 +53,8 @@ class PlannedStep:
         overhead: Work on top of the plain step's, as a fraction of it; None where sizes are unknown.
         seconds: How long planning took.
         unchanged: Why nothing is recomputed, although no budget and no strategy says so; else None.
-        own_step: `tf.TensorSpec`s of a batch of the model's own `train_step`, if the figures are those of all that this
-            does; else None.
+        own_step: The batch that the model's own `train_step` was given, as `tf.TensorSpec`s, where the figures count
+            that whole step; else None.
     """
 
     plan: Plan
@@ -136,7 +136,7 @@ def plan_step(
         plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
-    plan, step, plain, is_own = counted_step.choose(
+    plan, step, plain, counts_own_step = counted_step.choose(
         model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
     )
     is_asked_for = request.strategy is not None or budget is not None
@@ -145,7 +145,7 @@ def plan_step(
         plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
     return PlannedStep(
         plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
-        unchanged, own_step.batch if is_own and own_step is not None else None,
+        unchanged, own_step.batch if counts_own_step and own_step is not None else None,
     )  # fmt: skip
 
 

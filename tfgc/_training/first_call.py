@@ -1,4 +1,4 @@
-"""A model's `call` that plans when it is first called for training.
+"""A model's `call` that plans when it is first called for training, and its own `train_step`, if it has one.
 
 Then all that a plan depends on is there to be seen: sizes, batch, mode, the compiled loss and optimizer, free
 memory. Each signature (sizes without the batch, dtypes, mode) has a plan of its own.
@@ -35,7 +35,7 @@ _MOST_PLANS = 8
 
 
 class FirstCall:
-    """Replaces the `call` of a model until it is disabled.
+    """Replaces the `call` of a model, and the `train_step` that its class defines, until it is disabled.
 
     Args:
         model: A functional or Sequential model, which may not be built yet.
@@ -119,7 +119,7 @@ class FirstCall:
     call.is_patched_call = train_step.is_patched_call = True
 
     def plans_of_own_step(self) -> OwnStepPlans:
-        """The plans for the model's own `train_step`, one of which the latest call runs by."""
+        """The plans for the model's own `train_step` and the batch that the latest call was planned for."""
         latest = self.latest
         assert latest is not None
         xla = latest.mode == "xla"
