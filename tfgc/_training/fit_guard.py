@@ -130,18 +130,14 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def planned(self, data: Any) -> StepByPlan | None:
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
-        if (
-            runner is not None
-            and isinstance(own, FirstCall)
-            and own.latest is not None
-            and own.latest.own_step is not None
-        ):
-            plans = functools.cache(own.plans_of_own_step)
-            return StepByCalls(model, runner.plan, None, model.optimizer, model.loss, self.mode, plans)
-        if runner is not None:
+        latest = own.latest if isinstance(own, FirstCall) else None
+        if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
-        plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
+        if runner is None:
+            plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
+        else:
+            plan, plans = runner.plan, own.plans_of_own_step
         if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
         return StepByCalls(model, plan, None, model.optimizer, model.loss, self.mode, functools.cache(plans))
