@@ -265,6 +265,22 @@ def test_a_step_is_traced_once_to_be_planned():
     assert runs == [False, True, True, True]
 
 
+def test_a_step_that_trains_on_halves_by_itself_is_planned_as_a_whole():
+    runs = []
+
+    class Halves(Joined):
+        def train_step(self, data):
+            runs.append(tf.executing_eagerly())
+            if data[0].shape[0] < ROWS:
+                return super().train_step(data)
+            return [self.train_step((half,)) for half in tf.split(data[0], 2)][-1]
+
+    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), verbose=0)
+    fit(model, (noise(ROWS, SIZE, SIZE, 3),), steps=2)
+    assert runs == [False] * 3 + [True] * 6
+    assert len(tfgc.status(model).plans) == 1
+
+
 def test_a_named_strategy_is_predicted_for_all_calls():
     model = tfgc.enable(pairs(), strategy="uniform", segments=2, verbose=0)
     fit(model, PAIRS)

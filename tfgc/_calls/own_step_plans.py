@@ -103,7 +103,7 @@ class OwnStepPlans(CallPlans):
         """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
         chosen = self._chosen(plan)
         judged = Judged(options.reduced(chosen), self.simulator.outcome(options.pieces_of(chosen)))
-        return self._reserved(judged) + self._constant(fixed)
+        return self.reserved(judged) + self.constant(fixed)
 
     @functools.cached_property
     def _search(self) -> Search:
@@ -130,6 +130,6 @@ class OwnStepPlans(CallPlans):
 
     def _of_step(self, plan: Plan, outcome: Outcome) -> Plan:
         """A plan with the outlook of the whole step, which says if XLA compiles that."""
-        outlook = descriptions.outlook(self.step, outcome, self.simulator.outcome(()), self._names)
+        outlook = descriptions.outlook(self.step, outcome, self.simulator.outcome(()), self.named)
         mode = {"mode": "xla"} if self.step.xla else {}
         return dataclasses.replace(plan, outlook=outlook, options={**plan.options, **mode})
