@@ -121,6 +121,29 @@ def test_blocks_recompute_though_a_dropout_without_training_says_inference_for_a
     assert not replays
 
 
+def test_parts_run_by_their_plans_though_a_dropout_without_training_says_inference_for_all_after_it(replays):
+    class OfPart(keras.Model):
+        def __init__(self):
+            super().__init__()
+            x = inputs = L.Input((12, 8))
+            for _ in range(6):
+                x = L.Dense(8, activation="gelu")(x)
+            self.drop, self.part, self.head = L.Dropout(0.2), keras.Model(inputs, x, name="part"), Net()
+
+        def call(self, x):
+            return self.head(self.part(self.drop(x)))
+
+    model = made(OfPart)
+    model(X[:1])
+    plan = next(plan for plan in tfgc.pareto(model, example=(X, Y)) if plan.parts and not plan.recomputed_layers)
+    tfgc.enable(model, plan)
+    model.fit(X, Y, batch_size=16, verbose=0)
+    assert replays
+    replays.clear()
+    model.predict(X, verbose=0)
+    assert not replays
+
+
 @pytest.mark.gate
 def test_a_budget_takes_the_fastest_plan_that_fits():
     model = tfgc.enable(made(), verbose=0)
@@ -305,6 +328,20 @@ def test_validation_in_larger_batches_leaves_the_plan():
     model = tfgc.enable(made(), budget="80%", verbose=0)
     model.fit(X, Y, batch_size=8, validation_data=(X, Y), validation_batch_size=16, verbose=0)
     assert [plan.batch_size for plan in tfgc.status(model).plans] == [8]
+
+
+@pytest.mark.parametrize("kind", [Net, Trained, "functional"])
+def test_fit_with_larger_batches_is_planned_again_within_a_budget(kind):
+    x = inputs = L.Input((12, 8))
+    for _ in range(4):
+        x = L.Dense(64, activation="gelu")(x)
+    functional = keras.Model(inputs, L.Dense(4)(L.GlobalAveragePooling1D()(x)))
+    model = tfgc.enable(made(lambda: functional) if kind == "functional" else made(kind), budget="80%", verbose=0)
+    sizes = []
+    for batch_size in (6, 4, 12, 6, 14):  # all leave a remainder, so that the batch is open
+        model.fit(X, Y, batch_size=batch_size, verbose=0)
+        sizes.append([plan.batch_size for plan in tfgc.status(model).plans])
+    assert sizes == [[6], [6], [12], [12], [14]]
 
 
 def test_sizes_that_become_known_are_planned():

@@ -456,6 +456,25 @@ def test_fit_goes_on_as_if_nothing_had_happened(mode, where, batch_size):
     assert {key: pytest.approx(values, rel=1e-5) for key, values in history.items()} == found_history
 
 
+def test_fit_takes_none_for_an_optional_input():
+    class Sum(keras.layers.Layer):
+        def call(self, inputs):
+            a, b = inputs
+            return a if b is None else a + b
+
+    def trained(**options):
+        keras.utils.set_random_seed(1)
+        a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b", optional=True)
+        model = keras.Model({"a": a, "b": b}, keras.layers.Dense(1)(keras.layers.Dense(8, "relu")(Sum()([a, b]))))
+        model.compile("sgd", "mse")
+        if options:
+            tfgc.enable(model, strategy="keep_all", verbose=0, **options)
+        batch = {"a": np.ones((8, 4), "float32"), "b": None}, np.ones((8, 1), "float32")
+        return model.fit((batch for _ in range(2)), steps_per_epoch=2, shuffle=False, verbose=0).history["loss"]
+
+    assert trained(on_oom="replan") == pytest.approx(trained())
+
+
 @pytest.mark.gate
 def test_fit_reports_the_losses_of_outputs_as_keras_does():
     """Keras weights them by the batch size if the step is traced for one, and not as it traces `fit`."""

@@ -1,5 +1,7 @@
 """A functional model whose own `train_step` calls it several times, or other layers beside it."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from memory import alone
 
 import tfgc
 from tfgc._training import enable
+from tfgc._training.segment_runner import Runner
 
 L = keras.layers
 SIZE, ROWS, DEPTH = 48, 8, 4
@@ -31,6 +34,16 @@ class Pairs(keras.Model):
         with tf.GradientTape() as tape:
             anchors, positives = self(data[0], training=True), self(data[1], training=True)
             loss = tf.reduce_mean((anchors - 2.0 * positives) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Crops(keras.Model):
+    """Calls of two sizes."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[0][:, ::2, ::2])) ** 2)
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
 
@@ -63,6 +76,61 @@ class Joined(keras.Model):
     def train_step(self, data):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self(tf.concat([data[0], -data[0]], 0), training=True) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Noting(keras.Model):
+    """A step that puts something on the model before it calls it, and reads it behind the call."""
+
+    def train_step(self, data):
+        self.target = 2.0 * data[1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0], training=True) - self.target) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Freezing(keras.Model):
+    """A step that trains all but the last layer."""
+
+    def train_step(self, data):
+        self.layers[-1].trainable = False
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(data[0], training=True) ** 2)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        self.layers[-1].trainable = True
+        return {"loss": loss}
+
+
+class HalfTrained(keras.Model):
+    """Two calls, one of which says that it does not train, though it has gradients."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[1], training=False)) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class ByKeyword(keras.Model):
+    """A call by keyword, on twice the batch."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(inputs=tf.concat([data[0], -data[0]], 0), training=True) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class Masked(keras.Model):
+    """A layer of two inputs beside the model, one of which has a size that stays open."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            picked = tf.boolean_mask(self(data[0], training=True), data[1][:, 0] > 0.0)
+            loss = tf.reduce_mean(self.scorer([picked, tf.ones((8, 8))]) ** 2)
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
 
@@ -130,6 +198,20 @@ def test_a_budget_that_no_plan_keeps_is_refused_with_the_least_for_all_calls():
         fit(model, PAIRS)
 
 
+@pytest.mark.parametrize("asked", [{"nested": False}, {"strategy": "budget"}])
+def test_a_budget_of_a_strategy_is_one_of_all_calls(asked):
+    model = tfgc.enable(pairs(), budget="60%", **asked, verbose=0)
+    fit(model, PAIRS)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(Pairs), ROWS).needed_bytes
+    assert 0.3 * planned.plain_bytes < planned.predicted_bytes <= 0.6 * planned.plain_bytes
+    tfgc.enable(
+        model, budget=tfgc.plan(encoder(Pairs), batch_size=ROWS).outlook.peak_bytes * 3 // 2, **asked, verbose=0
+    )
+    with pytest.raises(tfgc.InfeasibleBudgetError, match="the smallest budget that works"):
+        fit(model, PAIRS)
+
+
 HOW = [
     {},
     pytest.param({"run_eagerly": True}, marks=pytest.mark.gate),
@@ -154,6 +236,51 @@ def test_two_calls_train_as_without_a_plan(how):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("kind", [Noting, Freezing])
+def test_what_a_step_notes_on_the_model_around_its_call_is_its_own(kind, run_eagerly):
+    x, y = noise(ROWS, SIZE, SIZE, 3), noise(ROWS, 8)
+    found = []
+    for enabled in (False, True):
+        model = compiled(fresh(lambda: encoder(kind)), run_eagerly=run_eagerly)
+        model.optimizer.build(model.trainable_variables)
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        fit(model, (x, y), steps=2)
+        found.append([v.numpy() for v in model.weights])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_is_traced_once_to_be_planned():
+    runs = []
+
+    class Counting(Pairs):
+        def train_step(self, data):
+            runs.append(tf.executing_eagerly())
+            return super().train_step(data)
+
+    model = tfgc.enable(compiled(encoder(Counting), run_eagerly=True), verbose=0)
+    fit(model, PAIRS, steps=3)
+    assert runs == [False, True, True, True]
+
+
+def test_a_step_that_trains_on_halves_by_itself_is_planned_as_a_whole():
+    runs = []
+
+    class Halves(Joined):
+        def train_step(self, data):
+            runs.append(tf.executing_eagerly())
+            if data[0].shape[0] < ROWS:
+                return super().train_step(data)
+            return [self.train_step((half,)) for half in tf.split(data[0], 2)][-1]
+
+    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), verbose=0)
+    fit(model, (noise(ROWS, SIZE, SIZE, 3),), steps=2)
+    assert runs == [False] * 3 + [True] * 6
+    assert len(tfgc.status(model).plans) == 1
+
+
 def test_a_named_strategy_is_predicted_for_all_calls():
     model = tfgc.enable(pairs(), strategy="uniform", segments=2, verbose=0)
     fit(model, PAIRS)
@@ -164,23 +291,30 @@ def test_a_named_strategy_is_predicted_for_all_calls():
     assert planned.predicted_bytes < 0.8 * planned.plain_bytes
 
 
-@pytest.mark.gate
-def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
-    class Crops(keras.Model):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(data[0], training=True) - 2.0 * self(data[0][:, ::2, ::2])) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
+def crops():
     x = inputs = L.Input((None, None, 3))
     for _ in range(6):
         x = L.Conv2D(16, 3, padding="same", activation="gelu")(x)
     model = compiled(Crops(inputs, L.GlobalAveragePooling2D()(x)))
     tfgc.enable(model, verbose=0)
     fit(model, (noise(ROWS, SIZE, SIZE, 3),))
-    large, small = sorted(tfgc.status(model).plans, key=lambda one: one.sizes, reverse=True)
+    return model
+
+
+@pytest.mark.gate
+def test_calls_of_two_sizes_run_by_plans_for_the_whole_step():
+    large, small = sorted(tfgc.status(crops()).plans, key=lambda one: one.sizes, reverse=True)
     assert large.plain_bytes == small.plain_bytes
+
+
+def test_a_step_is_planned_again_in_all_its_calls(monkeypatch):
+    model, changed, use = crops(), set(), Runner.use
+    monkeypatch.setattr(Runner, "use", lambda runner, plan: changed.add(runner) or use(runner, plan))
+    own = model.call.__self__
+    plan = tfgc.plan(model, strategy="uniform", segments=2)
+    own.replanned(plan, predicted_bytes=1_000)
+    assert [(one.plan, one.predicted_bytes) for one in tfgc.status(model).plans] == [(plan, 1_000)] * 2
+    assert len(changed) == 2
 
 
 def test_a_call_with_more_rows_than_the_batch_counts_as_it_is():
@@ -199,13 +333,108 @@ def test_what_the_loss_calls_counts():
     assert planned.plain_bytes > 2 * tfgc.estimate(encoder(Perceptual, depth=2), ROWS).needed_bytes
 
 
+def test_a_layer_beside_the_model_may_have_inputs_of_open_sizes():
+    class Scores(L.Layer):
+        def call(self, inputs):
+            return tf.matmul(*inputs)
+
+    model = compiled(encoder(Masked))
+    model.scorer = Scores()
+    tfgc.enable(model, verbose=0)
+    fit(model, (noise(ROWS, SIZE, SIZE, 3), noise(ROWS, 1)))
+    assert len(tfgc.status(model).plans) == 1
+
+
+@pytest.mark.parametrize("asked", [{}, {"budget": "50%"}, {"strategy": "uniform", "segments": 2}])
+def test_a_plan_says_what_the_whole_step_needs(asked):
+    model = tfgc.enable(pairs(), **asked, verbose=0)
+    fit(model, PAIRS)
+    (planned,) = tfgc.status(model).plans
+    outlook = planned.plan.outlook
+    assert outlook.whole_step
+    assert outlook.plain_bytes > 1.7 * tfgc.plan(encoder(Pairs), batch_size=ROWS).outlook.plain_bytes
+    assert outlook.overhead == pytest.approx(planned.overhead)
+    assert planned.plan.explain()
+
+
+@pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "50%"}, marks=pytest.mark.slow)])
+def test_a_plan_says_that_xla_compiles_the_step(asked):
+    model = tfgc.enable(pairs(jit_compile=True), **asked, verbose=0)
+    fit(model, PAIRS)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plan.options["mode"] == "xla"
+
+
+def test_a_step_with_larger_tensors_is_planned_again_within_a_budget():
+    class Negatives(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                near, far = self(data[0], training=True), self(tf.reshape(data[1], (-1, SIZE, SIZE, 3)), training=True)
+                loss = tf.reduce_mean(near**2) - tf.reduce_mean(tf.tanh(far))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    model = tfgc.enable(compiled(encoder(Negatives), run_eagerly=True), budget="70%", verbose=0)
+    plain = []
+    for count in (1, 2, 1, 3):
+        model.train_on_batch(noise(4, SIZE, SIZE, 3), noise(4, count, SIZE, SIZE, 3))
+        plain.append(max(one.plain_bytes for one in tfgc.status(model).plans))
+    assert plain[0] < plain[1] == plain[2] < plain[3]
+
+
+def test_a_call_by_itself_leaves_the_plan_of_the_step():
+    model = tfgc.enable(pairs(run_eagerly=True), verbose=0)
+    with tf.GradientTape():
+        model(PAIRS[0], training=True)
+    fit(model, PAIRS)
+    alone, step = tfgc.status(model).plans
+    assert step.plain_bytes > 1.7 * alone.plain_bytes
+
+
+def test_a_call_that_says_it_does_not_train_counts_as_it_runs():
+    plans = []
+    for kind in (Pairs, HalfTrained):
+        model = tfgc.enable(compiled(fresh(lambda: encoder(kind, 8))), verbose=0)  # noqa: B023
+        fit(model, PAIRS)
+        plans += tfgc.status(model).plans
+    both, one = plans
+    assert one.plain_bytes == both.plain_bytes
+    assert one.predicted_bytes > both.predicted_bytes + 0.3 * both.plain_bytes
+
+
+@pytest.mark.parametrize("sizes", ["known", "open"])
+def test_a_call_by_keyword_is_planned_for_what_it_is_given(sizes):
+    x = noise(ROWS, SIZE, SIZE, 3)
+    model = tfgc.enable(compiled(encoder(ByKeyword)), verbose=0)
+    data = (x,) if sizes == "known" else (noise(2 * ROWS, SIZE, SIZE, 3),)
+    dataset = tf.data.Dataset.from_tensor_slices(data).batch(ROWS, drop_remainder=sizes == "known")
+    model.fit(dataset, verbose=0, shuffle=False)
+    (planned,) = tfgc.status(model).plans
+    assert planned.plain_bytes > 1.7 * tfgc.estimate(encoder(ByKeyword), ROWS).needed_bytes
+    if sizes == "known":  # one such call, which is planned by its nodes
+        assert planned.batch_size == 2 * ROWS
+        assert planned.plan.outlook.peak_bytes == tfgc.plan(encoder(ByKeyword), batch_size=2 * ROWS).outlook.peak_bytes
+
+
+def test_arrays_are_planned_for_as_keras_converts_them():
+    model = pairs(run_eagerly=True)
+    tfgc.enable(model, verbose=0)
+    model.train_step(tuple(PAIRS.numpy().astype("float64")))
+    (planned,) = tfgc.status(model).plans
+    other = tfgc.enable(pairs(run_eagerly=True), verbose=0)
+    fit(other, PAIRS)
+    assert planned.plain_bytes == tfgc.status(other).plans[0].plain_bytes
+
+
 @pytest.mark.parametrize("kind", [Augmented, InPython])
 def test_one_call_is_planned_by_its_nodes(kind):
     x, y = noise(ROWS, SIZE, SIZE, 3), np.full((ROWS, 1), 2.0, "float32")
     model = compiled(fresh(lambda: encoder(kind)), run_eagerly=kind is InPython)
     model.augmentation = L.Rescaling(0.5)
     tfgc.enable(model, verbose=0)
-    fit(model, (x, y))
+    untraceable = pytest.warns(UserWarning, match="cannot be traced symbolically, so one call of the model is planned")
+    with untraceable if kind is InPython else contextlib.nullcontext():
+        fit(model, (x, y), steps=2)
     (planned,) = tfgc.status(model).plans
     assert planned.plan == tfgc.plan(fresh(lambda: encoder(kind)), batch_size=ROWS, loss="mse")
 

@@ -40,8 +40,8 @@ class CallPlans:
 
     Attributes:
         model: The model.
-        step: The step in numbers.
-        simulator: What counts its peaks.
+        step, simulator: The step in numbers, and what counts its peaks.
+        named: The names of its calls.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CallPlans:
             raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self.simulator = Simulator(self.step)
         self._layers = names.layers_by_name(model)
-        self._names = descriptions.call_names(self.step.root, self._layers, model.name)
+        self.named = descriptions.call_names(self.step.root, self._layers, model.name)
         self._lines = names.describe(model)
         self._there = [*(v.value.dtype.size * math.prod(v.shape) for v in model.variables), *self.step.resident]
         self._allocations: dict[tuple[Piece, ...], int] = {}
@@ -99,42 +99,40 @@ class CallPlans:
         # Of equal peaks the front has the one of less work, which may leave larger gaps between chunks.
         choices = [self._search.least(), *self._front]
         for judged in reversed(choices):
-            if self._reserved(judged) + self._constant(fixed) <= total:
+            if self.reserved(judged) + self.constant(fixed) <= total:
                 return self._plan(judged)
-        least = min(choices, key=self._reserved)
-        raise InfeasibleBudgetError(
-            total, self._reserved(least) + self._constant(fixed), self._names[least.outcome.owner]
-        )
+        least = min(choices, key=self.reserved)
+        raise InfeasibleBudgetError(total, self.reserved(least) + self.constant(fixed), self.named[least.outcome.owner])
 
-    def _reserved(self, judged: Judged) -> int:
+    def reserved(self, judged: Judged) -> int:
         """What a budget keeps for a choice: where something is recomputed, more than one operation at a time needs."""
         return round(self._needed(judged) * (1 + _BESIDE * bool(judged.choice)))
 
     def plain_bytes(self, fixed: int) -> int:
         """What the plain step needs."""
-        return self._needed(self._search.plain) + self._constant(fixed)
+        return self._needed(self._search.plain) + self.constant(fixed)
 
-    def _constant(self, fixed: int) -> int:
+    def constant(self, fixed: int) -> int:
         """Bytes that are there all the time: weights and slots, folded constants, weights that XLA transposes."""
         return fixed + sum(self.step.resident)
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
-        fixed = self._constant(fixed)
+        fixed = self.constant(fixed)
         pieces = options.pieces_of([] if plan is None else self._chosen(plan))
         outcome = self.simulator.outcome(pieces)
         again = {piece.calls[0] for piece in pieces}
-        named = [(call, name) for call, name in self._names.items() if call is not self.step.root]
+        named = [(call, name) for call, name in self.named.items() if call is not self.step.root]
         return Prediction(
             peak_bytes=outcome.peak_bytes + fixed,
             activation_bytes=self.simulator.activation_bytes(pieces),
-            node=self._names[outcome.owner],
+            node=self.named[outcome.owner],
             phase=outcome.phase,
             work=self.step.work + outcome.work,
             plain_work=self.step.work,
             unit="flop",
             runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
-            timeline=tuple((float(w), count, self._names[call]) for w, count, call in self.simulator.timeline(pieces)),
+            timeline=tuple((float(w), count, self.named[call]) for w, count, call in self.simulator.timeline(pieces)),
             fixed_bytes=fixed,
             allocated_bytes=(outcome.peak_bytes if self.step.xla else self._allocated(pieces)) + fixed,
         )
@@ -143,7 +141,7 @@ class CallPlans:
     def floor(self) -> tuple[int, str]:
         """The bytes that no plan gets below, and the call that sets them."""
         count, call = descriptions.floor(self.step)
-        return count, self._names[call]
+        return count, self.named[call]
 
     def check(self, plan: Plan) -> None:
         """Raise `PlanMismatchError` unless this is a plan for the model."""
@@ -181,11 +179,11 @@ class CallPlans:
 
     def _plan(self, judged: Judged) -> Plan:
         return Plan(
-            segments=descriptions.segments(self.simulator, judged.choice, self._names),
+            segments=descriptions.segments(self.simulator, judged.choice, self.named),
             strategy=STRATEGY,
             model=self._lines,
             batch_size=self._batch_size,
-            outlook=descriptions.outlook(self.step, judged.outcome, self.simulator.outcome(()), self._names),
+            outlook=descriptions.outlook(self.step, judged.outcome, self.simulator.outcome(()), self.named),
             options={"mode": "xla"} if self.step.xla else {},
             calls=True,
             parts={option.name: option.plan for option in judged.choice if option.plan is not None},
@@ -196,5 +194,5 @@ class CallPlans:
         obstacles = self.step.obstacles
         for call, obstacle in obstacles.items():
             if call.parent is not None and not any(child in obstacles for child in call.children):
-                message = f"{self._names[call]!r}, and what holds it, cannot be run twice and is kept: {obstacle}."
+                message = f"{self.named[call]!r}, and what holds it, cannot be run twice and is kept: {obstacle}."
                 warn(message, NotReplayableWarning)

@@ -1,46 +1,77 @@
 """Plans for the `train_step` that a functional model defines, which may call the model several times.
 
-Each call runs by the same plan of segments, so that its replays are pieces of every call. A pair of images that one
+All calls run by the same plan, so each of its segments is replayed once in every call. A pair of images that one
 encoder takes, as in metric learning, needs twice what one call of it needs.
+
+Segments count as whole ones: nested replays, slices and host memory, which only named strategies and options bring
+here, need less than predicted.
 """
 
+import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
-from tfgc._calls import options, parts, tracing
+from tfgc._calls import descriptions, options, parts, tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
+from tfgc._calls.simulation import Outcome
+from tfgc._calls.tree import Call
 from tfgc._core.plan import Plan
 
 Shape: TypeAlias = tuple[int | None, ...]
 # Plans to choose from.
 _MOST = 64
-# What a step may need beside one call of its model, as a share, to be planned as that call.
+# Share by which a step may exceed one call of its model and still be planned as that call.
 _LITTLE = 0.05
 
 
+class OwnStep(NamedTuple):
+    """What a model's own `train_step` does with a batch.
+
+    Attributes:
+        batch: `tf.TensorSpec`s of the batch.
+        trace: The step; None where it cannot be traced symbolically.
+        seconds: How long it took to trace.
+    """
+
+    batch: Any
+    trace: Trace | None
+    seconds: float = 0.0
+
+
 def plans_for(
-    model: keras.Model, example: Any, shapes: Iterable[Shape] = (), *, xla: bool = False
+    model: keras.Model,
+    example: Any,
+    shapes: Iterable[Shape] = (),
+    *,
+    xla: bool = False,
+    trace: Trace | None = None,
 ) -> "OwnStepPlans | None":
-    """The plans for a model's own `train_step`; None if it cannot be traced symbolically, or does not train the model.
+    """The plans for a model's own `train_step`.
 
     Args:
         model: A functional model whose class defines `train_step`.
         example: `tf.TensorSpec`s of a batch, as `train_step` takes it.
-        shapes: Those of the inputs of a call. Where the step makes one such call, and no other call of a layer, there
-            are no plans for it but those for the call.
+        shapes: Those of the inputs of a call.
         xla: Whether XLA compiles the step.
+        trace: The step, where it is traced already.
+
+    Returns:
+        The plans. None if the step cannot be traced symbolically, if it calls the model nowhere or in no call that
+        trains, or if it makes exactly one call of a layer, that of the model with inputs of these shapes: the plan of
+        that call is then the plan of the step.
     """
-    trace = tracing.own_step(model, example, xla=xla)
+    trace = tracing.own_step(model, example, xla=xla) if trace is None else trace
     if trace is None:
         return None
     called = [call for call in trace.root.children if isinstance(call.layer, keras.Layer)]
-    if [(call.layer, sorted(call.inputs)) for call in called] == [(model, sorted(shapes))]:
+    if [call.layer for call in called] == [model] and Counter(called[0].inputs) == Counter(shapes):
         return None
     if all(call.layer is not model for call in called):
         return None
@@ -53,27 +84,52 @@ class OwnStepPlans(CallPlans):
 
     def __init__(self, model: keras.Model, example: Any, *, trace: Trace, xla: bool = False) -> None:
         super().__init__(model, example, trace=trace, xla=xla)
-        self.calls = options.trained(self.step, options.calls_by_layer(self.step)[model])
+        calls = options.trained(self.step, options.calls_by_layer(self.step)[model])
+        # An explicit `training=False` runs the original code.
+        self.calls = tuple(call for call in calls if call.training is not False)
 
     def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
-        """Whether a step of one call that needs so much, `fixed` bytes of weights and slots included, stands for it.
+        """Whether this step needs about as much as a single call of the model, so that the plan of one call will do.
 
         A layer that augments the batch, for example, adds next to nothing.
+
+        Args:
+            needed_bytes: What a plain step of one call needs, weights and slots included.
+            fixed: Bytes of weights and slots.
         """
         return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
 
+    def reserved_bytes(self, plan: Plan, fixed: int) -> int:
+        """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
+        chosen = self._chosen(plan)
+        judged = Judged(options.reduced(chosen), self.simulator.outcome(options.pieces_of(chosen)))
+        return self.reserved(judged) + self.constant(fixed)
+
     @functools.cached_property
     def _search(self) -> Search:
-        return Search(self.simulator, parts.planned_parts(self.step, {self.model.name: self.model}, _MOST))
+        names = {self.model.name: self.model}
+        return Search(self.simulator, parts.planned_parts(self.step, names, _MOST, self._runs_by_plan))
+
+    def _runs_by_plan(self, call: Call) -> bool:
+        return call in self.calls
 
     def _chosen(self, plan: Plan) -> list[Option]:
         if not any(segment.mode == "recompute" for segment in plan.segments):
             return []
-        return [parts.planned_part(self.step, self.model.name, self.model, plan)]
+        return [parts.planned_part(self.step, self.model.name, self.model, plan, self._runs_by_plan)]
+
+    def with_figures(self, plan: Plan) -> Plan:
+        return self._of_step(plan, self.simulator.outcome(options.pieces_of(self._chosen(plan))))
 
     def _plan(self, judged: Judged) -> Plan:
         chosen = next((option.plan for option in judged.choice if option.plan is not None), None)
-        if chosen is not None:
-            return chosen
-        graph = parts.graph_of(self.model, self.calls[0], xla=self.step.xla)
-        return Plan.from_cuts(graph, [], strategy="keep_all")
+        if chosen is None:
+            graph = parts.graph_of(self.model, self.calls[0], xla=self.step.xla)
+            chosen = Plan.from_cuts(graph, [], strategy="keep_all")
+        return self._of_step(chosen, judged.outcome)
+
+    def _of_step(self, plan: Plan, outcome: Outcome) -> Plan:
+        """A plan with the outlook of the whole step, which says if XLA compiles that."""
+        outlook = descriptions.outlook(self.step, outcome, self.simulator.outcome(()), self.named)
+        mode = {"mode": "xla"} if self.step.xla else {}
+        return dataclasses.replace(plan, outlook=outlook, options={**plan.options, **mode})

@@ -5,7 +5,7 @@ piece of each call.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 
@@ -27,12 +27,24 @@ _MOST = 8
 _POSITIONS = 40
 
 
-def planned_parts(step: Step, names: Mapping[str, keras.Layer], most: int = _MOST) -> list[Option]:
-    """Options for the functional parts of a step: for each at most so many plans, from the least peak on."""
+def planned_parts(
+    step: Step,
+    names: Mapping[str, keras.Layer],
+    most: int = _MOST,
+    runs_by_plan: Callable[[Call], bool] = lambda call: True,
+) -> list[Option]:
+    """Options for the functional parts of a step: for each at most so many plans, from the least peak on.
+
+    Args:
+        step: The step.
+        names: Layers by name, functional parts among them.
+        most: How many plans.
+        runs_by_plan: Whether a call of a part that has gradients would run by its plan.
+    """
     found, inside = [], set[Call]()
     calls = calls_by_layer(step)
     for name, layer in names.items():
-        of_layer = trained(step, calls.get(layer, ()))
+        of_layer = tuple(filter(runs_by_plan, trained(step, calls.get(layer, ()))))
         if not of_layer or inside.intersection(of_layer) or keras_models.functional_graph(layer) is None:
             continue
         inside.update(inner for call in of_layer for inner in call.within())
@@ -45,10 +57,17 @@ def planned_parts(step: Step, names: Mapping[str, keras.Layer], most: int = _MOS
     return found
 
 
-def planned_part(step: Step, name: str, layer: keras.Layer, plan: Plan) -> Option:
+def planned_part(
+    step: Step,
+    name: str,
+    layer: keras.Layer,
+    plan: Plan,
+    runs_by_plan: Callable[[Call], bool] = lambda call: True,
+) -> Option:
     """The option of running a functional part by this plan."""
     plan.check(keras_graph.read(layer))
-    return _option(keras_graph.Program(layer), name, layer, trained(step, calls_by_layer(step)[layer]), plan)
+    calls = tuple(filter(runs_by_plan, trained(step, calls_by_layer(step)[layer])))
+    return _option(keras_graph.Program(layer), name, layer, calls, plan)
 
 
 def graph_of(layer: keras.Layer, call: Call, *, xla: bool) -> Graph:

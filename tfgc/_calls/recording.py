@@ -91,7 +91,10 @@ class _Recorder:
         """Run a call, as one inside of the call that runs now."""
         layer = isinstance(operation, keras.Layer)
         scope = self._graph.get_name_scope() if layer else None
-        call = Call(operation, self._stack[-1], self._count(), scope=scope, inputs=_shapes(args))
+        training = kwargs.get("training", (private_api.call_context() or {}).get("training"))
+        call = Call(
+            operation, self._stack[-1], self._count(), scope=scope, training=training, inputs=_shapes(args, kwargs)
+        )
         self._stack[-1].children.append(call)
         self._stack.append(call)
         try:
@@ -127,8 +130,9 @@ class _Recorder:
             self.updates += [(self._count(), id(handle), g) for handle in handles for g in _tensors(gradient)]
 
 
-def _shapes(args: tuple) -> tuple[tuple[int | None, ...], ...]:
-    return tuple(tuple(t.shape) for t in _tensors(args) if t.shape.rank is not None)
+def _shapes(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple[int | None, ...], ...]:
+    given = [value for name, value in kwargs.items() if name != "mask"]  # Keras hands masks over by keyword
+    return tuple(tuple(t.shape) for t in _tensors([*args, *given]) if t.shape.rank is not None)
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:

@@ -63,12 +63,7 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
             errors.append(traced)
             continue
         if errors:
-            warn(
-                f"the train_step of {model.name!r} cannot be traced symbolically, so one call of the model is planned "
-                f"in its place: {one_line(errors[0])}. What else the step does is no part of the prediction: use "
-                "TensorFlow operations in it, or leave room for it in a budget.",
-                UserWarning,
-            )
+            _warn_of_one_call(model, errors[0])
         return traced
     raise UnsupportedModelError(
         f"{model.name!r} cannot be traced symbolically, so it cannot be planned by its calls: {one_line(errors[0])}. "
@@ -78,9 +73,22 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
 
 
 def own_step(model: keras.Model, example: Any, *, xla: bool = False) -> recording.Trace | None:
-    """Trace the model's own `train_step` on `tf.TensorSpec`s of a batch; None if it cannot be traced symbolically."""
-    traced = _attempt(model, functools.partial(_step, model, example), xla)
-    return None if isinstance(traced, Exception) else traced
+    """Trace the model's own `train_step` on a batch, as for `trace`; None, with a warning, if that is not possible."""
+    traced = _attempt(model, functools.partial(_step, model, tf.nest.map_structure(_spec, example)), xla)
+    if not isinstance(traced, Exception):
+        return traced
+    _warn_of_one_call(model, traced)
+    return None
+
+
+def _warn_of_one_call(model: keras.Model, error: Exception) -> None:
+    """Say that one call of a model is planned in place of its step."""
+    warn(
+        f"the train_step of {model.name!r} cannot be traced symbolically, so one call of the model is planned in its "
+        f"place: {one_line(error)}. What else the step does is no part of the prediction: use TensorFlow operations "
+        "in it, or leave room for it in a budget.",
+        UserWarning,
+    )
 
 
 def has_own_step(model: keras.Model) -> bool:

@@ -14,6 +14,7 @@ class Call:
         parent: The call inside of which it happens.
         first, last: Its operations are those of the graph from `first` up to, not including, `last`.
         scope: The name scope of its operations; None for an op, which has none of its own.
+        training: The `training` that it runs with.
         inputs: The shapes of the tensors that it is given.
         children: The calls directly inside of it, in order.
     """
@@ -23,6 +24,7 @@ class Call:
     first: int
     last: int = 0
     scope: str | None = None
+    training: bool | None = None
     inputs: tuple[tuple[int | None, ...], ...] = ()
     children: list["Call"] = dataclasses.field(default_factory=list)
 

@@ -1,17 +1,24 @@
-"""Choose the plan of a functional model's training step whose sizes are known."""
+"""Choose a plan for a training step of a functional model, once all sizes are known."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
 
 from tfgc._calls import own_step_plans
+from tfgc._calls.own_step_plans import OwnStep, OwnStepPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
+from tfgc._errors import InfeasibleBudgetError
 from tfgc._planning import annotated, budgets, by_calls, planner
-from tfgc._planning.budgets import Budget
+from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.planner import Strategy
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
+
+# Each budget that is tried for one call is this part of the one before.
+_STEP = 2 ** (-1 / 8)
 
 
 class CountedStep(NamedTuple):
@@ -21,13 +28,13 @@ class CountedStep(NamedTuple):
         plan: The plan.
         step: The step by the plan.
         plain: The step that recomputes nothing.
-        is_own: Whether they are those of all that the model's own `train_step` does.
+        counts_own_step: Whether the figures count the whole of the model's own `train_step`, not one call.
     """
 
     plan: Plan
     step: Prediction
     plain: Prediction
-    is_own: bool = False
+    counts_own_step: bool = False
 
 
 def choose(
@@ -37,7 +44,7 @@ def choose(
     strategy: Strategy | None,
     budget: Budget | None,
     options: dict[str, Any],
-    own_step: Any = None,
+    own_step: OwnStep | None = None,
 ) -> CountedStep:
     """The least peak, what a strategy chooses, or what a budget buys.
 
@@ -46,7 +53,7 @@ def choose(
         graph: Its graph, with costs for the batch.
         mode: Where its peaks are counted: "graph", "compiled", "xla".
         strategy, budget, options: What is asked for.
-        own_step: `tf.TensorSpec`s of a batch, where the model's own `train_step` makes the call.
+        own_step: The model's own `train_step`, where that makes the call.
 
     Raises:
         InfeasibleBudgetError: If nothing fits in the budget.
@@ -56,15 +63,20 @@ def choose(
     limit = budgets.step_budget(model, graph, budget, mode=mode)
     plain = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed, mode)
 
-    def by_nodes() -> Plan:
-        return planner.choose(graph, strategy or ("optimal" if budget is None else "budget"), limit, options)
+    def by_nodes(within: StepBudget | None = limit) -> Plan:
+        return planner.choose(graph, strategy or ("optimal" if budget is None else "budget"), within, options)
 
     is_free = strategy is None and not options
     shapes = [spec.shape for spec in graph.inputs.values()]
-    own = None if own_step is None else own_step_plans.plans_for(model, own_step, shapes, xla=graph.xla)
+    own = None
+    if own_step is not None and own_step.trace is not None:
+        own = own_step_plans.plans_for(model, own_step.batch, shapes, xla=graph.xla, trace=own_step.trace)
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
-        if not is_free:
-            plan = by_nodes()
+        if not is_free and budget is not None:
+            total = budgets.budget_bytes(budget, lambda: own.plain_bytes(fixed), budgets.resident_bytes(model))
+            plan = _within(own, StepBudget(total, fixed, mode), by_nodes, plain.needed_bytes)
+        elif not is_free:
+            plan = own.with_figures(by_nodes())
         elif budget is None:
             plan = own.least()
         else:
@@ -78,3 +90,26 @@ def choose(
         return CountedStep(plan, simulator.estimate(graph, plan, fixed, mode), plain)
     # A budget is a share of the plain step by nodes.
     return CountedStep(plan, read_by_calls[0], read_by_calls[1] if limit is None else plain)
+
+
+def _within(own: OwnStepPlans, budget: StepBudget, by_nodes: Callable[[StepBudget], Plan], most: int) -> Plan:
+    """A plan by nodes whose whole step fits in a budget: strategies are asked for one call in less and less.
+
+    Args:
+        own: What judges the whole step.
+        budget: The budget.
+        by_nodes: Makes a plan for one call within a budget.
+        most: What a plain step of one call needs.
+    """
+    limit, is_last = most, False
+    while True:
+        try:
+            plan = by_nodes(dataclasses.replace(budget, total=limit))
+        except InfeasibleBudgetError as error:
+            plan, is_last = by_nodes(dataclasses.replace(budget, total=error.least)), True
+        needed = own.reserved_bytes(plan, budget.fixed)
+        if needed <= budget.total:
+            return own.with_figures(plan)
+        if is_last:
+            raise InfeasibleBudgetError(budget.total, needed, own.floor[1])
+        limit = int(limit * _STEP)

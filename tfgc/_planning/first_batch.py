@@ -5,8 +5,12 @@ import time
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
+from tfgc._calls import tracing
 from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.own_step_plans import OwnStep
 from tfgc._calls.tracing import Arguments
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -49,8 +53,8 @@ class PlannedStep:
         overhead: Work on top of the plain step's, as a fraction of it; None where sizes are unknown.
         seconds: How long planning took.
         unchanged: Why nothing is recomputed, although no budget and no strategy says so; else None.
-        own_step: `tf.TensorSpec`s of a batch of the model's own `train_step`, if the figures are those of all that this
-            does; else None.
+        own_step: The batch that the model's own `train_step` was given, as `tf.TensorSpec`s, where the figures count
+            that whole step; else None.
     """
 
     plan: Plan
@@ -63,16 +67,28 @@ class PlannedStep:
     unchanged: str | None = None
     own_step: Any = None
 
-    def holds_for(self, batch_size: int | None, budget: Budget | None) -> bool:
+    def holds_for(self, batch_size: int | None, budget: Budget | None, own_step: Any = None) -> bool:
         """Whether a batch of this size runs by it: one no larger, if there is a budget; any, if there is none.
 
         Where recomputing would have saved next to nothing, it may save something for more than twice the samples.
+
+        Args:
+            batch_size: Samples in the batch of the call.
+            budget: The budget.
+            own_step: The batch of the model's own `train_step`, none of whose tensors may be larger in a budget.
         """
+        if budget is not None and self.own_step is not None and own_step is not None:
+            return _is_no_larger(own_step, self.own_step)
         if batch_size is None or self.batch_size is None:
             return True
         if budget is None:
             return self.unchanged is None or batch_size <= 2 * self.batch_size
         return batch_size <= self.batch_size
+
+    def holds_in_fit(self, batch_size: int | None, budget: Budget | None) -> bool:
+        """Whether `fit` with batches of this size runs by it."""
+        samples = self.batch_size if self.own_step is None else tracing.batch_size(self.own_step)
+        return dataclasses.replace(self, batch_size=samples).holds_for(batch_size, budget)
 
     def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
         """The step by another plan."""
@@ -82,7 +98,9 @@ class PlannedStep:
 
 @budgets.explained(lambda model, inputs, mode, request, own_step=None: request.budget)
 @node_costs.remembered()
-def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_step: Any = None) -> PlannedStep:
+def plan_step(
+    model: keras.Model, inputs: Any, mode: str, request: Request, own_step: OwnStep | None = None
+) -> PlannedStep:
     """Plan the training step in which a functional model is called.
 
     Args:
@@ -90,7 +108,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
         inputs: Its inputs: tensors, or `tf.TensorSpec`s of them.
         mode: The mode of the call.
         request: What is asked for.
-        own_step: `tf.TensorSpec`s of a batch, where the model's own `train_step` makes the call.
+        own_step: The model's own `train_step`, where that makes the call.
 
     Raises:
         InfeasibleBudgetError: If nothing fits in the budget.
@@ -103,7 +121,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
                 "leave strategy and its options out, and it is planned by the calls of its layers"
             )
         return plan_step_by_calls(model, Arguments((inputs,), {}), mode, request)
-    start = time.perf_counter()
+    start = time.perf_counter() - (0.0 if own_step is None else own_step.seconds)
     budget = request.budget
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=mode == "xla", options=request.options)
     batch_size = example_sizes.batch_of(model, inputs)
@@ -118,7 +136,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
         plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
-    plan, step, plain, is_own = counted_step.choose(
+    plan, step, plain, counts_own_step = counted_step.choose(
         model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
     )
     is_asked_for = request.strategy is not None or budget is not None
@@ -127,7 +145,7 @@ def plan_step(model: keras.Model, inputs: Any, mode: str, request: Request, own_
         plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
     return PlannedStep(
         plan, mode, batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
-        unchanged, own_step if is_own else None,
+        unchanged, own_step.batch if counts_own_step and own_step is not None else None,
     )  # fmt: skip
 
 
@@ -156,6 +174,14 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
     )  # fmt: skip
+
+
+def _is_no_larger(batch: Any, other: Any) -> bool:
+    """Whether no tensor of a batch is larger than that of another one in any dimension."""
+    ours, theirs = (
+        [np.array([*s.shape]) for s in tf.nest.flatten(b) if isinstance(s, tf.TensorSpec)] for b in (batch, other)
+    )
+    return [*map(len, ours)] == [*map(len, theirs)] and all((a <= b).all() for a, b in zip(ours, theirs))
 
 
 def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:

@@ -1,7 +1,9 @@
-"""What a model or its `train_step` is given, as `tf.TensorSpec`s of known sizes."""
+"""What a model or its `train_step` is given, as `tf.TensorSpec`s."""
 
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from tfgc._calls.tracing import Arguments
@@ -14,27 +16,27 @@ def tensors(example: Any) -> list[tf.Tensor]:
 
 
 def spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec:
-    """The `tf.TensorSpec` of a tensor, an open batch filled in."""
+    """The `tf.TensorSpec` of a tensor or an array, a batch that is open filled in where it is known."""
     shape = tf.TensorShape(tensor.shape)
     if shape.rank and shape[0] is None:
         shape = tf.TensorShape([batch_size, *shape[1:]])
-    return tf.TensorSpec(shape, tensor.dtype)
+    is_float_array = isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f"  # Keras converts those
+    return tf.TensorSpec(shape, keras.config.floatx() if is_float_array else tensor.dtype)
 
 
 def specs(example: Any, batch_size: int | None) -> Any:
-    """The tensors as `tf.TensorSpec`s, open batches filled in; None if a size stays open."""
-    complete = True
+    """Tensors and arrays as `tf.TensorSpec`s, open batches filled in, and other values as they are.
+
+    Returns:
+        The same structure; None if a size stays open.
+    """
 
     def filled(value: Any) -> Any:
-        nonlocal complete
-        if not tf.is_tensor(value):
-            return value
-        made = spec(value, batch_size)
-        complete = complete and made.shape.is_fully_defined()
-        return made
+        return spec(value, batch_size) if tf.is_tensor(value) or isinstance(value, np.ndarray) else value
 
-    if isinstance(example, Arguments):
-        made: Any = Arguments(*tf.nest.map_structure(filled, (example.args, example.kwargs)))
-    else:
-        made = tf.nest.map_structure(filled, example)
-    return made if complete else None
+    structure = (example.args, example.kwargs) if isinstance(example, Arguments) else example
+    made = tf.nest.map_structure(filled, structure)
+    flat = [value for value in tf.nest.flatten(made) if isinstance(value, tf.TensorSpec)]
+    if not all(one.shape.is_fully_defined() for one in flat):
+        return None
+    return Arguments(*made) if isinstance(example, Arguments) else made

@@ -1,4 +1,4 @@
-"""A model's `call` that plans when it is first called for training.
+"""A model's `call` that plans when it is first called for training, and its own `train_step`, if it has one.
 
 Then all that a plan depends on is there to be seen: sizes, batch, mode, the compiled loss and optimizer, free
 memory. Each signature (sizes without the batch, dtypes, mode) has a plan of its own.
@@ -9,12 +9,12 @@ autocast or call context. Threads that call at the same time wait and find the p
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import keras
 
-from tfgc._calls import own_step_plans
+from tfgc._calls import tracing
 from tfgc._calls.own_step_plans import OwnStepPlans
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
@@ -24,6 +24,7 @@ from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import batch_specs, layer_calls, plan_report
+from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 from tfgc._training.signatures import Signature
@@ -34,7 +35,7 @@ _MOST_PLANS = 8
 
 
 class FirstCall:
-    """Replaces the `call` of a model until it is disabled.
+    """Replaces the `call` of a model, and the `train_step` that its class defines, until it is disabled.
 
     Args:
         model: A functional or Sequential model, which may not be built yet.
@@ -51,7 +52,8 @@ class FirstCall:
         self._latest: Signature | None = None
         self._in_layers: Plan | None = None
         self._train_step: Callable = model.train_step
-        self._batches: dict[int, Any] = {}  # of each thread that runs `train_step`
+        self._traced = TracedSteps(model, verbose)
+        self._in_step = InStep[StepHere]()
         self._lock = threading.Lock()
 
     @property
@@ -71,12 +73,20 @@ class FirstCall:
         made = self._latest_made()
         return made and made.runner
 
+    def holds_for(self, batch_size: int | None) -> bool:
+        """Whether `fit` with batches of this size trains by the plan of the latest call; True if there is none."""
+        return self.latest is None or self.latest.holds_in_fit(batch_size, self._request.budget)
+
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
-        """Note that what the latest call runs by is another plan now."""
-        made = self._latest_made()
-        assert made is not None
-        assert self._latest is not None
-        self._made[self._latest] = _Made(made.step.by(plan, predicted_bytes), made.program, made.runner)
+        """Run the latest call by another plan, and the calls that are planned as parts of the same step."""
+        latest = self.latest
+        assert latest is not None
+        for signature, made in self._made.copy().items():
+            is_part = latest.own_step is not None and made.step.own_step == latest.own_step
+            if signature == self._latest or is_part:
+                if made.runner is not None:
+                    made.runner.use(plan)
+                self._made[signature] = _Made(made.step.by(plan, predicted_bytes), made.program, made.runner)
 
     def _latest_made(self) -> "_Made | None":
         return None if self._latest is None else self._made.get(self._latest)
@@ -90,32 +100,39 @@ class FirstCall:
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's own `train_step`, whose calls of the model are planned as parts of it."""
-        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
+        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
-        thread = threading.get_ident()
-        (self._batches[thread],) = (*args, *kwargs.values())
-        try:
-            return self._train_step(*args, **kwargs)
-        finally:
-            self._batches.pop(thread, None)
+        xla = plan_report.mode_of_call(self._compiled) == "xla"
+        here = self._traced.traced(*args, *kwargs.values(), xla=xla, is_planned=self._are_planned)
+        return self._in_step.run(here, self._train_step, *args, **kwargs)
+
+    def _are_planned(self, batch: Any, signatures: Iterable[Signature]) -> bool:
+        """Whether calls with these signatures, in a step on this batch, run by plans for the model as it is."""
+        made = [self._made.get(signature) for signature in signatures]
+        return all(one is not None and self._holds(one, None, batch) for one in made)
 
     call.is_patched_call = train_step.is_patched_call = True
 
     def plans_of_own_step(self) -> OwnStepPlans:
-        """The plans for the model's own `train_step`, one of which the latest call runs by."""
+        """The plans for the model's own `train_step` and the batch that the latest call was planned for."""
         latest = self.latest
         assert latest is not None
-        plans = own_step_plans.plans_for(self._model, latest.own_step, xla=latest.mode == "xla")
-        assert plans is not None
-        return plans
+        xla = latest.mode == "xla"
+        trace = tracing.own_step(self._model, latest.own_step, xla=xla)
+        assert trace is not None
+        return OwnStepPlans(self._model, latest.own_step, trace=trace, xla=xla)
 
     def _call_for(self, inputs: Any) -> Callable:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
         shapes = [tuple(tensor.shape) for tensor in flat]
         sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
-        signature = Signature(sizes, plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name)
-        batch_size = shapes[0][0] if shapes[0] else None
+        here = self._in_step.here
+        mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
+        signature = Signature(sizes, mode, policy, in_step=here is not None)
+        batch_size = (shapes[0][0] if shapes[0] else None) or fit_loop.batch_size()
         self._latest, made = self._made_for(signature, batch_size, inputs)
+        if here is not None:
+            here.calls.add(self._latest)
         with self._lock:
             self._put_into_layers(made.step)
         return self._original if made.runner is None else made.runner.call
@@ -149,18 +166,18 @@ class FirstCall:
 
     def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
         """The plan of a signature, if it holds for a batch and for the layers that the model has by now."""
-        made = self._made.get(signature)
-        holds = made is not None and made.program.is_current and made.step.holds_for(batch_size, self._request.budget)
-        return made if holds else None
+        made, here = self._made.get(signature), self._in_step.here
+        return made if made and self._holds(made, batch_size, here and here.step and here.step.batch) else None
+
+    def _holds(self, made: "_Made", batch_size: int | None, own_step: Any) -> bool:
+        return made.program.is_current and made.step.holds_for(batch_size, self._request.budget, own_step)
 
     def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
         """Plan for `signature`."""
-        if batch_size is None:
-            batch_size = fit_loop.batch_size()
         inputs = example_sizes.as_declared(self._model, inputs)
         specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
-        batch = self._batches.get(threading.get_ident())
-        own_step = None if batch is None else batch_specs.specs(batch, fit_loop.batch_size())
+
+        own_step = self._in_step.here and self._in_step.here.step
 
         def planned() -> _Made:
             step = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)

@@ -20,6 +20,7 @@ from tfgc._planning import first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import batch_specs, layer_calls, plan_report
+from tfgc._training.own_steps import InStep
 from tfgc._training.run_by_calls import run_by_calls
 
 
@@ -43,13 +44,17 @@ class FirstStep:
         self._train_step: Callable = model.train_step
         self._specs: Any = None
         self._is_plain = self._has_warned = False
-        self._in_step: set[int] = set()  # threads that run `train_step`
+        self._in_step = InStep[bool]()
         self._lock = threading.RLock()
 
     def plans(self) -> CallPlans:
         """The plans for the batch that the one in use was made for."""
         xla = self.planned is not None and self.planned.mode == "xla"
         return CallPlans(self._model, self._specs, self._request.layers, xla=xla)
+
+    def holds_for(self, batch_size: int | None) -> bool:
+        """Whether `fit` with batches of this size trains by the plan in use; True if there is none."""
+        return self.planned is None or self.planned.holds_in_fit(batch_size, self._request.budget)
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""
@@ -59,28 +64,24 @@ class FirstStep:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
         # A call inside of the model's own step is part of what was planned, however many rows it has.
-        is_covered = threading.get_ident() in self._in_step
-        if plan_report.may_plan(kwargs.get("training")) and not (is_covered or call_checks.is_empty(args, kwargs)):
+        is_covered = self._in_step.here or call_checks.is_empty(args, kwargs)
+        if plan_report.may_plan(kwargs.get("training")) and not is_covered:
             self._plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
-        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched():
+        if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         self._plan_for(*args, *kwargs.values())
-        thread = threading.get_ident()
-        self._in_step.add(thread)
-        try:
-            return self._train_step(*args, **kwargs)
-        finally:
-            self._in_step.discard(thread)
+        return self._in_step.run(True, self._train_step, *args, **kwargs)
 
     call.is_patched_call = train_step.is_patched_call = True
 
     @tf.autograph.experimental.do_not_convert
     def _plan_for(self, example: Any) -> None:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
+        batch = batch or fit_loop.batch_size()
         if self._holds_for(batch):
             return
         with self._lock:  # reentrant, as a step calls the model
@@ -95,7 +96,6 @@ class FirstStep:
         return self.planned.holds_for(batch, self._request.budget)
 
     def _plan(self, example: Any, batch: int | None) -> None:
-        batch = batch or fit_loop.batch_size()
         specs = batch_specs.specs(example, batch)
         if specs is None:
             self._refuse_open_sizes(_fixing_sizes(example, batch))

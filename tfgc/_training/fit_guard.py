@@ -68,7 +68,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def make(self, force: bool = False) -> None:
         """What Keras calls before it trains."""
         model: Any = self._model
-        if model.train_function == self._run and not force:
+        if model.train_function == self._run and not force and self._plan_holds():
             return
         if self._on_oom is None:
             type(model).make_train_function(model, force=True)
@@ -76,6 +76,12 @@ class _GuardedFit(out_of_memory.GuardedStep):
             self._make_atomic()
         self._function = model.train_function
         model.train_function = self._run
+
+    def _plan_holds(self) -> bool:
+        """Whether the plan in use, which a trace with an open batch keeps, is one for the batches of this `fit`."""
+        model, own = self._model, stand_in(self._model)
+        with model.distribute_strategy.scope():
+            return not isinstance(own, FirstCall | FirstStep) or own.holds_for(fit_loop.batch_size())
 
     def _make_atomic(self) -> None:
         model: Any = self._model
@@ -106,7 +112,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if self.atomic is None:
             return self.guarded(iterator)
         self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
-        return self.guarded(next(iterator))
+        return self.guarded(tf.nest.map_structure(_without_optional, next(iterator)))
 
     def attempt(self, data: Any) -> Any:
         """Run the step on an iterator, or on a batch that may have to run again."""
@@ -124,13 +130,14 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def planned(self, data: Any) -> StepByPlan | None:
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
-        if runner is not None and isinstance(own, FirstCall) and own.latest is not None and own.latest.own_step:
-            plans = functools.cache(own.plans_of_own_step)
-            return StepByCalls(model, runner.plan, None, model.optimizer, model.loss, self.mode, plans)
-        if runner is not None:
+        latest = own.latest if isinstance(own, FirstCall) else None
+        if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
             return StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
-        plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
+        if runner is None:
+            plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
+        else:
+            plan, plans = runner.plan, own.plans_of_own_step
         if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
         return StepByCalls(model, plan, None, model.optimizer, model.loss, self.mode, functools.cache(plans))
@@ -161,14 +168,20 @@ class _GuardedFit(out_of_memory.GuardedStep):
         return None
 
     def replace(self, plan: Plan, needed_bytes: int) -> None:
+        """Let the model run by another plan; one for a functional model's own step, in all its calls."""
         runner, own = runner_of(self._model), stand_in(self._model)
-        if runner is not None:
-            runner.use(plan)
-        else:
+        if runner is None:
             run_by_calls(self._model, plan, **self._run_options)
+        elif runner is own:
+            runner.use(plan)
         if isinstance(own, FirstCall | FirstStep):
             own.replanned(plan, needed_bytes)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])
+
+
+def _without_optional(value: Any) -> Any:
+    """None for the optional that Keras's data adapters put in place of an input that is None."""
+    return None if isinstance(value, tf.experimental.Optional) else value
 
 
 def _of_declared_size(tensor: Any, spec: Any) -> Any:

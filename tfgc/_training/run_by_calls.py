@@ -21,7 +21,7 @@ def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
     """
     layers, parts = names.layers_of(model, plan)
     options["backlog"] = weight_gradients.Backlog.of(plan)
-    runners = [(part, Runner(part, of_part, **options)) for part, of_part in parts]
+    runners = [(part, Runner(part, of_part, under_tapes=True, **options)) for part, of_part in parts]
     layer_calls.restore_parts(model)
     layer_calls.replace_calls(model, layers, plan, **options)
     for part, runner in runners:

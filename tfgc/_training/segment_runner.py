@@ -26,7 +26,7 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
-from tfgc._framework import backward_order, complete_gradients, layer_settings, weight_gradients
+from tfgc._framework import backward_order, complete_gradients, layer_settings, private_api, weight_gradients
 from tfgc._pure import functional, selective_results
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
@@ -50,6 +50,7 @@ class Runner:
         check_replay: Whether the layers of both runs are compared by checksums.
         early: Whether gradients of weights are to be complete one after the other (`early_updates`).
         backlog: How much gradients of weights may hold that are put off; None for what follows from the plan.
+        under_tapes: Whether calls with `training=False` run by the plan, too, if a tape records (see `LayerCall`).
 
     Attributes:
         model: The model.
@@ -67,8 +68,10 @@ class Runner:
         check_replay: bool = False,
         early: bool = False,
         backlog: weight_gradients.Backlog | None = None,
+        under_tapes: bool = False,
     ) -> None:
         self._original = type(model).call
+        self._under_tapes = under_tapes
         self._backlog = backlog
         self.model = model
         self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
@@ -103,8 +106,8 @@ class Runner:
                 ) from error
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Replace the model's `call`; `training=False` runs the original."""
-        if training is False:
+        """Replace the model's `call`; `training=False` runs the original, but for a part under a tape."""
+        if training is False and not (self._under_tapes and private_api.could_train()):
             return self._original(self.model, inputs, training=False, mask=mask)
         call_checks.refuse_tf1_graph(f"the enabled {self.model.name!r}")
         if call_checks.is_empty(inputs):

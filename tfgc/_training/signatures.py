@@ -16,15 +16,18 @@ class Signature:
         sizes: For each input its shape without the batch, and its dtype.
         mode: How the step runs.
         policy: The name of the model's dtype policy.
+        in_step: Whether the model's own `train_step` makes them.
     """
 
     sizes: Sizes
     mode: Mode
     policy: str
+    in_step: bool = False
 
     def covers(self, other: "Signature") -> bool:
         """Whether a step of the other one needs no more than one of this."""
-        return (self.mode, self.policy, len(self.sizes)) == (other.mode, other.policy, len(other.sizes)) and all(
+        alike = dataclasses.replace(self, sizes=()) == dataclasses.replace(other, sizes=())
+        return (alike and len(self.sizes) == len(other.sizes)) and all(
             dtype == its_dtype
             and len(shape) == len(its_shape)
             and all(a is not None and b is not None and b <= a for a, b in zip(shape, its_shape))

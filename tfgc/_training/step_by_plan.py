@@ -53,10 +53,10 @@ class StepByPlan:
 
 @dataclasses.dataclass(frozen=True)
 class StepByCalls(StepByPlan):
-    """A step as a plan by calls sees it.
+    """A step as a plan by calls sees it, or one by segments for a functional model's own `train_step`.
 
     Attributes:
-        plans: Gives the plans by calls for the batch.
+        plans: Gives the plans for the batch.
     """
 
     plans: Callable[[], CallPlans]
