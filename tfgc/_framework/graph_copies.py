@@ -23,7 +23,7 @@ class Part:
         given: Its placeholders, in place of which a copy reads other tensors.
         made: The tensors; None stays None.
         edges: Pairs of an operation and others that it waits for in a copy, besides the edges of the graph.
-        operations: Of these, what prints or asserts is copied although nothing reads it; by default of all.
+        operations: Of these, what has an effect is copied although nothing reads it; by default of all.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Part:
             nodes[operation.name].input.extend(f"^{other.name}" for other in others)
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]
-        # Printing and assertions run although nothing reads them.
+        # What prints or checks runs although nothing reads it.
         alone = graph.get_operations() if operations is None else operations
         roots = [op.name for op in alone if op.op_def.is_stateful]
         roots += [t.op.name for t in made if t is not None]

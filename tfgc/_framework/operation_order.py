@@ -28,7 +28,7 @@ def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[t
 
 
 def in_order(before: Mapping[tf.Operation, set[tf.Operation]]) -> Iterator[tf.Operation]:
-    """Operations after what they wait for, else as they were made."""
+    """Operations after what they wait for, else as they were made; without those in a circle, and behind one."""
     operations = list(before)
     index = {op: i for i, op in enumerate(operations)}
     after: list[list[int]] = [[] for _ in operations]

@@ -7,8 +7,8 @@ one of the first run after its own passes on, and for those of weights of the on
 beside it, unless the executor has one thread, which takes first what became ready last.
 
 A tape goes through branches in turn, operation by operation: it comes to a replay, which is one, long before it is
-through a branch that is kept. What a branch stores would stay meanwhile, so that a replay which was traced too early is
-made to wait for those of first runs after its own.
+through a branch that is kept. What a branch stores would stay meanwhile. So a replay that was traced too early is made
+to wait for those of first runs after its own.
 
 It waits only for those that the pass was asked for: TensorFlow computes whatever a control edge comes from, also what
 it would have pruned. XLA drops control edges. Where a replay runs a plan, `backward_order` makes the edges inside.

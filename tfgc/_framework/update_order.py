@@ -7,7 +7,7 @@ computes gradients faster than it applies them. So, of the operations of one ste
 - a gradient waits until earlier ones are applied that would be larger, together with it, than the largest weight;
 - what is added to a gradient, such as that of a regularizer, and depends on nothing, waits for the rest of it.
 
-Values do not change, and nothing is computed that would not be otherwise.
+Values do not change, and nothing is computed that would not be computed anyway.
 
 Invariant: there is an order of all operations in which each comes after what it waits for, and an edge leads from
 earlier ones to later ones; or, for what is added, from a part of a sum to what only this sum reads. So there is no

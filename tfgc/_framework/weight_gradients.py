@@ -111,7 +111,7 @@ class Backward:
     ) -> list[tf.Tensor]:
         """The same for what was differentiated by a tape, up to the gradients `upstream` of what comes next.
 
-        Returns what is put off in the end. For `late` operations nothing waits.
+        Returns what is put off in the end. Nothing is made to wait for `late` operations.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
         operation of the forward pass, found by what both read, by its name, and by the shape of the gradient or of what

@@ -81,7 +81,7 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[b
     for i, is_asked_for in enumerate(asked_for, start=n_arguments):
         flows[i] &= is_asked_for
     if tf.executing_eagerly():
-        # Every tape that could ask is active by now. In a graph, unused gradients are pruned.
+        # Every tape that could ask is active by now. In a graph, unused gradients are pruned, unless they have effects.
         for i, x in enumerate(inputs[:n_arguments]):
             flows[i] &= private_api.is_recorded([x])
     return [i for i, f in enumerate(flows) if f]

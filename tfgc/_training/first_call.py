@@ -1,7 +1,7 @@
 """A model's `call` that plans when it is first called for training, and its own `train_step`, if it has one.
 
 Then all that a plan depends on is there to be seen: sizes, batch, mode, the compiled loss and optimizer, free
-memory. Each signature (sizes without the batch, dtypes, mode) has a plan of its own.
+memory. Each signature (sizes without the batch, dtypes, mode, dtype policy) has a plan of its own.
 
 Planning runs in a thread of its own, so that nothing of the call around it reaches it: no tape, graph, name scope,
 autocast or call context. Threads that call at the same time wait and find the plan.
