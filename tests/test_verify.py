@@ -12,7 +12,7 @@ from models import Subclassed, built, everything
 import tfgc
 from tfgc._pure import tensor_packing
 from tfgc._training.segment_runner import Runner
-from tfgc._verify import loss_step, verdicts, verify
+from tfgc._verify import differences, loss_step, verdicts, verify
 
 L = keras.layers
 X, Y = noise(16, 8), noise(16, 4, seed=2)
@@ -269,8 +269,8 @@ def test_twice_the_largest_spread_among_plain_steps_is_allowed():
 
 def test_other_plain_runs_are_compared_where_results_differ(monkeypatch):
     compared = []
-    found = verdicts.relative_difference
-    monkeypatch.setattr(verdicts, "relative_difference", lambda *each: [compared.append(each), found(*each)][1])
+    found = differences.relative_difference
+    monkeypatch.setattr(differences, "relative_difference", lambda *each: [compared.append(each), found(*each)][1])
     name = ("gradient", "b/bias")
     plain, planned, other = (_with(name, np.full(4, value)) for value in (1.0, 1.03, 1.02))
     verdicts.StepComparison("float32", 2).compare("graph", plain, planned, lambda: iter([other]))
@@ -453,4 +453,4 @@ def test_a_batch_that_is_not_a_number_shows_nothing():
     ],
 )
 def test_what_is_not_finite_has_to_be_the_same(expected, given, relative):
-    assert verdicts.relative_difference(np.array(expected), np.array(given), 0.0)[0] == relative
+    assert differences.relative_difference(np.array(expected), np.array(given), 0.0)[0] == relative
