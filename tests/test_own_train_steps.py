@@ -11,6 +11,7 @@ from faults import Trap, arm, armed
 from memory import alone
 
 import tfgc
+from tfgc._calls import tracing
 from tfgc._training import enable
 from tfgc._training.segment_runner import Runner
 
@@ -380,6 +381,74 @@ def test_a_step_with_larger_tensors_is_planned_again_within_a_budget():
         model.train_on_batch(noise(4, SIZE, SIZE, 3), noise(4, count, SIZE, SIZE, 3))
         plain.append(max(one.plain_bytes for one in tfgc.status(model).plans))
     assert plain[0] < plain[1] == plain[2] < plain[3]
+
+
+class Halves(keras.Model):
+    """As with labelled and unlabelled samples, of which a batch has as many as there are."""
+
+    def train_step(self, data):
+        one, other, share = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(one, training=True) ** 2) + share * tf.reduce_mean(self(other, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def traces_of(monkeypatch):
+    """Each symbolic trace of an own step from here on."""
+    traces, original = [], tracing.own_step
+    monkeypatch.setattr(tracing, "own_step", lambda *args, **kw: [traces.append(args[1]), original(*args, **kw)][1])
+    return traces
+
+
+def test_batches_of_which_none_is_larger_settle_on_one_plan(monkeypatch):
+    """Each was planned in turn, in each step."""
+    traces = traces_of(monkeypatch)
+    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), budget="70%", verbose=0)
+    for count in (4, 2, 4, 2, 3):
+        x = noise(6, SIZE, SIZE, 3)
+        model.train_step((x[:count], x[count:], 1.0))
+    assert len(traces) == 2
+    assert [spec.shape[0] for spec in traces[-1][:2]] == [4, 4]
+
+
+def test_values_that_are_no_tensors_and_smaller_batches_are_traced_once(monkeypatch):
+    traces = traces_of(monkeypatch)
+    model = tfgc.enable(compiled(encoder(Halves), run_eagerly=True), verbose=0)
+    x = noise(8, SIZE, SIZE, 3)
+    for i in range(5):
+        model.train_step((x[: 8 - i], x[: 8 - i], 0.1 * i))
+    assert len(traces) == 1
+
+
+def test_fits_of_one_batch_size_are_traced_once(monkeypatch):
+    """Also where the call of the step has another number of rows than the batch, and reads data that code makes."""
+
+    class First(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0][:2], training=True) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    class Made(keras.utils.PyDataset):
+        made = 0
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            Made.made += 1
+            return np.ones((8, SIZE, SIZE, 3), "float32"), np.ones((8, 1), "float32")
+
+    model = tfgc.enable(compiled(encoder(First)), budget="80%", verbose=0)
+    data, functions, made = Made(), [], []
+    for _ in range(3):
+        model.fit(data, verbose=0)
+        functions.append(model.train_function.__self__._function)
+        made.append(Made.made)
+    assert functions[0] is functions[1] is functions[2]
+    assert made[1] - made[0] == made[2] - made[1] <= made[0]
 
 
 def test_a_call_by_itself_leaves_the_plan_of_the_step():

@@ -133,7 +133,7 @@ def _placed(specs: Any) -> Any:
 def _step(model: keras.Model, specs: Any) -> tuple[Any, list]:
     """The model's own training step."""
     batch = _placed(specs)
-    return model.train_step(batch), tf.nest.flatten(batch)
+    return model.train_step(batch), [value for value in tf.nest.flatten(batch) if _is_data(value)]
 
 
 def _call(model: keras.Model, args: Any, kwargs: Any) -> tuple[Any, list]:

@@ -6,6 +6,7 @@ stands in the data adapter of the running `fit`, a local variable of Keras's.
 
 import re
 import sys
+import weakref
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -17,6 +18,9 @@ _SAME_BATCHES = re.compile(
     r"_?(Prefetch|Map|IgnoreErrors|ParallelMap|Cache|Memory|Repeat|Take|Skip|Shuffle|Options|Model|MaxIntraOp|PrivateThread|Assert)"
 )
 _BATCHING = re.compile(r"_?(Parallel)?(PaddedBatch|Batch)Dataset")
+
+# By a `keras.utils.PyDataset`: samples in its first batch.
+_first_rows: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def batch_size() -> int | None:
@@ -52,7 +56,9 @@ def _of(adapter: Any) -> int | None:
     for batch in getattr(adapter, "_first_batches", ()):  # a generator, whose first batches Keras looks at
         return _rows(batch)
     if (batches := getattr(adapter, "py_dataset", None)) is not None:  # Keras looks at its first ones, too
-        return _rows(batches[0])
+        if batches not in _first_rows:  # The user's code makes a batch.
+            _first_rows[batches] = _rows(batches[0])
+        return _first_rows[batches]
     return _of_dataset(getattr(adapter, "_dataset", None))
 
 

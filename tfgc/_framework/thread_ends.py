@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_POLL = 0.1  # Seconds: a thread that waits for a lock takes no exception from outside.
+_POLL = 0.1  # Seconds: a thread that waits for a lock cannot be interrupted.
 
 
 def run_to_end(function: Callable[[], Any], patience: float, on_wait: Callable[[], Any]) -> None:

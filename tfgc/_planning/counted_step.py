@@ -74,7 +74,13 @@ def choose(
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
         if not is_free and budget is not None:
             total = budgets.budget_bytes(budget, lambda: own.plain_bytes(fixed), budgets.resident_bytes(model))
-            plan = _within(own, StepBudget(total, fixed, mode), by_nodes, plain.needed_bytes)
+            plan = _within(
+                own,
+                StepBudget(total, fixed, mode),
+                by_nodes,
+                lambda plan: simulator.estimate(graph, plan, fixed, mode).needed_bytes,
+                plain.needed_bytes,
+            )
         elif not is_free:
             plan = own.with_figures(by_nodes())
         elif budget is None:
@@ -92,13 +98,20 @@ def choose(
     return CountedStep(plan, read_by_calls[0], read_by_calls[1] if limit is None else plain)
 
 
-def _within(own: OwnStepPlans, budget: StepBudget, by_nodes: Callable[[StepBudget], Plan], most: int) -> Plan:
+def _within(
+    own: OwnStepPlans,
+    budget: StepBudget,
+    by_nodes: Callable[[StepBudget], Plan],
+    needed_by: Callable[[Plan], int],
+    most: int,
+) -> Plan:
     """A plan by nodes whose whole step fits in a budget: strategies are asked for one call in less and less.
 
     Args:
         own: What judges the whole step.
         budget: The budget.
         by_nodes: Makes a plan for one call within a budget.
+        needed_by: What one call needs by a plan.
         most: What a plain step of one call needs.
     """
     limit, is_last = most, False
@@ -112,4 +125,4 @@ def _within(own: OwnStepPlans, budget: StepBudget, by_nodes: Callable[[StepBudge
             return own.with_figures(plan)
         if is_last:
             raise InfeasibleBudgetError(budget.total, needed, own.floor[1])
-        limit = int(limit * _STEP)
+        limit = min(int(limit * _STEP), needed_by(plan) - 1)

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._calls import tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.own_step_plans import OwnStep
 from tfgc._calls.tracing import Arguments
@@ -75,7 +74,7 @@ class PlannedStep:
         Args:
             batch_size: Samples in the batch of the call.
             budget: The budget.
-            own_step: The batch of the model's own `train_step`, none of whose tensors may be larger in a budget.
+            own_step: The batch of the model's own `train_step`, none of whose tensors may be larger under a budget.
         """
         if budget is not None and self.own_step is not None and own_step is not None:
             return _is_no_larger(own_step, self.own_step)
@@ -84,11 +83,6 @@ class PlannedStep:
         if budget is None:
             return self.unchanged is None or batch_size <= 2 * self.batch_size
         return batch_size <= self.batch_size
-
-    def holds_in_fit(self, batch_size: int | None, budget: Budget | None) -> bool:
-        """Whether `fit` with batches of this size runs by it."""
-        samples = self.batch_size if self.own_step is None else tracing.batch_size(self.own_step)
-        return dataclasses.replace(self, batch_size=samples).holds_for(batch_size, budget)
 
     def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
         """The step by another plan."""

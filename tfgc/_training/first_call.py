@@ -46,6 +46,7 @@ class FirstCall:
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
+        self.has_budget = request.budget is not None
         self._original = functools.partial(type(model).call, model)
         self._compiled: bool = run_options["compile_segments"]
         self._made: RecentlyUsed[Signature, _Made] = RecentlyUsed(_MOST_PLANS)
@@ -73,10 +74,6 @@ class FirstCall:
         made = self._latest_made()
         return made and made.runner
 
-    def holds_for(self, batch_size: int | None) -> bool:
-        """Whether `fit` with batches of this size trains by the plan of the latest call; True if there is none."""
-        return self.latest is None or self.latest.holds_in_fit(batch_size, self._request.budget)
-
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Run the latest call by another plan, and the calls that are planned as parts of the same step."""
         latest = self.latest
@@ -103,7 +100,9 @@ class FirstCall:
         if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         xla = plan_report.mode_of_call(self._compiled) == "xla"
-        here = self._traced.traced(*args, *kwargs.values(), xla=xla, is_planned=self._are_planned)
+        before = self.latest.own_step if self.has_budget and self.latest else None
+        (batch,) = (*args, *kwargs.values())
+        here = self._traced.traced(batch, before, xla=xla, is_planned=self._are_planned)
         return self._in_step.run(here, self._train_step, *args, **kwargs)
 
     def _are_planned(self, batch: Any, signatures: Iterable[Signature]) -> bool:
@@ -130,9 +129,10 @@ class FirstCall:
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
         signature = Signature(sizes, mode, policy, in_step=here is not None)
         batch_size = (shapes[0][0] if shapes[0] else None) or fit_loop.batch_size()
-        self._latest, made = self._made_for(signature, batch_size, inputs)
+        signature, made = self._made_for(signature, batch_size, inputs)
+        self._latest = signature
         if here is not None:
-            here.calls.add(self._latest)
+            here.calls.add(signature)
         with self._lock:
             self._put_into_layers(made.step)
         return self._original if made.runner is None else made.runner.call

@@ -39,6 +39,7 @@ class FirstStep:
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
         self.planned: PlannedStep | None = None
+        self.has_budget = request.budget is not None
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
@@ -51,10 +52,6 @@ class FirstStep:
         """The plans for the batch that the one in use was made for."""
         xla = self.planned is not None and self.planned.mode == "xla"
         return CallPlans(self._model, self._specs, self._request.layers, xla=xla)
-
-    def holds_for(self, batch_size: int | None) -> bool:
-        """Whether `fit` with batches of this size trains by the plan in use; True if there is none."""
-        return self.planned is None or self.planned.holds_in_fit(batch_size, self._request.budget)
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""

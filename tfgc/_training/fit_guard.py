@@ -60,6 +60,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         self._is_prepared = False
         self._declared: Any = None
         self._function: Callable = model.make_train_function
+        self._samples: int | None = None  # in the largest batch so far, where a budget is held
 
     @property
     def mode(self) -> str:
@@ -68,7 +69,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
     def make(self, force: bool = False) -> None:
         """What Keras calls before it trains."""
         model: Any = self._model
-        if model.train_function == self._run and not force and self._plan_holds():
+        if not self._has_larger_batches() and model.train_function == self._run and not force:
             return
         if self._on_oom is None:
             type(model).make_train_function(model, force=True)
@@ -77,11 +78,15 @@ class _GuardedFit(out_of_memory.GuardedStep):
         self._function = model.train_function
         model.train_function = self._run
 
-    def _plan_holds(self) -> bool:
-        """Whether the plan in use, which a trace with an open batch keeps, is one for the batches of this `fit`."""
-        model, own = self._model, stand_in(self._model)
-        with model.distribute_strategy.scope():
-            return not isinstance(own, FirstCall | FirstStep) or own.holds_for(fit_loop.batch_size())
+    def _has_larger_batches(self) -> bool:
+        """Whether this `fit` has larger batches than all before: a trace with an open batch keeps its plan."""
+        own, before = stand_in(self._model), self._samples
+        if not isinstance(own, FirstCall | FirstStep) or not own.has_budget:
+            return False
+        with self._model.distribute_strategy.scope():
+            samples = fit_loop.batch_size()
+        self._samples = max(filter(None, (before, samples)), default=None)
+        return before is not None and self._samples != before
 
     def _make_atomic(self) -> None:
         model: Any = self._model

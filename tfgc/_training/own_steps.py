@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import keras
@@ -15,6 +15,8 @@ from tfgc._framework import fit_loop
 from tfgc._training import batch_specs, plan_report
 
 Known = TypeVar("Known")
+# Batches of other sizes whose steps are remembered. Beyond that a smaller one counts as a larger one.
+_MOST = 8
 
 
 class InStep(Generic[Known]):
@@ -54,7 +56,7 @@ class TracedSteps:
     """Traces of a functional model's own `train_step`, made before it runs.
 
     In the middle of the step, at its first call of the model, a trace would run the code of the step inside of itself:
-    what that puts on the model, or freezes, would be another thing behind the call than in front of it.
+    what that puts on the model, or freezes, would differ before and after the call.
 
     Args:
         model: The model.
@@ -63,20 +65,74 @@ class TracedSteps:
 
     def __init__(self, model: keras.Model, verbose: bool) -> None:
         self._model, self._verbose = model, verbose
-        self._calls: RecentlyUsed[Hashable, set[Any]] = RecentlyUsed(most=8)
+        self._calls: RecentlyUsed[_Sizes, set[Any]] = RecentlyUsed(_MOST)
 
-    def traced(self, batch: Any, xla: bool, is_planned: Callable[[Any, Iterable[Any]], bool]) -> StepHere:
-        """A step on a batch, traced unless it was before and all calls that it made then have plans."""
+    def traced(
+        self, batch: Any, before: Any, *, xla: bool, is_planned: Callable[[Any, Iterable[Any]], bool]
+    ) -> StepHere:
+        """A step on a batch, traced unless it was before and all calls that it made then have plans.
+
+        Args:
+            batch: The batch.
+            before: `tf.TensorSpec`s of one that was planned before; where only numbers of samples differ, a step is
+                traced that holds both. None for a step on this batch alone.
+            xla: Whether XLA compiles the step.
+            is_planned: Whether calls with some signatures, on a batch, have plans.
+        """
         specs = batch_specs.specs(batch, None if tf.executing_eagerly() else fit_loop.batch_size())
         if specs is None:
             return StepHere(None, set())
-        key = (repr(specs), xla)
-        calls = self._calls.get(key)
+        calls = self._known(_sizes(specs, xla))
         if calls is not None and is_planned(specs, tuple(calls)):
             return StepHere(OwnStep(specs, None), calls)
-        start = time.perf_counter()
+        specs, start = _holding_both(specs, before), time.perf_counter()
         trace = plan_report.planned(
             self._model, lambda: tracing.own_step(self._model, specs, xla=xla), verbose=self._verbose
         )
-        self._calls[key] = calls = set[Any]()
+        self._calls[_sizes(specs, xla)] = calls = set[Any]()
         return StepHere(OwnStep(specs, trace, time.perf_counter() - start), calls)
+
+    def _known(self, sizes: "_Sizes") -> set[Any] | None:
+        """The calls of a step that was traced, on a batch of these sizes or of larger ones."""
+        known = self._calls.copy()
+        covering = (other for other in known if other.covers(sizes, in_samples=len(known) < _MOST))
+        return known.get(sizes, known.get(next(covering, sizes)))
+
+
+class _Sizes(NamedTuple):
+    """The shapes and dtypes of a batch, and whether XLA compiles the step on it."""
+
+    shapes: tuple[tuple[Any, ...], ...]
+    dtypes: tuple[str, ...]
+    xla: bool
+
+    def covers(self, other: "_Sizes", in_samples: bool) -> bool:
+        """Whether the other batch is no larger; `in_samples`: and differs in numbers of samples alone."""
+        if (self.dtypes, self.xla, [*map(len, self.shapes)]) != (other.dtypes, other.xla, [*map(len, other.shapes)]):
+            return False
+        pairs = [*zip(self.shapes, other.shapes)]
+        smaller = all(a >= b for ours, theirs in pairs for a, b in zip(ours, theirs))
+        return smaller and (not in_samples or all(ours[1:] == theirs[1:] for ours, theirs in pairs))
+
+
+def _sizes(specs: Any, xla: bool) -> _Sizes:
+    flat = [spec for spec in tf.nest.flatten(specs) if isinstance(spec, tf.TensorSpec)]
+    return _Sizes(tuple(tuple(s.shape) for s in flat), tuple(s.dtype.name for s in flat), xla)
+
+
+def _holding_both(specs: Any, others: Any) -> Any:
+    """Specs of as many samples as both have, where nothing else differs; else the first ones."""
+    try:
+        tf.nest.assert_same_structure(specs, others)
+    except (TypeError, ValueError):
+        return specs
+    ours, theirs = _sizes(specs, False), _sizes(others, False)
+    if ours.dtypes != theirs.dtypes or [s[1:] for s in ours.shapes] != [s[1:] for s in theirs.shapes]:
+        return specs
+    return tf.nest.map_structure(_of_more_samples, specs, others)
+
+
+def _of_more_samples(one: Any, other: Any) -> Any:
+    if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)):
+        return one
+    return max(one, other, key=lambda spec: tuple(spec.shape))

@@ -46,7 +46,7 @@ class SlicesCheck:
     def _reason(self, tensors: Sequence[Any]) -> str | None:
         if not all(isinstance(t, tf.Tensor) and t.shape.rank for t in tensors):
             return "it reads something else than dense tensors with the samples in front"
-        if len({t.shape[0] for t in tensors}) > 1:  # Beside an open size a known one is not that of the batch.
+        if len({t.shape[0] for t in tensors}) > 1:  # Next to an open size, a known one is not that of the batch.
             return "the tensors that it reads have different numbers of samples"
         found, _ = independence.read(self._program, dict(zip(self._needed, tensors)), self._nodes, exactly=True)
         for name, obstacle in found.items():
