@@ -19,7 +19,7 @@ _SAME_BATCHES = re.compile(
 )
 _BATCHING = re.compile(r"_?(Parallel)?(PaddedBatch|Batch)Dataset")
 
-# By a `keras.utils.PyDataset`: samples in its first batch.
+# By the data adapter of a `keras.utils.PyDataset`: samples in its first batch.
 _first_rows: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -56,9 +56,9 @@ def _of(adapter: Any) -> int | None:
     for batch in getattr(adapter, "_first_batches", ()):  # a generator, whose first batches Keras looks at
         return _rows(batch)
     if (batches := getattr(adapter, "py_dataset", None)) is not None:  # Keras looks at its first ones, too
-        if batches not in _first_rows:  # The user's code makes a batch.
-            _first_rows[batches] = _rows(batches[0])
-        return _first_rows[batches]
+        if adapter not in _first_rows:  # The user's code makes a batch.
+            _first_rows[adapter] = _rows(batches[0])
+        return _first_rows[adapter]
     return _of_dataset(getattr(adapter, "_dataset", None))
 
 
