@@ -5,8 +5,6 @@ import time
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.own_step_plans import OwnStep
@@ -15,7 +13,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
-from tfgc._planning import annotated, budgets, by_calls, counted_step, little_saved, planner
+from tfgc._planning import annotated, batch_sizes, budgets, by_calls, counted_step, little_saved, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
 from tfgc._tracing import example_sizes
@@ -77,7 +75,7 @@ class PlannedStep:
             own_step: The batch of the model's own `train_step`, none of whose tensors may be larger under a budget.
         """
         if budget is not None and self.own_step is not None and own_step is not None:
-            return _is_no_larger(own_step, self.own_step)
+            return batch_sizes.are_no_larger(*map(batch_sizes.shapes_of, (own_step, self.own_step)))
         if batch_size is None or self.batch_size is None:
             return True
         if budget is None:
@@ -168,14 +166,6 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
     )  # fmt: skip
-
-
-def _is_no_larger(batch: Any, other: Any) -> bool:
-    """Whether no tensor of a batch is larger than that of another one in any dimension."""
-    ours, theirs = (
-        [np.array([*s.shape]) for s in tf.nest.flatten(b) if isinstance(s, tf.TensorSpec)] for b in (batch, other)
-    )
-    return [*map(len, ours)] == [*map(len, theirs)] and all((a <= b).all() for a, b in zip(ours, theirs))
 
 
 def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> None:

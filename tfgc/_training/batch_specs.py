@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._calls.tracing import Arguments
+from tfgc._planning import batch_sizes
 
 
 def tensors(example: Any) -> list[tf.Tensor]:
@@ -36,7 +37,6 @@ def specs(example: Any, batch_size: int | None) -> Any:
 
     structure = (example.args, example.kwargs) if isinstance(example, Arguments) else example
     made = tf.nest.map_structure(filled, structure)
-    flat = [value for value in tf.nest.flatten(made) if isinstance(value, tf.TensorSpec)]
-    if not all(one.shape.is_fully_defined() for one in flat):
+    if not all(one.shape.is_fully_defined() for one in batch_sizes.specs_in(made)):
         return None
     return Arguments(*made) if isinstance(example, Arguments) else made

@@ -12,6 +12,7 @@ from tfgc._calls import tracing
 from tfgc._calls.own_step_plans import OwnStep
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop
+from tfgc._planning import batch_sizes
 from tfgc._training import batch_specs, plan_report
 
 Known = TypeVar("Known")
@@ -102,22 +103,25 @@ class TracedSteps:
 class _Sizes(NamedTuple):
     """The shapes and dtypes of a batch, and whether XLA compiles the step on it."""
 
-    shapes: tuple[tuple[Any, ...], ...]
+    shapes: batch_sizes.Shapes
     dtypes: tuple[str, ...]
     xla: bool
 
     def covers(self, other: "_Sizes", in_samples: bool) -> bool:
         """Whether the other batch is no larger; `in_samples`: and differs in numbers of samples alone."""
-        if (self.dtypes, self.xla, [*map(len, self.shapes)]) != (other.dtypes, other.xla, [*map(len, other.shapes)]):
+        if (self.dtypes, self.xla) != (other.dtypes, other.xla):
             return False
-        pairs = [*zip(self.shapes, other.shapes)]
-        smaller = all(a >= b for ours, theirs in pairs for a, b in zip(ours, theirs))
-        return smaller and (not in_samples or all(ours[1:] == theirs[1:] for ours, theirs in pairs))
+        no_larger = batch_sizes.are_no_larger(other.shapes, self.shapes)
+        return no_larger and (not in_samples or _of_a_sample(self.shapes) == _of_a_sample(other.shapes))
 
 
 def _sizes(specs: Any, xla: bool) -> _Sizes:
-    flat = [spec for spec in tf.nest.flatten(specs) if isinstance(spec, tf.TensorSpec)]
-    return _Sizes(tuple(tuple(s.shape) for s in flat), tuple(s.dtype.name for s in flat), xla)
+    dtypes = tuple(spec.dtype.name for spec in batch_sizes.specs_in(specs))
+    return _Sizes(batch_sizes.shapes_of(specs), dtypes, xla)
+
+
+def _of_a_sample(shapes: batch_sizes.Shapes) -> list[tuple[Any, ...]]:
+    return [shape[1:] for shape in shapes]
 
 
 def _holding_both(specs: Any, others: Any) -> Any:
@@ -127,7 +131,7 @@ def _holding_both(specs: Any, others: Any) -> Any:
     except (TypeError, ValueError):
         return specs
     ours, theirs = _sizes(specs, False), _sizes(others, False)
-    if ours.dtypes != theirs.dtypes or [s[1:] for s in ours.shapes] != [s[1:] for s in theirs.shapes]:
+    if ours.dtypes != theirs.dtypes or _of_a_sample(ours.shapes) != _of_a_sample(theirs.shapes):
         return specs
     return tf.nest.map_structure(_of_more_samples, specs, others)
 
