@@ -3,6 +3,8 @@
 Operations have seeds of their own here, so that the stream does not depend on how many operations a graph has.
 """
 
+import dataclasses
+import functools
 import random
 
 import keras
@@ -314,3 +316,114 @@ def test_what_python_chooses_is_chosen_again(way, graph):
     assert len({tuple(name for name, g in step.gradients.items() if g is None) for step in plain}) > (not graph)
     assert_equal(plain, ours, exact=not graph and way != "enable")
     assert after == our_after
+
+
+class Dropping(keras.layers.Layer):
+    """A layer with stochastic depth around its own kernel, as Keras's examples draw it: without a seed."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 64))
+
+    def call(self, x, training=None):
+        made = tf.nn.gelu(x @ self.kernel)
+        return x + made * tf.floor(0.5 + tf.random.uniform((tf.shape(x)[0], 1))) if training else x + made
+
+
+def dropping(layer=Dropping):
+    tf.random.set_seed(3)
+    return keras.Sequential([keras.Input((64,)), *(layer() for _ in range(4)), keras.layers.Dense(4)])
+
+
+def by_layer(model, selective=False):
+    graph = keras_graph.read(model)
+    plan = Plan.from_pieces(graph, [(i, i + 1, "recompute") for i in range(len(graph.nodes))], strategy="by hand")
+    segments = tuple(dataclasses.replace(s, selective=selective) for s in plan.segments)
+    return dataclasses.replace(plan, segments=segments)
+
+
+def drawn_by(graph):
+    return [op for op in graph.get_operations() if op.type.startswith("Random")]
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_copies_draw_the_numbers_of_the_plain_graph(selective):
+    """Operations without a seed have a number in their graph: four blocks by one trace would draw alike."""
+    x, y = noise(8, 64), [noise(8, 4, seed=2), noise(8, 4, seed=3)]
+    plain = train(fresh(dropping), x, y, graph=True)
+    model = fresh(dropping)
+    tfgc.enable(model, by_layer(model, selective))
+    assert_equal(plain, train(model, x, y, graph=True), exact=False)
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_what_draws_is_traced_once_and_draws_once(selective, monkeypatch):
+    traces = []
+    original = Dropping.call
+
+    def call(layer, x, training=None):
+        traces.append(layer)
+        return original(layer, x, training)
+
+    monkeypatch.setattr(Dropping, "call", call)
+    model = fresh(dropping)
+    tfgc.enable(model, by_layer(model, selective))
+    traces.clear()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    graph = step.get_concrete_function(noise(8, 64), noise(8, 4)).graph
+    assert len(traces) == 4  # Both runs of each layer are copies.
+    assert sorted(op.get_attr("seed2") for op in drawn_by(graph)) == [0, 1, 2, 3]
+    products = [op for op in graph.get_operations() if op.type == "MatMul" and op.name.startswith("replay")]
+    assert sum("gradient_tape" not in op.name for op in products) == (0 if selective else 4)
+
+
+@tf.custom_gradient
+def with_noisy_gradient(x):
+    return 2.0 * x, lambda upstream: upstream * (1.0 + tf.random.uniform(tf.shape(x)[:1])[:, None])
+
+
+class NoisyGradient(Dropping):
+    """It draws once more in its gradient."""
+
+    def call(self, x, training=None):
+        return with_noisy_gradient(super().call(x, training=training))
+
+
+class Seeded(Dropping):
+    """One of its draws has a seed, and one that could be a number."""
+
+    def call(self, x, training=None):
+        kept = tf.random.uniform((tf.shape(x)[0], 1), seed=1) + tf.random.uniform((tf.shape(x)[0], 1), seed=2**30)
+        return super().call(x, training=training) * kept
+
+
+@pytest.mark.parametrize("layer", [NoisyGradient, Seeded])
+def test_draws_in_gradients_and_by_seeds_are_those_of_the_plain_graph(layer):
+    x, y = noise(8, 64), [noise(8, 4, seed=2), noise(8, 4, seed=3)]
+    build = functools.partial(dropping, layer)
+    plain = train(fresh(build), x, y, graph=True, lr=1e-4)
+    model = fresh(build)
+    tfgc.enable(model, by_layer(model))
+    assert_equal(plain, train(model, x, y, graph=True, lr=1e-4), exact=False)
+
+
+def test_blocks_draw_apart_where_no_seed_was_ever_set(monkeypatch):
+    monkeypatch.setattr(context.context(), "_seed", None)
+    model = fresh(lambda: keras.Sequential([keras.Input((64,)), *(Dropping() for _ in range(2))]))
+    monkeypatch.setattr(context.context(), "_seed", None)
+    tfgc.enable(model, by_layer(model))
+
+    @tf.function
+    def drawn():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(noise(8, 64), training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    graph = drawn.get_concrete_function().graph
+    assert [(op.get_attr("seed"), op.get_attr("seed2")) for op in drawn_by(graph)] == [(0, 0)] * 2
+    drawn()

@@ -18,7 +18,7 @@ from tfgc._costs import early_products, folded_constants, kernel_memory, tensor_
 from tfgc._costs.folded_constants import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
-from tfgc._pure import flop_counts, obstacles, random_draws, selective_results
+from tfgc._pure import flop_counts, obstacles, selective_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
@@ -187,6 +187,6 @@ def _obstacles(trace: Trace, operations: list[tf.Operation], calling: list[int])
 
 
 def _uncopied(root: Call, operations: list[tf.Operation], calling: list[int]) -> frozenset[Call]:
-    """The calls with one of the operations that no graph copies: those `calling` functions, and draws."""
-    these = {*calling, *(i for i, op in enumerate(operations) if op.type in random_draws.TYPES)}
+    """The calls with one of the operations that no graph copies: those `calling` functions, or with a generator."""
+    these = {*calling, *(i for i, op in enumerate(operations) if obstacles.moves_generator(op))}
     return frozenset(call for call in root.within() if any(call.first <= i < call.last for i in these))

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import shared_constants
+from tfgc._framework import operation_seeds, shared_constants
 
 # The attribute by which an operation names the gradient that it has in place of its type's.
 CUSTOM_GRADIENT = "_gradient_op_type"
@@ -24,6 +24,7 @@ class Part:
         made: The tensors; None stays None.
         edges: Pairs of an operation and others that it waits for in a copy, besides the edges of the graph.
         operations: Of these, what has an effect is copied although nothing reads it; by default of all.
+        numbered: Names of operations that get a number in place of a seed; see `operation_seeds`.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Part:
         made: Sequence[tf.Tensor | None],
         edges: Iterable[Edge] = (),
         operations: Iterable[tf.Operation] | None = None,
+        numbered: Iterable[str] = (),
     ) -> None:
         definition = graph.as_graph_def()
         nodes = {node.name: node for node in definition.node}
@@ -51,6 +53,7 @@ class Part:
             places = node.attr["_class"].list.s if "_class" in node.attr else []
             if any(place.decode().removeprefix("loc:@") not in needed for place in places):
                 del node.attr["_class"]  # To be where an operation is that the copy does not have.
+        self._numbered = [*numbered]
 
     @property
     def customized(self) -> list[str]:
@@ -91,11 +94,21 @@ class Part:
                 waited_for.add(tensor.op)
         handed_on = {f"{place}:0": tensor for place, tensor in places.items()}
         shapes = dict(made for made in self._made if made is not None and made[0] not in handed_on)
-        new = tf.graph_util.import_graph_def(self._definition, input_map=read, return_elements=[*shapes], name=name)
+        definition = self._renumbered() if self._numbered else self._definition
+        new = tf.graph_util.import_graph_def(definition, input_map=read, return_elements=[*shapes], name=name)
         for tensor, shape in zip(new, shapes.values()):
             tensor.set_shape(shape)  # A shape that was set in Python is not in the definition of a graph.
         found = {**handed_on, **dict(zip(shapes, new))}
         return [None if made is None else found[made[0]] for made in self._made]
+
+    def _renumbered(self) -> Any:
+        """The definition, with the next numbers of the graph being built."""
+        definition = tf.compat.v1.GraphDef()
+        definition.CopyFrom(self._definition)
+        nodes = {node.name: node for node in definition.node}
+        for name in self._numbered:
+            operation_seeds.renumber(nodes[name])
+        return definition
 
 
 def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterator[Edge]:

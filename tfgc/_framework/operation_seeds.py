@@ -1,11 +1,12 @@
 """Seeds of operations that draw without one, such as `tf.random.uniform(shape)` after `tf.random.set_seed`.
 
-TensorFlow numbers those of each graph from zero: equal blocks that are functions of their own would all draw the same.
+TensorFlow numbers those of each graph from zero: equal blocks that are functions of their own, or copies of one trace,
+would all draw the same.
 """
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,8 @@ except ImportError as error:
 _numbers: Any = versions.attribute(random_seed, "_graph_to_seed_dict")
 # By the eager stream, which `tf.random.set_seed` makes anew: how many operations have a number.
 _counts: Any = weakref.WeakKeyDictionary()
+# From here on a graph that is copied numbers its operations, to be told from seeds that a user gave.
+_COPIED = 2**30
 
 
 @contextlib.contextmanager
@@ -35,3 +38,38 @@ def continued() -> Iterator[None]:
         yield
     finally:
         _counts[stream] = _numbers[graph]
+
+
+@contextlib.contextmanager
+def unused() -> Iterator[None]:
+    """Give back the numbers that the graph being built takes in here, where other draws stand for those with them."""
+    graph = tf.compat.v1.get_default_graph()
+    before = _numbers.get(graph)
+    try:
+        yield
+    finally:
+        if before is None:
+            _numbers.pop(graph, None)
+        else:
+            _numbers[graph] = before
+
+
+def number_apart(graph: Any) -> None:
+    """Number what draws in a graph so that `numbered` finds it, before anything does."""
+    _numbers[graph] = _COPIED
+
+
+def numbered(graph: Any, operations: Iterable[tf.Operation]) -> list[str] | None:
+    """The names of those of a graph's operations that have a number in place of a seed, in the order of these.
+
+    None where the numbers of the graph are others than theirs: something else took one, or a user's seed is alike.
+    """
+    numbers = range(_COPIED, _numbers[graph])
+    found = [op for op in operations if op.get_attr("seed2") in numbers]
+    return [op.name for op in found] if [op.get_attr("seed2") for op in found] == [*numbers] else None
+
+
+def renumber(node: Any) -> None:
+    """Give the definition of an operation the next number of the graph being built."""
+    seeds = tf.compat.v1.random.get_seed(None)
+    node.attr["seed"].i, node.attr["seed2"].i = (seed or 0 for seed in seeds)

@@ -49,9 +49,13 @@ def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
 
 
 def can_be_copied(graph: Any) -> bool:
-    """Whether a copy of all that a graph holds would do the same: it draws from no hidden state and calls nothing."""
-    draws = any(op.type in random_draws.TYPES for op in graph.get_operations())
-    return not draws and not graph.as_graph_def().library.function
+    """Whether a copy of all that a graph holds would do the same: it calls nothing and moves no generator on."""
+    return not graph.as_graph_def().library.function and not any(map(moves_generator, graph.get_operations()))
+
+
+def moves_generator(op: tf.Operation) -> bool:
+    """Whether an operation draws from a `tf.random.Generator`, which is a variable that no argument gives."""
+    return op.type == "RngReadAndSkip"
 
 
 def among(operations: Sequence[tf.Operation], called: Iterable[str], share: float = random_draws.SHARE) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from tfgc._errors import ReplayMismatchError
-from tfgc._framework import operation_hooks
+from tfgc._framework import operation_hooks, operation_seeds
 
 # Those through which no gradient flows: RandomGamma has one for its shape parameter.
 TYPES = frozenset(
@@ -100,7 +100,7 @@ def handed_in(drawn: Sequence[tf.Tensor], name: str) -> Iterator[None]:
             )
         return rest.pop(0)
 
-    with operation_hooks.operations_replaced(TYPES, next_one):
+    with operation_hooks.operations_replaced(TYPES, next_one), operation_seeds.unused():
         yield
     if rest:
         raise ReplayMismatchError(

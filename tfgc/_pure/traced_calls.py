@@ -1,8 +1,8 @@
 """Trace a function once, forward and backward, so that both directions can be copied into other graphs.
 
 Python runs once for the first run, the replay and the gradients; equal functions need no other trace. What needs
-something of the graph around it (tensors that it closes over, functions in a graph's library, random numbers from a
-hidden state) is not traced here.
+something of the graph around it (tensors that it closes over, functions in a graph's library, a
+`tf.random.Generator`) is not traced here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import backward_order, custom_gradients, graph_building, graph_copies, private_api
+from tfgc._framework import (
+    backward_order,
+    custom_gradients,
+    graph_building,
+    graph_copies,
+    operation_seeds,
+    private_api,
+)
 from tfgc._pure import obstacles, python_random, random_draws, selective_results, side_effects, small_results
 from tfgc._pure.tensor_packing import Packing
 
@@ -34,8 +41,9 @@ class TracedCall:
         context_left: What the function left in Keras's call context.
         shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
         layouts: Positions of inputs that say how the values of others lie.
-        forward: What makes the tensors of a run of the inputs, and then the results that replays take over.
-        n_results: How many of these there are.
+        forward: What makes the tensors of a run of the inputs, then what it drew from hidden state, and then the other
+            results that replays take over.
+        n_draws, n_results: How many of these there are.
 
     Raises:
         NotCopyableError: If a copy would not do the same.
@@ -43,6 +51,7 @@ class TracedCall:
 
     def __init__(self, fn: Callable, packing: Packing, selective: bool = False) -> None:
         self._graph: Any = graph_building.scratch_graph("traced")
+        operation_seeds.number_apart(self._graph)
         self._tape = tf.GradientTape()
         self._variables: list[tf.Tensor] = []
         trace = side_effects.Trace(fn, packing, self._stand_in)
@@ -64,23 +73,33 @@ class TracedCall:
             raise NotCopyableError
         reads, writes = trace.scope.reads.values(), (variable for variable, _ in trace.scope.written.values())
         constants = any(tensor.dtype != tf.resource for tensor in trace.captured)
+        operations = self._graph.get_operations()
+        drawing = [op for op in operations if op.type in random_draws.TYPES]
         self.effects = side_effects.Effects(
-            tuple(reads), tuple(writes), constants=constants, unread=trace.unread, unmasked=trace.unmasked
+            tuple(reads),
+            tuple(writes),
+            constants=constants,
+            unread=trace.unread,
+            unmasked=trace.unmasked,
+            draws=bool(drawing),
         )
         if trace.obstacle or not self._is_closed() or len(self.effects.reads) > len(self._variables):
+            raise NotCopyableError
+        numbered = operation_seeds.numbered(self._graph, drawing)
+        if numbered is None:
             raise NotCopyableError
         self._arguments = [x for i, x in enumerate(arguments) if i not in trace.unread]
         run = trace.scope.outcome(trace.result, [])
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.layouts = packing.without(trace.unread).layouts
         self.shapes = [x.shape for x in self._given]
-        operations = self._graph.get_operations()
-        self._results = small_results.small_results(operations, self._given)
+        results = small_results.small_results(operations, self._given)
         if selective:
             ends = [*boundaries, *self._tensors]
-            self._results += selective_results.selective_results(operations, self._arguments, ends)
-        self.n_results = len(self._results)
-        self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results])
+            results += selective_results.selective_results(operations, self._arguments, ends)
+        self.n_draws, self.n_results = len(drawing), len(results)
+        self._results = [op.outputs[0] for op in drawing] + results
+        self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results], numbered=numbered)
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
         value = graph_building.placeholder_of(variable, self._graph)
@@ -107,8 +126,8 @@ class TracedCall:
 
         They come from some of the differentiable tensors, by position among these.
 
-        A copy is given the inputs, results of the first run, and what flows back. None where a copy would
-        itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied.
+        A copy is given the inputs, draws and results of the first run, and what flows back. None where a copy would
+        itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied, or draws once more.
         """
         try:
             return self._backward(sources, asked, doubtful)
@@ -127,7 +146,8 @@ class TracedCall:
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
-        is_copyable = custom_gradients.make_copyable(part, self._graph)
+        draws = sum(op.type in random_draws.TYPES for op in self._graph.get_operations())
+        is_copyable = draws == self.n_draws and custom_gradients.make_copyable(part, self._graph)
         return Gradients(part, tf.nest.map_structure(_spec, gradients)) if is_copyable else None
 
 

@@ -34,7 +34,8 @@ class CopiedRecomputation(TwoRuns):
         made = self._traced.forward.copy(inputs, "first_run")
         private_api.set_call_context(self._traced.context_left)
         n = len(self._traced.run.specs)
-        return dataclasses.replace(self._traced.run, tensors=made[:n], results=made[n:])
+        behind = n + self._traced.n_draws
+        return dataclasses.replace(self._traced.run, tensors=made[:n], draws=made[n:behind], results=made[behind:])
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         inputs, traced = first.inputs, self._traced
@@ -57,7 +58,8 @@ class CopiedRecomputation(TwoRuns):
             held = waiting(inputs, n, wait, traced.layouts)
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()
-            results = [r if in_xla and r.dtype.is_integer else wait(r) for r in first.results]
+            taken = [*first.draws, *first.results]
+            results = [r if in_xla and r.dtype.is_integer else wait(r) for r in taken]
         return gradients.copy([*held, *results, *upstream], "replay"), []
 
 

@@ -146,7 +146,8 @@ class TracedReplay(TwoRuns):
             def trace_backward(inputs: Tensors, upstream: Tensors, draws: Tensors, results: Tensors) -> Gradients:
                 traced = weight_gradients.Backward()
                 again = FirstRun(inputs, sources, run, draws, results, asked=asked, twice=key[-1])
-                gradients, checksums = self._recomputation.backward(again, upstream)
+                with operation_seeds.continued():  # A custom gradient may draw, too.
+                    gradients, checksums = self._recomputation.backward(again, upstream)
                 n = self.arguments_among(again)
                 traced.order(gradients[:n], gradients[n:], backlog)
                 return gradients, checksums
