@@ -17,6 +17,7 @@ from tfgc._framework import (
     tensor_attributes,
     weight_gradients,
     xla_pooling,
+    xla_schedule,
 )
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
@@ -138,8 +139,6 @@ class _Replay:
         self.asked.clear()
         if 0 < len(asked) < len(upstream):
             first = dataclasses.replace(first, asked=asked)
-        if not self._frozen:
-            return self._gradients(first, upstream)
         wanted = [i for i in first.sources if i not in self._frozen or self._frozen[i].trainable]
         if not wanted and not effects.captured and not effects.variables:
             return [None] * len(first.sources)
@@ -161,6 +160,7 @@ class _Replay:
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
             with recording as were_stopped:
                 gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
+                gradients = xla_schedule.all_at_once(gradients, first.sources, first.doubtful)
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
