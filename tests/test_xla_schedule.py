@@ -50,19 +50,21 @@ def test_gradients_of_a_replay_come_together_under_xla():
     assert sorted(len(op.inputs) for op in barriers(model, noise(4, 8), True)) == [4, 5]
 
 
-def test_gradients_that_may_be_for_nobody_wait_for_none():
-    one, other, third = (tf.constant(float(i)) for i in range(3))
+@pytest.mark.parametrize(("rank", "waiting"), [(2, [3]), (1, [])])
+def test_what_nobody_asks_for_waits_for_no_kernel(rank, waiting):
+    tensors = [tf.fill([2] * rank, float(i)) for i in range(4)]
+    counts = []
 
     @tf.function(jit_compile=True)
     def made():
-        found = xla_schedule.all_at_once([one + 1.0, other + 1.0, None, third + 1.0], [4, 5, 6], {5})
+        found = xla_schedule.all_at_once([*(t + 1.0 for t in tensors), None], 2, [1])
         graph = tf.compat.v1.get_default_graph()
         counts.append([len(op.inputs) for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"])
-        return [x for x in found if x is not None]
+        return found[:-1]
 
-    counts = []
-    np.testing.assert_array_equal(made(), [1.0, 2.0, 3.0])
-    assert counts == [[2]]
+    for i, tensor in enumerate(made(), start=1):
+        np.testing.assert_array_equal(tensor, np.full([2] * rank, float(i)))
+    assert counts == [waiting]
 
 
 @pytest.mark.parametrize("build", [chain, embedded, tied])

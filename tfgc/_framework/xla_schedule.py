@@ -22,24 +22,27 @@ with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
     tf.RegisterGradient("XlaOptimizationBarrier")(lambda op, *upstream: [*upstream])
 
 
-def all_at_once(gradients: Sequence[Any], sources: Sequence[int], unasked: Collection[int]) -> list[Any]:
-    """Gradients none of which XLA goes on from before all are there; where XLA does not compile, as they are.
+def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[int]) -> list[Any]:
+    """Gradients none of which XLA goes on from before all are there, kernels' among them; else they stay as they are.
 
     Args:
-        gradients: `tf.Tensor`, `tf.IndexedSlices` or None; first one for each of `sources`.
-        sources: What they are gradients of.
-        unasked: Those of these whose gradients may be for nobody, and are not to be computed then.
+        gradients: `tf.Tensor`, `tf.IndexedSlices` or None.
+        arguments: How many of them, the first ones, are gradients of arguments, and not of weights.
+        unasked: Positions of those that may be for nobody, and are not to be computed then.
     """
-    if not private_api.in_xla():
+    if not private_api.in_xla() or not any(map(_is_of_kernel, gradients[arguments:])):
         return [*gradients]
-    asked = [g for i, g in enumerate(gradients) if i >= len(sources) or sources[i] not in unasked]
+    asked = [gradient for i, gradient in enumerate(gradients) if i not in unasked]
     tensors = [t for t in tf.nest.flatten(asked, expand_composites=True) if t is not None]
     # The shape of a sparse gradient must be a constant that XLA can see.
     tensors = [t for t in tensors if not t.dtype.is_integer]
-    if len(tensors) < 2:
-        return [*gradients]
     made: Any = gen_xla_ops.xla_optimization_barrier(tensors)
     held = {t.ref(): new for t, new in zip(tensors, made)}
     flat = tf.nest.flatten([*gradients], expand_composites=True)
     flat = [t if t is None else held.get(t.ref(), t) for t in flat]
     return tf.nest.pack_sequence_as([*gradients], flat, expand_composites=True)
+
+
+def _is_of_kernel(gradient: Any) -> bool:
+    """Whether a product made a gradient, and no sum."""
+    return gradient is not None and (gradient.shape.rank is None or gradient.shape.rank > 1)

@@ -106,7 +106,6 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     if host is not None and tf.executing_eagerly():
         first = dataclasses.replace(first, inputs=[])
     replay = _Replay(recomputation, first, run.checksums, host, frozen)
-
     made = graph_gradients.attached([tensors[i] for i in positions], arguments, replay.backward, replay.asked)
     for i, tensor in zip(positions, made):
         tensors[i] = tensor
@@ -160,7 +159,8 @@ class _Replay:
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
             with recording as were_stopped:
                 gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
-                gradients = xla_schedule.all_at_once(gradients, first.sources, first.doubtful)
+                arguments = self._recomputation.arguments_among(first)
+                gradients = xla_schedule.all_at_once(gradients, arguments, first.doubtful_positions)
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
