@@ -27,6 +27,15 @@ def check(model: keras.Model) -> None:
         )
 
 
+def takes_example(model: keras.Model, example: Any) -> bool:
+    """Whether a model is measured on an example; raise if one is missing, or given for a model with a graph."""
+    if example is None:
+        by_calls.check_has_graph(model)
+        return False
+    check(model)
+    return True
+
+
 def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any = None) -> Any:
     """Build a model, compile it if it is not, and return the example, with targets if the step needs them.
 

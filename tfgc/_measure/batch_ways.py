@@ -1,7 +1,7 @@
-"""A way of training, and the largest batch that it is predicted to reach within a budget."""
+"""Ways of training, and the largest batch that each is predicted to reach within a budget."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from tfgc._core.plan import Plan
 from tfgc._measure import batch_search
@@ -18,43 +18,60 @@ class Step(NamedTuple):
     node: str
 
 
-class Way:
-    """A way of training, with the steps that it may take at each batch.
+class Steps(Protocol):
+    """The steps of a model at all batches.
 
     Attributes:
         above: How many batches in a row must be predicted not to fit above the one that does.
     """
 
-    above = batch_search.ABOVE
+    above: int
 
-    def steps(self, batch: int) -> Sequence[Step]:
-        """The steps to choose from at this batch, at least one."""
-        raise NotImplementedError
+    def estimated(self, batch: int, plan: Plan | None) -> Step:
+        """The step of a batch by a plan, or the plain one; the batch itself counts as well."""
+        ...
 
     def finished(self, plan: Plan, batch: int) -> Plan:
         """The plan with its figures for this batch."""
-        raise NotImplementedError
+        ...
 
-    def add_plans_for(self, batch: int) -> bool:
-        """Look for more plans at this batch; return whether there was anything to look for."""
-        return False
+
+class Way:
+    """Training by whichever of some plans needs least, those of one batch and of the first one that none of them fits.
+
+    Args:
+        model: The steps of the model.
+        plans_for: Function from a batch to the plans to look at; None is plain training.
+    """
+
+    def __init__(self, model: Steps, plans_for: Callable[[int], Sequence[Plan | None]]) -> None:
+        self._model, self._plans_for = model, plans_for
+        self._plans: list[Plan | None] = []
+        self._steps: dict[int, list[Step]] = {}
+
+    def steps(self, batch: int) -> Sequence[Step]:
+        """The steps to choose from at this batch, at least one."""
+        steps = self._steps.setdefault(batch, [])
+        steps += [self._model.estimated(batch, plan) for plan in self._plans[len(steps) :]]
+        return steps
 
     def largest(self, budget: int) -> LargestBatch:
         """The largest batch that is predicted to fit in a budget."""
-        batch = batch_search.largest_fitting(self._need, budget, above=self.above)
-        while batch < MOST and self.add_plans_for(batch + 1) and self._need(batch + 1)[0] <= budget:
-            batch = batch_search.largest_fitting(self._need, budget, above=self.above)
+        self._plans += self._plans_for(batch_search.FIRST)
+        batch = batch_search.largest_fitting(self._need, budget, above=self._model.above)
+        while batch < MOST:
+            self._plans += self._plans_for(batch + 1)
+            if self._need(batch + 1)[0] > budget:
+                break
+            batch = batch_search.largest_fitting(self._need, budget, above=self._model.above)
         at = max(batch, 1)
-        step, plan = self._best(at), None
-        other = max(1, at // 2) if at > 1 else 2
-        if step.plan is not None:
-            plan = self.finished(step.plan, at).to_json()
+        step, other = self._best(at), max(1, at // 2) if at > 1 else 2
         return LargestBatch(
             batch_size=batch,
             needed_bytes=step.needed_bytes,
             sample_bytes=(self._best(other).needed_bytes - step.needed_bytes) / (other - at),
             node=step.node,
-            plan=plan,
+            plan=None if step.plan is None else self._model.finished(step.plan, at).to_json(),
         )
 
     def _need(self, batch: int) -> tuple[int, int]:

@@ -1,23 +1,26 @@
-"""Predict the largest batch whose step fits in a budget: a search over annotated graphs of one model.
+"""Predict the largest batch whose step fits in a budget: a search over readings of one model at many batches.
 
-The plan of least peak hardly depends on the batch, and finding it costs most. So a front of plans is made
-at one batch, and again at the first batch that fits none of its plans; else these are estimated anew for each batch.
+The plan of least peak hardly depends on the batch, and finding it costs most. So plans are made at one batch, and again
+at the first batch that fits none of them; else these are estimated anew for each batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfgc import strategies
+from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import keras_names
-from tfgc._measure import batch_search
+from tfgc._measure import any_model, batch_search, examples
 from tfgc._measure.batch_ways import Step, Way
 from tfgc._planning import annotated, budgets, links, planner
 from tfgc._records.job import MaxBatchJob
@@ -30,11 +33,15 @@ _NEAR_LEAST = 8
 
 
 def predict_max_batch(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
-    """Return what a `MaxBatchJob` for this model finds: its `MaxBatchPrediction`.
+    """What a `MaxBatchJob` for this model finds.
 
     Raises:
         OptionError: If the model has one batch size only, or a size is open.
     """
+    return (_by_calls if any_model.takes_example(model, job.example) else _by_nodes)(model, job)
+
+
+def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     for tensor in functional_graphs.functional_of(model).inputs:
         if tensor.shape[0] is not None:
             raise OptionError(
@@ -42,89 +49,111 @@ def predict_max_batch(model: keras.Model, job: MaxBatchJob) -> MaxBatchPredictio
                 "larger one: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
-    fixed = budgets.fixed_bytes(model, optimizer)
-    budget = budgets.budget_bytes(job.budget, None)
-
-    def graph(batch: int) -> Graph:
-        xla = job.mode == "xla"
-        return annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss="mse", xla=xla)
-
-    graphs, options = _Graphs(graph), links.measured(job.options)
-    plain = _ByStrategy(graphs, fixed, budget, "keep_all", {})
+    steps = _NodeSteps(model, job, budgets.fixed_bytes(model, optimizer))
+    budget, options = budgets.budget_bytes(job.budget, None), links.measured(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
-        recomputed = _LeastMemory(graphs, fixed, options)
+        recomputed = Way(steps, lambda batch: strategies.frontier(steps.graph(batch), **options).plans[:_NEAR_LEAST])
     elif job.strategy != "keep_all":
-        recomputed = _ByStrategy(graphs, fixed, budget, job.strategy, options)
-    optimizer = keras_names.optimizer(optimizer)
+        recomputed = _ByStrategy(steps, budget, job.strategy, options)
     return MaxBatchPrediction(
         budget_bytes=budget,
-        fixed_bytes=fixed,
-        optimizer=keras.optimizers.serialize(optimizer),
-        plain=dataclasses.replace(plain.largest(budget), plan=None),
+        fixed_bytes=steps.fixed,
+        optimizer=keras.optimizers.serialize(keras_names.optimizer(optimizer)),
+        plain=Way(steps, lambda batch: [None]).largest(budget),
         recomputed=None if recomputed is None else recomputed.largest(budget),
     )
 
 
-class _Graphs(dict[int, Graph]):
-    """Annotated graphs by their batch, each made once."""
+def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
+    optimizer = None if model.compiled else keras_names.optimizer(job.optimizer or "adam")
+    given = job.optimizer if model.compiled else optimizer
+    example = any_model.completed(model, job.example, batch_search.FIRST, given)
+    steps = _CallSteps(model, example, budgets.fixed_bytes(model), job.mode == "xla")
+    budget = budgets.budget_bytes(job.budget, None)
+    return MaxBatchPrediction(
+        budget_bytes=budget,
+        fixed_bytes=steps.fixed,
+        optimizer=None if optimizer is None else keras.optimizers.serialize(optimizer),
+        plain=Way(steps, lambda batch: [None]).largest(budget),
+        recomputed=Way(steps, lambda batch: [steps.plans(batch)[0].least()]).largest(budget),
+    )
 
-    def __init__(self, make: Callable[[int], Graph]) -> None:
-        self._make = make
 
-    def __missing__(self, batch: int) -> Graph:
-        self[batch] = self._make(batch)
-        return self[batch]
+class _NodeSteps:
+    """The steps of a functional model, of which `fixed` bytes are weights and slots."""
 
-    def data_bytes(self, batch: int) -> int:
-        """Bytes of a batch of inputs and targets, which are on the device as long as the step runs."""
-        graph = self[batch]
-        return sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
+    above = batch_search.ABOVE
 
+    def __init__(self, model: keras.Model, job: MaxBatchJob, fixed: int) -> None:
+        self._model, self._job, self.fixed = model, job, fixed
+        self.graph = functools.cache(self._graph)
 
-class _GraphWay(Way):
-    """A way of training a functional model.
+    def _graph(self, batch: int) -> Graph:
+        return annotated.graph_of(
+            self._model, batch, self._job.input_shapes, None, whole_step=True, loss="mse", xla=self._job.mode == "xla"
+        )
 
-    Args:
-        graphs: The annotated graphs of the model.
-        fixed: Bytes of weights and optimizer slots.
-    """
+    def held(self, batch: int) -> int:
+        """Bytes that are there all the time: inputs and targets lie on the device as long as the step runs."""
+        graph = self.graph(batch)
+        data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
+        return self.fixed + data
 
-    def __init__(self, graphs: _Graphs, fixed: int) -> None:
-        self._graphs, self._fixed = graphs, fixed
-
-    def finished(self, plan: Plan, batch: int) -> Plan:
-        """The plan with its figures for this batch."""
-        return outlooks.with_outlook(self._graphs[batch], dataclasses.replace(plan, batch_size=batch))
-
-    def _held(self, batch: int) -> int:
-        """Bytes that are there all the time."""
-        return self._fixed + self._graphs.data_bytes(batch)
-
-    def _estimated(self, batch: int, plan: Plan) -> Step:
-        step = simulator.estimate(self._graphs[batch], plan, self._held(batch))
+    def estimated(self, batch: int, plan: Plan | None) -> Step:
+        graph = self.graph(batch)
+        chosen = Plan.from_cuts(graph, [], strategy="keep_all") if plan is None else plan
+        step = simulator.estimate(graph, chosen, self.held(batch))
         return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
+    def finished(self, plan: Plan, batch: int) -> Plan:
+        return outlooks.with_outlook(self.graph(batch), dataclasses.replace(plan, batch_size=batch))
 
-class _ByStrategy(_GraphWay):
+
+class _CallSteps:
+    """The steps of a model that is planned by the calls of its layers, of which `fixed` bytes are weights and slots."""
+
+    above = 4  # each takes a trace
+
+    def __init__(self, model: keras.Model, example: Any, fixed: int, xla: bool) -> None:
+        self._model, self._example, self.fixed, self._xla = model, example, fixed, xla
+        self.plans = functools.cache(self._plans)
+
+    def _plans(self, batch: int) -> tuple[CallPlans, int]:
+        """The plans for a batch, and the bytes that are there all the time."""
+        data = examples.batch(self._example, batch)
+        tensors = [tensor for tensor in tf.nest.flatten(data) if tensor is not None]
+        held = self.fixed + sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
+        return CallPlans(self._model, data, xla=self._xla), held
+
+    def estimated(self, batch: int, plan: Plan | None) -> Step:
+        plans, held = self.plans(batch)
+        step = plans.estimate(plan, held)
+        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
+
+    def finished(self, plan: Plan, batch: int) -> Plan:
+        return self.plans(batch)[0].with_figures(plan)
+
+
+class _ByStrategy(Way):
     """Training by one strategy, which plans for each batch."""
 
     def __init__(
-        self, graphs: _Graphs, fixed: int, budget: int, strategy: str | Callable[..., Plan], options: dict[str, Any]
+        self, model: _NodeSteps, budget: int, strategy: str | Callable[..., Plan], options: dict[str, Any]
     ) -> None:
-        super().__init__(graphs, fixed)
-        self._strategy, self._options = strategy, options
+        super().__init__(model, lambda batch: ())
+        self._nodes, self._strategy, self._options = model, strategy, options
         self._limit = budget if strategies.honours_budget(strategy) else None
-        self._steps: dict[int, Step] = {}
+        self._made: dict[int, Step] = {}
 
     def steps(self, batch: int) -> Sequence[Step]:
         """The step by the plan that the strategy makes for this batch."""
-        if batch not in self._steps:
-            self._steps[batch] = self._planned(batch)
-        return [self._steps[batch]]
+        if batch not in self._made:
+            self._made[batch] = self._planned(batch)
+        return [self._made[batch]]
 
     def _planned(self, batch: int) -> Step:
-        graph, held = self._graphs[batch], self._held(batch)
+        graph, held = self._nodes.graph(batch), self._nodes.held(batch)
         try:
             if self._limit is None:
                 plan = strategies.apply(self._strategy, graph.counting(whole_step=False), **self._options)
@@ -132,33 +161,4 @@ class _ByStrategy(_GraphWay):
                 plan = planner.fitting(graph, self._strategy, budgets.StepBudget(self._limit, held), self._options)
         except InfeasibleBudgetError as error:
             return Step(error.least, outlooks.floor(graph)[0] + held, None, error.node)
-        return self._estimated(batch, plan)
-
-
-class _LeastMemory(_GraphWay):
-    """Training by whichever plan needs least, nested replays among them."""
-
-    def __init__(self, graphs: _Graphs, fixed: int, options: dict[str, Any]) -> None:
-        super().__init__(graphs, fixed)
-        self._options = options
-        self._plans: list[Plan] = []
-        self._looked: set[int] = set()
-        self._steps: dict[int, list[Step]] = {}
-
-    def steps(self, batch: int) -> Sequence[Step]:
-        """The steps by all plans that are known by now."""
-        if not self._plans:
-            self.add_plans_for(batch_search.FIRST)
-        steps = self._steps.setdefault(batch, [])
-        steps += [self._estimated(batch, plan) for plan in self._plans[len(steps) :]]
-        return steps
-
-    def add_plans_for(self, batch: int) -> bool:
-        """Also look for plans at this batch; False if that was done before."""
-        if batch in self._looked:
-            return False
-        self._looked.add(batch)
-        for plan in strategies.frontier(self._graphs[batch], **self._options).plans[:_NEAR_LEAST]:
-            if not any(plan.segments == known.segments for known in self._plans):
-                self._plans.append(plan)
-        return True
+        return self._nodes.estimated(batch, plan)

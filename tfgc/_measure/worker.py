@@ -50,22 +50,16 @@ def _reply(job: Case | PredictionJob | MaxBatchJob) -> Reply:
 
 def predict(job: PredictionJob) -> CasePredictions:
     """Plan and predict the cases of a `PredictionJob`: their `CasePredictions`."""
-    from tfgc._measure import predict_call_cases, training_run
+    from tfgc._measure import predict_cases, training_run
 
-    model = training_run.seeded(*job.cases[0].build)
-    if predict_call_cases.applies_to(model, job.cases[0].example):
-        return predict_call_cases.predict_call_cases(model, job)
-    return predict_call_cases.predict_functional_cases(model, job)
+    return predict_cases.predict_cases(training_run.seeded(*job.cases[0].build), job)
 
 
 def search(job: MaxBatchJob) -> MaxBatchPrediction:
     """Predict the largest batches that a `MaxBatchJob` asks for: its `MaxBatchPrediction`."""
-    from tfgc._measure import predict_call_cases, predict_max_batch, predict_max_batch_by_calls, training_run
+    from tfgc._measure import predict_max_batch, training_run
 
-    model = training_run.seeded(*job.build)
-    if predict_call_cases.applies_to(model, job.example):
-        return predict_max_batch_by_calls.predict_max_batch_by_calls(model, job)
-    return predict_max_batch.predict_max_batch(model, job)
+    return predict_max_batch.predict_max_batch(training_run.seeded(*job.build), job)
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import keras
@@ -36,11 +36,10 @@ def sweep(
     optimizer: keras.Optimizer | str | None = None,
     mode: str = "graph",
 ) -> FrontRecord:
-    """Return the `FrontRecord` of a model.
+    """Return the `FrontRecord` of a model that is called `network`.
 
     Args:
         model, batch_size, input_shapes, example, measure, optimizer, mode: As for `tfgc.plan`.
-        network: Its name.
         points: How many plans of the front to include, besides those that budgets choose.
         budgets: Budgets to choose a plan for, as people write them.
         plans: Pairs of a name and a `Plan`, to list beside the front.
@@ -49,11 +48,11 @@ def sweep(
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
-        _check(plans, call_plans.check)
+        check(plans, call_plans.check)
         return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans, resident)
     declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
     by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
-    _check(by_nodes, lambda plan: plan.check(declared))
+    check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, xla=mode == "xla"
     )
@@ -61,14 +60,15 @@ def sweep(
     by_call = [(name, plan) for name, plan in plans if plan.calls]
     if by_call:
         call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode, example)
-        _check(by_call, call_plans.check)
+        check(by_call, call_plans.check)
         plain = call_plans.estimate(None, fixed)
         found = (_point(name, plan, call_plans.estimate(plan, fixed), plain) for name, plan in by_call)
         front = dataclasses.replace(front, others=(*front.others, *found))
     return front
 
 
-def _check(plans: Sequence[tuple[str, Plan]], check: Callable[[Plan], None]) -> None:
+def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) -> None:
+    """Call `check` with each plan; what `PlanMismatchError` it raises says the name of that plan."""
     for name, plan in plans:
         try:
             check(plan)
