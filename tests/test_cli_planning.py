@@ -177,7 +177,7 @@ def test_sweep_prints_the_front_and_what_budgets_buy(plan_file, tmp_path):
         for key in ("peak_bytes", "allocated_bytes", "activation_bytes", "overhead"):
             assert choice["point"][key] == getattr(step, key)
         assert step.allocated_bytes <= choice["budget_bytes"]
-        assert f"<- {budget}" in words
+        assert f"bought by {budget}" in words
 
 
 def test_sweep_prints_the_whole_front(tmp_path):
@@ -216,7 +216,7 @@ def test_table_of_a_hand_made_front(capsys):
     assert fronts.rows(FRONT) == [
         ["least", "300 B", "320 B", "200 B", "75.0 %", "50.0 %", "9", "yes"],
         ["optimal", "310 B", "330 B", "210 B", "74.0 %", "60.0 %", "4", ""],
-        ["<- 600 <- 60%", "500 B", "520 B", "400 B", "50.0 %", "25.0 %", "5", ""],
+        ["bought by 600, 60%", "500 B", "520 B", "400 B", "50.0 %", "25.0 %", "5", ""],
         ["plain", "900 B", "920 B", "800 B", "0.0 %", "0.0 %", "1", ""],
     ]
     comparison.print_table(fronts.budgets(FRONT))

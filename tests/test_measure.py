@@ -27,7 +27,7 @@ from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob
 from tfgc._records.measurement import Study
 from tfgc._records.reply import Reply
-from tfgc._report import comparison, fronts, markdown, plots, svg
+from tfgc._report import comparison, fronts, markdown, plots, study_tables, svg
 
 
 def small(image_size=32):
@@ -429,11 +429,12 @@ def test_table_of_hand_made_records():
 def test_tables_fit_the_window_with_every_figure_whole(width):
     long = dataclasses.replace(RECORDS[2], case="uniform(12)", peak_bytes=387, step_seconds=0.0123)
     records = [*RECORDS, long]
+    trained = tuple(dataclasses.replace(record, losses=3 * record.losses) for record in RECORDS)
     tables = [
         (comparison.comparison(records), comparison.rows(records)),
-        (comparison.losses(records), [["1", "0.5"], ["plain-eager"]]),
+        (study_tables.losses(Study("net", 8, trained)), [["plain-eager", "1", "0.5", "baseline"]]),
         (fronts.table(FRONT), fronts.rows(FRONT)),
-        (fronts.budgets(FRONT), fronts.choice_rows(FRONT)),
+        (fronts.budgets(FRONT), fronts.budgets(FRONT).rows),
     ]
     for table, rows in tables:
         out = io.StringIO()

@@ -19,7 +19,7 @@ from tfgc._errors import OptionError
 from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
-from tfgc._report import comparison, html_page, plots, study_summary, study_tables
+from tfgc._report import comparison, fronts, html_page, plots, study_summary, study_tables
 
 MB = 10**6
 KEPT = SegmentSummary("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
@@ -276,7 +276,7 @@ def test_tables_of_hand_made_records():
         "3.2",
         "4",
     ]
-    assert [row[0] for row in study_tables.front(STUDY).rows] == [
+    assert [row[0] for row in fronts.rows(STUDY.front)] == [
         "least",
         "bought by 60%",
         "sqrt.json",

@@ -1,6 +1,5 @@
 """Render the measurements of one network as tables. No TensorFlow."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
@@ -59,30 +58,6 @@ def _text(form: Callable[[Any], str], value: float | None) -> str:
 def comparison(records: Sequence[Measurement]) -> TextTable:
     """The table of memory and time for a terminal, a row a case."""
     return TextTable(_title(records), heads(baselines(records)), rows(records), _legend(records))
-
-
-def losses(records: Sequence[Measurement]) -> TextTable:
-    """The table of the loss of each step for a terminal, a column a case."""
-    ran = [r for r in records if r.losses]
-    steps = range(max((len(r.losses) for r in ran), default=0))
-    cells = [[str(i), *(f"{r.losses[i]:.7g}" if i < len(r.losses) else "" for r in ran)] for i in steps]
-    title = "Loss of each step: the same weights and data in every case"
-    return TextTable(title, ("step", *(r.name for r in ran)), cells, _agreement(ran))
-
-
-def _agreement(records: Sequence[Measurement]) -> str:
-    """How far the losses of the recomputed cases are from those of their plain cases."""
-    plain = {r.name: _named(records, r.baseline) for r in records}
-    worst = max((apart(r.losses, p.losses) for r in records if (p := plain[r.name]) is not None), default=0.0)
-    return f"Largest relative difference to the plain step in the same kind of loop: {worst:.2g}"
-
-
-def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
-    """The largest relative difference of two sequences of losses."""
-    pairs = [(a, b) for a, b in zip(losses, expected) if not (math.isnan(a) and math.isnan(b))]
-    if any(not (math.isfinite(a) and math.isfinite(b)) and a != b for a, b in pairs):
-        return math.inf
-    return max((abs(a - b) / max(abs(b), 1e-30) for a, b in pairs if a != b), default=0.0)
 
 
 def print_table(table: Any, file: TextIO | None = None) -> None:

@@ -11,7 +11,6 @@ from tfgc._simulate.simulator import Prediction
 from tfgc._units import format_bytes, format_percent
 
 HEADS = ("plan", "peak", "allocated", "activations", "cut-off", "overhead", "segments", "nested")
-CHOICE_HEADS = ("budget", "bytes", *HEADS[1:])
 
 
 def facts(network: str, plan: Plan, step: Prediction, plain: Prediction) -> dict[str, Any]:
@@ -66,10 +65,12 @@ def rows(front: FrontRecord) -> list[list[str]]:
     chosen: dict[FrontPoint | None, list[str]] = {}
     for choice in front.choices:
         chosen.setdefault(choice.point, []).append(choice.budget)
-    return [
-        [" ".join([point.name, *(f"<- {budget}" for budget in chosen.get(point, ()))]).strip(), *_figures(point)]
-        for point in sorted([*front.points, *front.others], key=lambda p: (p.peak_bytes, -p.overhead))
-    ]
+    ordered = sorted([*front.points, *front.others], key=lambda p: (p.peak_bytes, -p.overhead))
+    cells = []
+    for i, point in enumerate(ordered, start=1):
+        bought = f"bought by {', '.join(chosen[point])}" if point in chosen else ""
+        cells.append([f"{point.name} {bought}".strip() or f"plan {i}", *_figures(point)])
+    return cells
 
 
 def _figures(point: FrontPoint) -> list[str]:
@@ -87,31 +88,23 @@ def _figures(point: FrontPoint) -> list[str]:
 
 def table(front: FrontRecord) -> TextTable:
     """The table of the Pareto front, a row a plan."""
-    return TextTable(_title(front), HEADS, rows(front), _legend(front))
+    title = f"{front.network}, batch {front.batch_size}: least overhead for each peak"
+    return TextTable(title, HEADS, rows(front), _legend(front))
 
 
 def budgets(front: FrontRecord) -> TextTable:
     """The table of the plan that each budget buys."""
     least = {choice.least_bytes for choice in front.choices} - {None}
     caption = f"The smallest budget that works is {least.pop():,} bytes." if least else ""
-    return TextTable("The plan of least overhead in each budget", CHOICE_HEADS, choice_rows(front), caption)
-
-
-def choice_rows(front: FrontRecord) -> list[list[str]]:
-    """The cells of the table of budgets, as text: a list of rows."""
     cells = []
     for choice in front.choices:
         bought = ["infeasible", *[""] * (len(HEADS) - 2)] if choice.point is None else _figures(choice.point)
         cells.append([choice.budget, format_bytes(choice.budget_bytes), *bought])
-    return cells
-
-
-def _title(front: FrontRecord) -> str:
-    return f"{front.network}, batch {front.batch_size}"
+    return TextTable("What each budget buys", ("budget", "bytes", *HEADS[1:]), cells, caption)
 
 
 def _legend(front: FrontRecord) -> str:
-    work = "seconds measured here" if front.unit == "s" else "floating-point operations"
+    work = "seconds" if front.unit == "s" else "floating-point operations"
     return (
         f"peak: most bytes at once in the whole step, {format_bytes(front.fixed_bytes)} of weights and optimizer slots "
         "included. allocated: what TensorFlow's allocator should take for it, which a budget is compared with. "

@@ -10,7 +10,7 @@ from tfgc import _suites
 from tfgc._errors import OptionError, TfgcError
 from tfgc._records.measurement import Results, Study
 from tfgc._records.table import TextTable
-from tfgc._report import markdown, plots, study_summary, study_tables, svg
+from tfgc._report import fronts, markdown, plots, study_summary, study_tables, svg
 from tfgc._terminal import printable
 
 ENDINGS = (".html", ".md", ".png")
@@ -119,13 +119,15 @@ def suites(listed: list[Results]) -> list[TextTable]:
 
 def open_tables(study: Study) -> list[TextTable]:
     """The tables of a study that a page shows at once, after that of what was compared."""
-    made = [study_tables.predicted(study), study_tables.choices(study), study_tables.published(study)]
+    bought = fronts.budgets(study.front) if study.front and study.front.choices else None
+    made = [study_tables.predicted(study), bought, study_tables.published(study)]
     return [sheet for sheet in made if sheet is not None]
 
 
 def folded_tables(study: Study) -> list[TextTable]:
     """The tables of a study that a page shows when they are opened."""
-    made = [study_tables.front(study), *(study_tables.plan(name, parts) for name, parts in study_tables.plans(study))]
+    made = [fronts.table(study.front) if study.front else None]
+    made += [study_tables.plan(name, parts) for name, parts in study_tables.plans(study)]
     return [sheet for sheet in (*made, study_tables.losses(study)) if sheet is not None]
 
 

@@ -1,11 +1,12 @@
 """The tables of a report on one study, for HTML and Markdown alike. No TensorFlow."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from tfgc._records.measurement import Results, SegmentSummary, Study
 from tfgc._records.table import TextTable
-from tfgc._report import comparison, fronts, study_summary
+from tfgc._report import comparison, study_summary
 from tfgc._units import format_bytes, format_percent, format_seconds
 
 _SUFFIXES = {"mb": "MB", "mib": "MiB", "gb": "GB", "kb": "kB", "s": "s", "seconds": "s", "ms": "ms", "pct": "%"}
@@ -59,13 +60,21 @@ def losses(study: Study) -> TextTable | None:
         baseline = study_summary.plain(study, record.baseline)
         apart = "baseline" if record is baseline else ""
         if baseline is not None and record is not baseline:
-            apart = f"{comparison.apart(record.losses, baseline.losses):.2g}"
+            apart = f"{_apart(record.losses, baseline.losses):.2g}"
         cells.append([record.name, *figures, apart])
     note = (
         "The same weights and data in all cases but PyTorch's. Differences are relative to the plain case in the "
         "same kind of loop."
     )
     return TextTable("Loss of each step", heads, cells, note)
+
+
+def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:
+    """The largest relative difference of two sequences of losses."""
+    pairs = [(a, b) for a, b in zip(losses, expected) if not (math.isnan(a) and math.isnan(b))]
+    if any(not (math.isfinite(a) and math.isfinite(b)) and a != b for a, b in pairs):
+        return math.inf
+    return max((abs(a - b) / max(abs(b), 1e-30) for a, b in pairs if a != b), default=0.0)
 
 
 def predicted(study: Study) -> TextTable | None:
@@ -101,31 +110,6 @@ def predicted(study: Study) -> TextTable | None:
 def _work(units: set[str]) -> str:
     names = {"s": "seconds", "flop": "floating-point operations (flop)"}
     return " or ".join(names.get(unit, unit) for unit in sorted(units))
-
-
-def front(study: Study) -> TextTable | None:
-    """The Pareto front, a row a plan; None if there is none."""
-    found = study.front
-    if found is None:
-        return None
-    rows = [
-        [row[0].replace("<- ", "bought by ") or f"plan {i}", *row[1:]]
-        for i, row in enumerate(fronts.rows(found), start=1)
-    ]
-    note = (
-        f"Predicted for the whole step: {format_bytes(found.fixed_bytes)} of weights and optimizer slots are in peak "
-        f"and allocated. Overhead counts {_work({found.unit})}. No plan goes below "
-        f"{format_bytes(found.floor_bytes)}, set by {found.floor_node}."
-    )
-    return TextTable("Least overhead for each peak", fronts.HEADS, rows, note)
-
-
-def choices(study: Study) -> TextTable | None:
-    """What each budget buys; None if no budget was named."""
-    if study.front is None or not study.front.choices:
-        return None
-    sheet = fronts.budgets(study.front)
-    return TextTable("What each budget buys", sheet.heads, sheet.rows, sheet.caption)
 
 
 def plans(study: Study) -> list[tuple[str, tuple[SegmentSummary, ...]]]:

@@ -37,7 +37,7 @@ def command(
     """
     from tfgc._measure import case_choice, compare
     from tfgc._records import measurement
-    from tfgc._report import comparison, plots, svg
+    from tfgc._report import comparison, plots, study_tables, svg
 
     cases = case_choice.plan_cases(
         network.name, network.batch_size, strategy, network.image_size, steps,
@@ -56,7 +56,9 @@ def command(
         )
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         comparison.print_table(comparison.comparison(study.records))
-        comparison.print_table(comparison.losses(study.records))
+        losses = study_tables.losses(study)
+        if losses is not None:
+            comparison.print_table(losses)
     failed = [r for r in study.records if r.status == "failed"]
     if plot_path:
         plot = plots.memory(study)
