@@ -18,7 +18,7 @@ import pytest
 import tensorflow
 from click.testing import CliRunner
 
-from tfgc._cli import commands, options
+from tfgc._cli import options
 from tfgc._cli.group import cli
 from tfgc._records import results_json
 from tfgc._records.measurement import Results, Study
@@ -35,8 +35,8 @@ def tfgc(*arguments, **environment):
 
 
 def test_every_command_is_there_and_takes_json():
-    assert sorted(commands.available()) == COMMANDS
-    for name, command in commands.available().items():
+    assert sorted(cli.commands) == COMMANDS
+    for name, command in cli.commands.items():
         assert any(option.name == "json_path" for option in command.params), name
         assert command.help, name
 

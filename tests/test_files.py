@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from tfgc import _files, _temporary
-from tfgc._cli import commands, files
+from tfgc._cli import files
 from tfgc._cli.group import cli
 from tfgc._costs import timing
 from tfgc._errors import TfgcError
@@ -259,7 +259,7 @@ NEEDS = {
     name: ["net.keras", "--batch-size", "2"] for name in ("plan", "explain", "sweep", "compare", "compile", "verify")
 }
 NEEDS |= {"max-batch": ["net.keras", "--budget", "1GB"], "bench": ["segments"], "report": ["r.json"]}
-ALL = commands.available()
+ALL = cli.commands
 OUTPUTS = {
     name: [o.opts[0] for o in command.params if isinstance(o.type, files.Output) or o.name == "json_path"]
     for name, command in ALL.items()

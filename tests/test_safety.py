@@ -32,7 +32,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Jobs and replies of child processes, over pipes and private folders, and a copy of a random state in memory.
 PICKLES = {"_measure/process.py", "_measure/worker.py", "_pure/python_random.py"}
 # These import by a name: of a module of tfgc that was listed, or of one that the user wrote.
-IMPORTERS = {"__init__.py", "_cli/commands/__init__.py", "_suites/__init__.py", "_user_modules.py",
+IMPORTERS = {"__init__.py", "_cli/group.py", "_suites/__init__.py", "_user_modules.py",
              "strategies/__init__.py", "zoo/__init__.py"}  # fmt: skip
 # A script of tfgc that a child process runs; and the caller's own model on its way to a child, no file of others.
 OWN = {

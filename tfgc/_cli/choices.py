@@ -7,7 +7,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkChoice:
-    """A network, its batch size and its input sizes."""
+    """A network, its input sizes, and its batch size where a command takes one."""
 
     name: str
-    batch_size: int
     image_size: int | None
     inputs: values.Shapes
     example: str | None
+    batch_size: int = 0
+
+    def sizes(self) -> dict[str, Any]:
+        """What says its sizes, as `tfgc.compare` and `tfgc.max_batch` take it."""
+        batch = None if self.example is None else _batch(self.example)
+        return {"image_size": self.image_size, "input_shapes": dict(self.inputs) or None, "example": batch}
 
     def open(self) -> tuple[keras.Model, dict[str, Any]]:
         """Build the model; return it with what says its sizes: `input_shapes` or `example`, as for `tfgc.plan`."""
@@ -43,7 +48,7 @@ class NetworkChoice:
         _user_modules.install([os.getcwd()])
         model = zoo.build(self.name, self.image_size)
         if self.example is not None:
-            example = examples.portable(example_batch(self.example))
+            example = examples.portable(_batch(self.example))
             any_model.check(model)
             return model, {"example": examples.batch(example, self.batch_size), "input_shapes": sizes or None}
         if by_calls.applies_to(model):
@@ -61,10 +66,8 @@ class NetworkChoice:
         return model, {"input_shapes": sizes or None}
 
 
-def example_batch(name: str | None) -> Any:
-    """What the function returns that `--example` names as `module:function`; None for None."""
-    if name is None:
-        return None
+def _batch(name: str) -> Any:
+    """What the function returns that `--example` names as `module:function`."""
     import_quietly()
     from tfgc import _user_modules
 
@@ -86,22 +89,23 @@ class PlanChoice:
     budget: str | None
     strategy: str | None
     strategy_options: values.Settings
+    plan_path: str | None = None
 
     @property
     def is_given(self) -> bool:
         """Whether any of the options was given."""
         return bool(self.budget or self.strategy or self.strategy_options)
 
-    def read(self, path: str | None) -> Plan | None:
-        """Read a plan file, None if none is named; options to make a plan are then an error."""
+    def read(self) -> Plan | None:
+        """Read the plan file, None if none is named; options to make a plan are then an error."""
         from tfgc._core import plan
 
-        if path is None:
+        if self.plan_path is None:
             return None
         if self.is_given:
             flag = "--budget" if self.budget else "--strategy" if self.strategy else "--option"
             raise OptionError(f"give --plan, or {flag} to make one, not both")
-        return plan.read(path)
+        return plan.read(self.plan_path)
 
     def make(self, model: keras.Model, batch_size: int, **common: Any) -> Plan:
         """Make a plan."""
@@ -110,6 +114,14 @@ class PlanChoice:
         default = "optimal" if self.budget is None else "budget"
         strategy, options = chosen_strategy(self.strategy, self.strategy_options, default)
         return confirmed.plan(model, batch_size, strategy=strategy, budget=self.budget, **common, **options)
+
+
+class Costs(TypedDict):
+    """What memory and work are counted for, as arguments of `tfgc.plan`."""
+
+    measure: bool
+    optimizer: str | None
+    mode: str
 
 
 def chosen_strategy(text: str | None, settings: values.Settings, default: str) -> tuple[str | None, dict[str, Any]]:

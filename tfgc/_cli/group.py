@@ -1,5 +1,8 @@
 """The shell's entry: one group of the commands in `commands/`."""
 
+import importlib
+import pkgutil
+
 import click
 
 from tfgc._cli import commands
@@ -18,5 +21,5 @@ def cli() -> None:
     """
 
 
-for _name, _command in commands.available().items():
-    cli.add_command(_command, _name)
+for _found in pkgutil.iter_modules(commands.__path__):
+    cli.add_command(importlib.import_module(f"{commands.__name__}.{_found.name}").command)

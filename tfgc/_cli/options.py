@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import inspect
 import json
 import shlex
 import sys
@@ -30,28 +30,17 @@ def networks(text: str) -> list[str]:
     return [network.name for network in catalogue() if network.name.startswith(text)]
 
 
-def _together(options: Sequence[Decorator]) -> Decorator:
-    """A decorator that adds options to a command."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 def _chosen(argument: str, kind: type, options: Sequence[Decorator]) -> Decorator:
     """A decorator that adds options to a command, which gets their values as one `kind` in an argument."""
-    fields = [field.name for field in dataclasses.fields(kind)]
+    fields = inspect.get_annotations(kind)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_choice(**given: Any) -> Any:
-            choice = kind(**{field: given.pop(field) for field in fields})
+            choice = kind(**{field: given.pop(field) for field in fields if field in given})
             return command(**{argument: choice}, **given)
 
-        return _together(options)(with_choice)
+        return functools.reduce(lambda made, option: option(made), reversed(options), with_choice)
 
     return decorate
 
@@ -78,17 +67,20 @@ mode = click.option(
     "--mode", type=click.Choice(["graph", "xla"]), default="graph", show_default=True,
     help="How the step runs: in a TensorFlow graph, or compiled by XLA, as in fit on a GPU.",
 )  # fmt: skip
-# A command gets these as `network: NetworkChoice` and `planning: PlanChoice`.
-network_options = _chosen("network", choices.NetworkChoice, (
-    name_argument, click.option("--batch-size", type=int, required=True, help="Samples per batch."),
-    image_size, input_shapes, example,
-))  # fmt: skip
-plan_options = _chosen("planning", choices.PlanChoice, (
+# A command gets these as `network: NetworkChoice`, `planning: PlanChoice` and `costs: Costs`.
+_network = (name_argument, image_size, input_shapes, example)
+_batch_size = click.option("--batch-size", type=int, required=True, help="Samples per batch.")
+network_without_batch = _chosen("network", choices.NetworkChoice, _network)
+network_options = _chosen("network", choices.NetworkChoice, (_network[0], _batch_size, *_network[1:]))
+_plan = (
     click.option("--budget", help="Memory for the whole step: 2GB, 60% (of the plain step), or auto (free memory)."),
     click.option("--strategy", help="Planning strategy.  [default: budget if --budget is given, else optimal]"),
     strategy_options,
-))  # fmt: skip
-cost_options = _together((
+)
+_plan_file = click.option("--plan", "plan_path", type=INPUT, help="Plan file to use instead of planning options.")
+plan_options = _chosen("planning", choices.PlanChoice, _plan)
+plan_or_options = _chosen("planning", choices.PlanChoice, (*_plan, _plan_file))
+cost_options = _chosen("costs", choices.Costs, (
     click.option(
         "--measure", "--time-layers", "measure", is_flag=True,
         help="Run a plain training step on this device, and count each layer's seconds in it instead of flops.",

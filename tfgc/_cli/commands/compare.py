@@ -40,10 +40,8 @@ def command(
     from tfgc._report import comparison, plots, study_tables, svg
 
     cases = case_choice.plan_cases(
-        network.name, network.batch_size, strategy, network.image_size, steps,
-        plans=plan_paths, budget=budget, input_shapes=dict(network.inputs) or None,
-        example=choices.example_batch(network.example),
-    )  # fmt: skip
+        network.name, network.batch_size, strategy, steps=steps, plans=plan_paths, budget=budget, **network.sizes()
+    )
     if plot_path:
         svg.require("a plot", "plot")
     with progress.bar(network.name, len(cases), "cases") as runs:

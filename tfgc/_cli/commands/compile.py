@@ -11,8 +11,7 @@ _PLAIN = "plain"
 
 @click.command("compile", cls=options.Command)
 @options.network_options
-@options.plan_options
-@click.option("--plan", "plan_path", type=options.INPUT, help="Plan file to use instead of planning options.")
+@options.plan_or_options
 @click.option("--target", default="h100", show_default=True, help="GPU: h100, a100, a100_40gb, l4, t4 or v100.")
 @options.optimizer
 @click.option("--timeout", type=float, default=1800, show_default=True, help="Seconds to wait for the compiler.")
@@ -21,7 +20,6 @@ _PLAIN = "plain"
 def command(
     network: choices.NetworkChoice,
     planning: choices.PlanChoice,
-    plan_path: str | None,
     target: str,
     optimizer: str | None,
     timeout: float,
@@ -38,7 +36,7 @@ def command(
 
     targets.find(target)
     compiler.check_installed()
-    plan = planning.read(plan_path)
+    plan = planning.read()
     with choices.warnings_in_a_line():
         model, given = network.open()
         from tfgc._compiled import memory

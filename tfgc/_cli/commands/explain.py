@@ -18,31 +18,26 @@ if TYPE_CHECKING:
 
 @click.command("explain", cls=options.Command)
 @options.network_options
-@options.plan_options
+@options.plan_or_options
 @options.cost_options
-@click.option("--plan", "plan_path", type=options.INPUT, help="Plan file to use instead of planning options.")
 @options.json_option
 def command(
     network: choices.NetworkChoice,
     planning: choices.PlanChoice,
-    measure: bool,
-    optimizer: str | None,
-    mode: str,
-    plan_path: str | None,
+    costs: choices.Costs,
     json_path: str | None,
 ) -> None:
     """Show what a plan stores and recomputes, and what it costs.
 
     The table has a row for each segment. The JSON output is the plan itself, including these figures.
     """
-    read = planning.read(plan_path)
+    read = planning.read()
     with choices.warnings_in_a_line():
         model, given = network.open()
-        common = {**given, "measure": measure, "mode": mode}
         if read is None:
-            made = planning.make(model, network.batch_size, optimizer=optimizer, **common)
+            made = planning.make(model, network.batch_size, **given, **costs)
         else:
-            made = _with_figures(model, network.batch_size, read, **common)
+            made = _with_figures(model, network.batch_size, read, costs, **given)
     if not options.emit_json(json.loads(made.to_json()), json_path):
         options.echo(made.explain())
 
@@ -51,10 +46,9 @@ def _with_figures(
     model: keras.Model,
     batch_size: int,
     plan: Plan,
+    costs: choices.Costs,
     *,
     input_shapes: dict[str, tuple[int, ...]] | None,
-    measure: bool,
-    mode: str,
     example: Any = None,
 ) -> Plan:
     """A saved plan with its figures for this batch."""
@@ -62,6 +56,7 @@ def _with_figures(
     from tfgc._simulate import outlooks
     from tfgc._tracing import keras_graph
 
+    measure, mode = costs["measure"], costs["mode"]
     if plan.calls:
         by_calls.refuse(None, None, measure, None, {})
         if not by_calls.applies_to(model):

@@ -8,11 +8,8 @@ from tfgc._errors import OptionError
 
 
 @click.command("max-batch", cls=options.Command)
-@options.name_argument
+@options.network_without_batch
 @click.option("--budget", required=True, help="Memory for the whole step: 8GB, or auto (free memory).")
-@options.image_size
-@options.input_shapes
-@options.example
 @click.option("--strategy", help="Planning strategy.  [default: the plan with the lowest peak for each batch]")
 @options.strategy_options
 @options.optimizer
@@ -24,11 +21,8 @@ from tfgc._errors import OptionError
 @click.option("-o", "--output", type=options.OUTPUT, help="Write the plan for that batch to this file.")
 @options.json_option
 def command(
-    name: str,
+    network: choices.NetworkChoice,
     budget: str,
-    image_size: int | None,
-    inputs: values.Shapes,
-    example: str | None,
     strategy: str | None,
     strategy_options: values.Settings,
     optimizer: str | None,
@@ -50,26 +44,24 @@ def command(
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
-    with progress.bar(name, 1 + 2 * batch_search.RUNS * confirm, "runs at most") as runs:
+    with progress.bar(network.name, 1 + 2 * batch_search.RUNS * confirm, "runs at most") as runs:
 
         def start(what: str) -> None:
             if what != max_batch.FIRST:
                 runs.done()
-            runs.start(f"{name}: {what}")
+            runs.start(f"{network.name}: {what}")
 
         chosen, settings = choices.chosen_strategy(strategy, strategy_options, "budget")
         result = max_batch.max_batch(
-            name,
+            network.name,
             budget,
             strategy=chosen,
-            image_size=image_size,
-            input_shapes=dict(inputs) or None,
-            example=choices.example_batch(example),
             optimizer=optimizer,
             mode=mode,
             confirm=confirm,
             steps=steps,
             on_start=start,
+            **network.sizes(),
             **settings,
         )
     if output and result.plan is not None:

@@ -26,9 +26,7 @@ from tfgc._cli import choices, options
 def command(
     network: choices.NetworkChoice,
     planning: choices.PlanChoice,
-    measure: bool,
-    optimizer: str | None,
-    mode: str,
+    costs: choices.Costs,
     confirm: bool,
     target: str | None,
     output: str | None,
@@ -46,7 +44,7 @@ def command(
         from tfgc import zoo
         from tfgc._planning import estimates
 
-        common = {**given, "measure": measure, "optimizer": optimizer, "mode": mode}
+        common = {**given, **costs}
         build = functools.partial(zoo.build, network.name, network.image_size) if confirm else False
         made = planning.make(model, network.batch_size, confirm=target or build, **common)
         step, plain = estimates.with_plain(model, network.batch_size, made, **common)

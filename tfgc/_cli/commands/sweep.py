@@ -21,9 +21,7 @@ def command(
     budgets: tuple[str, ...] | None,
     points: int,
     plan_paths: tuple[str, ...],
-    measure: bool,
-    optimizer: str | None,
-    mode: str,
+    costs: choices.Costs,
     plot_path: str | None,
     json_path: str | None,
 ) -> None:
@@ -53,9 +51,7 @@ def command(
             budgets=list(dict.fromkeys([*(budgets or ()), *([budget] if budget else [])])),
             plans=plans,
             **given,
-            measure=measure,
-            optimizer=optimizer,
-            mode=mode,
+            **costs,
         )
     study = measurement.Study(network.name, network.batch_size, front=front)
     if plot_path:

@@ -8,8 +8,7 @@ from tfgc._errors import OptionError, TfgcError, one_line
 
 @click.command("verify", cls=options.Command)
 @options.network_options
-@options.plan_options
-@click.option("--plan", "plan_path", type=options.INPUT, help="Plan file to use instead of planning options.")
+@options.plan_or_options
 @click.option("--layers", type=values.Names(), help="Comma-separated layers to recompute, instead of a plan.")
 @click.option(
     "--mode",
@@ -24,7 +23,6 @@ from tfgc._errors import OptionError, TfgcError, one_line
 def command(
     network: choices.NetworkChoice,
     planning: choices.PlanChoice,
-    plan_path: str | None,
     layers: tuple[str, ...] | None,
     modes: tuple[str, ...],
     steps: int,
@@ -36,7 +34,7 @@ def command(
     mean square of the outputs, and of the logits that Keras's crossentropies find behind them. Exit code 1 if anything
     differs. A subclassed model that is compiled runs its own training step on the example.
     """
-    read = planning.read(plan_path)
+    read = planning.read()
     if layers is not None and (read is not None or planning.is_given):
         raise OptionError("give --layers, or a plan or options to make one, not both")
     with choices.warnings_in_a_line():
