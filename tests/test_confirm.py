@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import tfgc
 from tfgc import CompiledMemory, InfeasibleBudgetError, Measurement, OptionError, Plan, TfgcError
 from tfgc._cli.group import cli
-from tfgc._measure import compare, confirmed, measured_budget, shipped
+from tfgc._measure import compare, confirmed, measured_budget, measured_step, shipped
 from tfgc._simulate.simulator import Prediction
 
 STEP = Prediction(0, 0, "peak", "backward", 1, 1, "flop", {}, (), 0, 0)
@@ -173,7 +173,7 @@ def compiled(monkeypatch):
         temporary = round(1.1 * (step.needed_bytes - step.fixed_bytes))
         return CompiledMemory(target, "NVIDIA", 80_000_000_000, 0, 0, temporary, (), 1.0, "a compiler")
 
-    monkeypatch.setattr(confirmed.memory, "compiled_memory", memory)
+    monkeypatch.setattr(measured_step.memory, "compiled_memory", memory)
     monkeypatch.setattr(confirmed.compiler, "check_installed", lambda: None)
     return plans
 
@@ -197,7 +197,7 @@ def test_a_plan_for_xla_is_compiled_for_a_gpu_that_is_not_there(compiled):
 
 
 def test_the_command_compiles_for_a_gpu_that_is_not_there(compiled, monkeypatch, tmp_path):
-    monkeypatch.setattr(confirmed.shipped, "batch", lambda *args: (tf.zeros((64, 16, 16, 3)), tf.zeros((64, 5))))
+    monkeypatch.setattr(measured_step.shipped, "batch", lambda *args: (tf.zeros((64, 16, 16, 3)), tf.zeros((64, 5))))
     path = tmp_path / "plan.json"
     command = "plan sample_cnn --image-size 16 --batch-size 64 --mode xla --target t4 --optimizer sgd"
     shown = CliRunner().invoke(cli, [*command.split(), "-o", str(path)])

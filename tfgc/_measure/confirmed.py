@@ -7,18 +7,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls import tracing
-from tfgc._compiled import compiler, memory, targets
+from tfgc._compiled import compiler, targets
 from tfgc._core.confirmation import Confirmation
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
-from tfgc._measure import measured_budget, measured_step, shipped
-from tfgc._planning import budgets, estimates, planner
+from tfgc._measure import measured_budget, shipped
+from tfgc._measure.measured_step import MeasuredStep
+from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Shapes, Strategy
-from tfgc._records.compiled_memory import CompiledMemory
-from tfgc._simulate.simulator import Prediction
 
 
 @node_costs.remembered()
@@ -92,7 +90,7 @@ def plan(
         >>> [len(segment.nodes) for segment in plan.segments]
         [2, 2]
     """
-    asked = _Asked(
+    asked = MeasuredStep(
         model, batch_size,
         {"mode": mode, "input_shapes": input_shapes, "example": example, "measure": measure, "optimizer": optimizer,
          "loss": loss},
@@ -132,58 +130,3 @@ def _check(confirm: Any, mode: str) -> None:
 
 def _noted(plan: Plan, found: Confirmation) -> Plan:
     return dataclasses.replace(plan, options={**plan.options, **found.options()})
-
-
-@dataclasses.dataclass(frozen=True)
-class _Asked:
-    """What a plan is asked for, but the budget.
-
-    Attributes:
-        model, batch_size, confirm: As given.
-        common: The arguments that `tfgc.estimate` takes as well.
-        options: Strategy and options.
-    """
-
-    model: keras.Model
-    batch_size: int | None
-    common: dict[str, Any]
-    options: dict[str, Any]
-    confirm: Any
-
-    @property
-    def target(self) -> str | None:
-        """The GPU that plans are compiled for; None where they are run."""
-        return self.confirm if isinstance(self.confirm, str) else None
-
-    def plain_bytes(self) -> int:
-        """What the plain step needs: compiled for a GPU where one is named, else as predicted."""
-        plain = self.predict(None)
-        return plain.needed_bytes if self.target is None else self.measure(None, plain)
-
-    def plan(self, budget: Budget | None) -> Plan:
-        """The plan of a budget, by predictions."""
-        return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
-
-    def predict(self, plan: Plan | None) -> Prediction:
-        """What the step needs by a plan, or if nothing is recomputed."""
-        if plan is None:
-            return estimates.estimate(self.model, self.batch_size, None, **self.common)
-        return estimates.with_plain(self.model, self.batch_size, plan, **self.common)[0]
-
-    def measure(self, plan: Plan | None, step: Prediction) -> int:
-        """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""
-        if self.target is not None:
-            return step.fixed_bytes + self._compiled(plan).temp_bytes
-        assert plan is not None
-        return step.fixed_bytes + measured_step.peak_bytes(self.model, plan, self.confirm, self.common)
-
-    def _compiled(self, plan: Plan | None) -> CompiledMemory:
-        shapes, example, loss = (self.common[name] for name in ("input_shapes", "example", "loss"))
-        batch_size = self.batch_size or tracing.batch_size(example)
-        if batch_size is None:
-            raise OptionError(f"confirm={self.confirm!r}: give a batch_size, since a step of one batch is compiled")
-        batch = shipped.batch(self.model, batch_size, shapes, example, loss)
-        return memory.compiled_memory(
-            self.model, batch_size, plan, target=self.confirm, example=batch, loss=loss,
-            optimizer=self.common["optimizer"],
-        )  # fmt: skip

@@ -1,47 +1,93 @@
-"""What a training step by a plan needs when it is run in a child process."""
+"""The step that a plan is asked for: what it is predicted to need, and what it needs when it is run or compiled."""
 
-from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 import keras
 
+from tfgc._calls import tracing
+from tfgc._compiled import memory
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import compare, examples, shipped
+from tfgc._planning import estimates, planner
+from tfgc._planning.budgets import Budget
 from tfgc._records.job import Case
+from tfgc._simulate.simulator import Prediction
 
 
-def peak_bytes(model: keras.Model, plan: Plan, confirm: Any, common: Mapping[str, Any]) -> int:
-    """The most that one of five steps needs on top of what stays between them, as TensorFlow's allocator reports it.
+@dataclasses.dataclass(frozen=True)
+class MeasuredStep:
+    """What a plan is asked for, but the budget.
 
-    Args:
-        model: The model; a copy of it is trained.
-        plan: Its plan.
-        confirm: True, or a function that builds the model.
-        common: The arguments of `tfgc.plan` that say what the step is.
-
-    Raises:
-        OptionError: If the plan is for no batch size.
-        TfgcError: If the step cannot be run there.
+    Attributes:
+        model, batch_size, confirm: As given to `tfgc.plan`.
+        common: The arguments that `tfgc.estimate` takes as well.
+        options: Strategy and options.
     """
-    if plan.batch_size is None:
-        raise OptionError(f"{shipped.label(confirm)}: give a batch_size, since a step of one batch is measured")
-    optimizer, loss = common["optimizer"], common["loss"]
-    case = Case(
-        model.name,
-        (shipped.shipped(model, confirm, optimizer, loss), None),
-        "confirm",
-        common["mode"],
-        plan.batch_size,
-        plan=plan.to_json(),
-        example=examples.portable(
-            shipped.batch(model, plan.batch_size, common["input_shapes"], common["example"], loss)
-        ),
-    )
-    record = compare.run(case)
-    if record.peak_bytes_max is None:
-        raise TfgcError(
-            f"{shipped.label(confirm)}: a step of {model.name!r} cannot be run in a child process: "
-            f"{record.status}, {record.detail}{shipped.advice(confirm, '. If it cannot be built there, ')}"
-        )
-    return record.peak_bytes_max
+
+    model: keras.Model
+    batch_size: int | None
+    common: dict[str, Any]
+    options: dict[str, Any]
+    confirm: Any
+
+    @property
+    def target(self) -> str | None:
+        """The GPU that plans are compiled for; None where they are run."""
+        return self.confirm if isinstance(self.confirm, str) else None
+
+    def plain_bytes(self) -> int:
+        """What the plain step needs: compiled for a GPU where one is named, else as predicted."""
+        plain = self.predict(None)
+        return plain.needed_bytes if self.target is None else self.measure(None, plain)
+
+    def plan(self, budget: Budget | None) -> Plan:
+        """The plan of a budget, by predictions."""
+        return planner.plan(self.model, self.batch_size, budget=budget, **self.common, **self.options)
+
+    def predict(self, plan: Plan | None) -> Prediction:
+        """What the step needs by a plan, or if nothing is recomputed."""
+        if plan is None:
+            return estimates.estimate(self.model, self.batch_size, None, **self.common)
+        return estimates.with_plain(self.model, self.batch_size, plan, **self.common)[0]
+
+    def measure(self, plan: Plan | None, step: Prediction) -> int:
+        """What the step by a plan needs at most when it is run or compiled; `step` is what is predicted."""
+        if self.target is not None:
+            return step.fixed_bytes + self._compiled(plan)
+        assert plan is not None
+        return step.fixed_bytes + self._run(plan)
+
+    def _batch(self, batch_size: int) -> Any:
+        shapes, example, loss = (self.common[name] for name in ("input_shapes", "example", "loss"))
+        return shipped.batch(self.model, batch_size, shapes, example, loss)
+
+    def _compiled(self, plan: Plan | None) -> int:
+        batch_size = self.batch_size or tracing.batch_size(self.common["example"])
+        if batch_size is None:
+            raise OptionError(f"confirm={self.confirm!r}: give a batch_size, since a step of one batch is compiled")
+        return memory.compiled_memory(
+            self.model, batch_size, plan, target=self.confirm, example=self._batch(batch_size),
+            loss=self.common["loss"], optimizer=self.common["optimizer"],
+        ).temp_bytes  # fmt: skip
+
+    def _run(self, plan: Plan) -> int:
+        """The most that one of five steps in a child process needs on top of what stays between them."""
+        model, label = self.model, shipped.label(self.confirm)
+        if plan.batch_size is None:
+            raise OptionError(f"{label}: give a batch_size, since a step of one batch is measured")
+        build = shipped.shipped(model, self.confirm, self.common["optimizer"], self.common["loss"])
+        example = examples.portable(self._batch(plan.batch_size))
+        record = compare.run(
+            Case(
+                model.name, (build, None), "confirm", self.common["mode"], plan.batch_size, plan=plan.to_json(),
+                example=example,
+            )
+        )  # fmt: skip
+        if record.peak_bytes_max is None:
+            raise TfgcError(
+                f"{label}: a step of {model.name!r} cannot be run in a child process: {record.status}, {record.detail}"
+                f"{shipped.advice(self.confirm, '. If it cannot be built there, ')}"
+            )
+        return record.peak_bytes_max
