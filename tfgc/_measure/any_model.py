@@ -37,16 +37,10 @@ def takes_example(model: keras.Model, example: Any) -> bool:
 
 
 def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any = None) -> Any:
-    """Build a model, compile it if it is not, and return the example, with targets if the step needs them.
-
-    Args:
-        model: The model.
-        example: What `examples.portable` returns.
-        batch_size: Samples in a batch.
-        optimizer: What a model that is not compiled is trained with. Default: SGD.
+    """Build a model, compile it if it is not, and return the portable example, with targets if the step needs them.
 
     Raises:
-        OptionError: If the example holds too little.
+        OptionError: If the example holds too little, or an optimizer is given for a model that is compiled.
     """
     own_step = tracing.has_own_step(model)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)

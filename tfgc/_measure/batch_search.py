@@ -21,11 +21,8 @@ _CLOSE = 0.02
 def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: int = MOST, above: int = ABOVE) -> int:
     """The largest batch that fits, 0 if a single sample does not.
 
-    Args:
-        need: Function from a batch to a pair: what it needs, and a bound of that from below which never falls.
-        budget: What may be needed.
-        most: The largest batch to look at.
-        above: How many batches in a row must not fit above the one that is returned.
+    `need` gives for a batch what it needs, and a bound of that from below which never falls. `above` batches in a row
+    must not fit above the one that is returned; none beyond `most` is looked at.
     """
 
     def fits(batch: int) -> bool:
@@ -77,15 +74,8 @@ def confirm(
 ) -> tuple[int, int | None, bool]:
     """Measure around a predicted batch, at most `RUNS` times, until one fits and one just above it does not.
 
-    Args:
-        way: A `LargestBatch`: where to begin, and what a sample needs.
-        budget: Bytes.
-        measure: Function from a batch to the bytes that it takes; None if it ran out of memory.
-        most: The largest batch to look at.
-
-    Returns:
-        The largest batch that was measured to fit (0: none), the least one measured not to (None: none), and
-        whether they are as close as they should be.
+    `measure` gives the bytes that a batch takes, None if it ran out of memory. Returns the largest batch that fits
+    (0: none), the least one that does not (None: none), and whether they are as close as they should be.
     """
     fits, fails, short = 0, most + 1, 0
     known: dict[int, int | None] = {}

@@ -1,9 +1,6 @@
 """Measure ways to train a network: one child process a case.
 
-The peak is the device allocator's own, since a sampler misses what happens
-inside one call; the process's resident set, which people see in their
-monitor, is also sampled, from outside, with memory_profiler. The counter is
-exact, the order in which branches run is not: each case counts several steps.
+The allocator's counter is exact, the order in which branches run is not: each case counts several steps.
 """
 
 from __future__ import annotations
@@ -100,13 +97,7 @@ def study(
     on_start: Callable[[str], object] | None = None,
     on_result: Callable[[Measurement], object] | None = None,
 ) -> Study:
-    """Predict and run the cases of one network, the plain ones first; return its `Study`.
-
-    Args:
-        cases: What `case_choice.plan_cases` returns.
-        front, marks: As in `PredictionJob`.
-        on_start, on_result: As for `compare`.
-    """
+    """Predict and run the cases of one network, the plain ones first; arguments as in `PredictionJob` and `compare`."""
     predictions = predict(PredictionJob(tuple(cases), front=front, marks=tuple(marks)))
     results = []
     for case in cases:
@@ -132,15 +123,8 @@ def check_measured(studies: Iterable[Study]) -> None:
 
 
 def predict(job: PredictionJob) -> CasePredictions:
-    """Plan and predict cases in a child process.
-
-    Raises:
-        PlanMismatchError: If a given plan is for another model.
-        TfgcError: If the model cannot be built or read.
-    """
-    found = process.ask(job)
-    assert isinstance(found, CasePredictions)
-    return found
+    """Plan and predict cases in a child process; raises what `process.ask` raises."""
+    return process.ask(job)
 
 
 def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:

@@ -25,11 +25,7 @@ class Spec:
 
 
 def portable(example: Any) -> Any:
-    """An example with arrays instead of tensors, and a `Spec` for each `tf.TensorSpec` or `keras.KerasTensor`.
-
-    Raises:
-        OptionError: If nothing in it has samples.
-    """
+    """An example with arrays instead of tensors, and a `Spec` for each `tf.TensorSpec` or `keras.KerasTensor`."""
     import tensorflow as tf
 
     def plain(value: Any) -> Any:
@@ -60,11 +56,7 @@ def samples(example: Any) -> int | None:
 
 
 def batch(example: Any, batch_size: int) -> Any:
-    """The batch of a portable example, as tensors, with so many samples; for specs noise, or 0 and 1.
-
-    Raises:
-        OptionError: If a size besides the batch is open.
-    """
+    """The batch of a portable example, as tensors, with so many samples; for specs noise, or 0 and 1."""
     import keras
     import tensorflow as tf
 

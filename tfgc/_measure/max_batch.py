@@ -106,8 +106,7 @@ def max_batch(
     )
     if on_start is not None:
         on_start(FIRST)
-    found = process.ask(job)
-    assert isinstance(found, MaxBatchPrediction)
+    found: MaxBatchPrediction = process.ask(job)
     wanted = found.recomputed or found.plain
     if wanted.batch_size == 0:
         raise _infeasible(found, wanted.needed_bytes, wanted.node)

@@ -24,14 +24,9 @@ CLOSE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A plan that was run.
+    """A plan that was run, the bytes that its step was predicted and measured to need, and the node at the former peak.
 
-    Attributes:
-        plan: The plan.
-        predicted: What its step was predicted to need, in bytes.
-        measured: What it was measured to need.
-        node: The node at the predicted peak.
-        limit: The corrected budget: what the step may be predicted to need.
+    `limit` is the corrected budget: what the step might be predicted to need.
     """
 
     plan: Plan
@@ -49,11 +44,8 @@ def fitting(
 ) -> tuple[Run, int]:
     """The fastest plan that was found to fit when measured, and how many were run.
 
-    Args:
-        budget: What the step may be measured to need.
-        ask: Function from what it may be predicted to need to the fastest plan; raises `InfeasibleBudgetError`.
-        predict: Function from a plan to what its step is predicted to need.
-        measure: Function from a plan and its prediction to what its step is measured to need.
+    `ask` gives the fastest plan for what a step may be predicted to need, or raises `InfeasibleBudgetError`; `measure`
+    gives for a plan and its prediction the bytes that its step needs.
 
     Raises:
         InfeasibleBudgetError: If none is found; it names what the plan that should need least was measured to need.

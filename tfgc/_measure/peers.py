@@ -57,21 +57,13 @@ def _split_by_hand(model: keras.Model) -> Callable[..., Any]:
     return call
 
 
-# Differences up to this one, or up to what plain steps differ by among themselves, are rounding.
-_ALLOWED = 1e-3
-
-
 def differing_parts(
     update: Mapping[str, Any], references: Sequence[Mapping[str, Any]], weights: Sequence[str]
 ) -> tuple[str, ...]:
     """Which parts of the first update differ from every plain run: `gradients`, `states`, or none.
 
-    Rounding is allowed for: 0.1 %, or twice the largest difference among the plain steps.
-
-    Args:
-        update: Mapping from a variable's path to what the step added to it.
-        references: Such mappings of plain steps that differ by rounding alone.
-        weights: Paths of the variables that are trained.
+    An update is what the step added to each variable, by path. Rounding is allowed for: 0.1 %, or twice the largest
+    difference among `references`, plain steps that differ by rounding alone. `weights` are the paths that are trained.
     """
     found = []
     for what, paths in (("gradients", weights), ("states", [path for path in update if path not in weights])):
@@ -79,7 +71,7 @@ def differing_parts(
             continue
         spread = max(difference(references[0], other, paths) for other in references)
         # So written, NaN differs.
-        if not any(difference(one, update, paths) <= max(_ALLOWED, 2 * spread) for one in references):
+        if not any(difference(one, update, paths) <= max(1e-3, 2 * spread) for one in references):
             found.append(what)
     return tuple(found)
 

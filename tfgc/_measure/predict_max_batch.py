@@ -33,11 +33,7 @@ _NEAR_LEAST = 8
 
 
 def predict_max_batch(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
-    """What a `MaxBatchJob` for this model finds.
-
-    Raises:
-        OptionError: If the model has one batch size only, or a size is open.
-    """
+    """What a `MaxBatchJob` for this model finds."""
     return (_by_calls if any_model.takes_example(model, job.example) else _by_nodes)(model, job)
 
 

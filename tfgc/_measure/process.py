@@ -52,11 +52,7 @@ class Ended:
         return (_errors(self.stderr) or _lines(self.stderr) or [f"exit code {self.code}"])[-1]
 
     def outcome(self, memory_limit: int | None = None) -> tuple[str, str]:
-        """Classify a process that found nothing: `oom` or `failed`, and the reason.
-
-        Args:
-            memory_limit: The bytes that it was allowed to allocate.
-        """
+        """Classify a process that found nothing within a limit in bytes: `oom` or `failed`, and the reason."""
         if self.reply is not None and not self.reply.out_of_memory:
             return "failed", self.why
         if self.reply is not None or any(word in self.stderr for word in OUT_OF_MEMORY):
@@ -101,7 +97,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
         return Ended(reply, child.returncode, words, samples)
 
 
-def ask(job: PredictionJob | MaxBatchJob) -> object:
+def ask(job: PredictionJob | MaxBatchJob) -> Any:
     """What a child process finds for a job. If a signal kills it, a second one tries again.
 
     Raises:

@@ -17,11 +17,7 @@ FINISHED = ("ok", "oom", "predicted")
 
 
 def read(suite: str, path: str | os.PathLike[str], networks: Collection[str] = ()) -> Results:
-    """The results in a suite's file, of those networks alone, if some are named.
-
-    Raises:
-        OptionError: If the file is of something else.
-    """
+    """The results in a suite's file, of those networks alone, if some are named."""
     found = results_json.read(path)
     if found.suite != suite:
         raise OptionError(f"{str(path)!r} holds results of {found.suite or 'no suite'}, not of {suite}")
@@ -52,10 +48,7 @@ class ResultsFile:
         return (row.network, row.budget_bytes) in found
 
     def put(self, study: Study) -> None:
-        """Put a study in its place; the file is whole even if the process is killed here.
-
-        What another run put there meanwhile stays.
-        """
+        """Put a study in its place, in a file that is whole at any time; what another run put there meanwhile stays."""
         with _files.alone(self._path):
             if os.path.exists(self._path):
                 self.results = read(self.results.suite, self._path)

@@ -17,9 +17,6 @@ from tfgc._measure import case_choice
 from tfgc._planning import by_calls
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
-# What helps where Keras cannot make a model again from what it knows of it.
-_ADVICE = "give a function that builds the model instead of True: confirm=build"
-
 
 @dataclasses.dataclass(frozen=True)
 class Shipped:
@@ -62,12 +59,7 @@ class Shipped:
 
 
 def shipped(model: keras.Model, confirm: Any, optimizer: Any, loss: Any) -> Shipped:
-    """What builds a model in a child process.
-
-    Args:
-        model: The model.
-        confirm: True, or a function that builds the model.
-        optimizer, loss: As for `tfgc.plan`.
+    """What builds a model in a child process; arguments as for `tfgc.plan`.
 
     Raises:
         UnsupportedModelError: If it cannot be sent there; it says why.
@@ -125,7 +117,7 @@ def _parts(model: Any) -> list[Any]:
 
 def advice(confirm: Any, before: str) -> str:
     """What helps where Keras cannot make a model again; nothing for one that a function makes."""
-    return f"{before}{_ADVICE}" if confirm is True else ""
+    return f"{before}give a function that builds the model instead of True: confirm=build" if confirm is True else ""
 
 
 def label(confirm: Any) -> str:
@@ -150,11 +142,7 @@ def _objects(model: keras.Model, optimizer: Any, loss: Any) -> Iterator[tuple[st
 
 
 def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, loss: Any) -> Any:
-    """The batch `(x, y)` that the step runs on: the example, or specs.
-
-    Args:
-        model, batch_size, input_shapes, example, loss: As for `tfgc.plan`.
-    """
+    """The batch `(x, y)` that the step runs on, the example or specs; arguments as for `tfgc.plan`."""
     if by_calls.applies_to(model) or (example is not None and _has_targets(model, example)):
         return example
     if example is not None:

@@ -24,11 +24,7 @@ Cases: TypeAlias = tuple[Case, ...]
 
 
 def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_rows.SuiteRow | _rows.SearchRow]:
-    """The rows of a suite; of those networks alone, if some are named.
-
-    Raises:
-        OptionError: For a network that the suite does not have, with near ones, or a scale that cannot be.
-    """
+    """The rows of a suite; of those networks alone, if some are named."""
     if not 0 < scale <= 1:
         raise OptionError(f"scale={scale!r}: it is the part of each published batch to run, above 0 and at most 1")
     rows = _suites.get(suite).rows(scale)
@@ -49,12 +45,8 @@ def run(
 
     Where the file is one of predictions, cases are planned and predicted, and nothing is run.
 
-    Args:
-        rows: What `chosen_rows` returns.
-        file: Where the results go.
-        on_event: Called with what happens, each time that it does.
-        measure: Plan by times measured on this device, not by flops.
-        steps: Counted steps of each case, instead of the suite's.
+    With `measure`, plans count times that are measured on this device, not flops. `steps` are the counted ones of each
+    case, instead of the suite's.
 
     Raises:
         TfgcError: If a largest batch could not be found; after all other rows were run.
