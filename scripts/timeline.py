@@ -27,32 +27,31 @@ def main():
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import overhead
+    import tensorflow as tf
 
     import tfgc
 
-    model, x, y = fit_budgets.built(arguments.network)
+    model, *batch = fit_budgets.built(arguments.network)
+    x, y = map(tf.convert_to_tensor, batch)
     plan = tfgc.plan(model, len(x), strategy="optimal")
     profiles = {}
     for case, given in (("plain", None), ("optimal", plan)):
-        profiles[case] = profile(overhead.training_step(arguments.network, given), x, y)
+        profiles[case] = profile(overhead.training_step(arguments.network, given, x, y))
         print(f"{case}: {described(*profiles[case])}\n")
     draw({case: runs for case, (runs, _, _) in profiles.items()}, arguments.output)
 
 
-def profile(step, x, y):
+def profile(step):
     """What ran in one step, its seconds, and how many cores were in use."""
-    import tensorflow as tf
-
     from tfgc._framework import profiler
 
-    x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
     for _ in range(3):
-        step(x, y)
+        step()
     begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    step(x, y).numpy()
+    step()
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF)
     cores = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / seconds
-    return profiler.operations_run(lambda: step(x, y)), seconds, cores
+    return profiler.operations_run(step), seconds, cores
 
 
 def kind(run):

@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 
 import tfgc
@@ -117,6 +119,22 @@ def test_the_table_of_models_compiled_by_calls_is_what_the_script_prints():
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert len(table.splitlines()) >= 2 + 16
     assert table in PAGES["docs/gpus.md"]
+
+
+def test_the_timeline_of_a_step_is_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = script_of("timeline")
+
+    def built(_):
+        dense = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
+        return keras.Sequential([keras.Input((64,)), *dense]), np.ones((32, 64), "f"), np.zeros((32, 64), "f")
+
+    monkeypatch.setattr(script.fit_budgets, "built", built)
+    monkeypatch.setattr(sys, "argv", ["timeline.py", "-o", str(tmp_path / "steps.png")])
+    script.main()
+    printed = capsys.readouterr().out
+    assert all(words in printed for words in ("plain: ", "optimal: ", "  replay: ", "  gradients: "))
+    assert (tmp_path / "steps.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("page", PAGES)
