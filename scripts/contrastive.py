@@ -14,9 +14,6 @@ process of the slices then also computes the plain gradients of its batch. Times
 Results are saved in scripts/results/contrastive.json.
 """
 
-import os
-import pathlib
-
 import saved_cases
 
 BATCHES = {"simclr": 8, "clip": 16}
@@ -24,7 +21,7 @@ WAYS = {"plain": (1, False), "large": (8, False), "slices": (8, True)}
 CASES = [f"{name}-{way}" for name in BATCHES for way in WAYS]
 SLICES = 8
 STEPS = 2
-RESULTS = pathlib.Path(__file__).parent / "results" / "contrastive.json"
+RESULTS = saved_cases.RESULTS / "contrastive.json"
 HEAD = f"| model, batch | plain step | plain step, batch times 8 | the same, `slices={SLICES}` | gradients differ by |"
 
 
@@ -49,8 +46,6 @@ def row(name, case):
 
 def measure(case):
     """The peak of a step and its prediction; with slices, how far its gradients are from the plain ones."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
     import tensorflow as tf
 
     import tfgc

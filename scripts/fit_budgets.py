@@ -11,8 +11,6 @@ and the optimizer's slots included, and without the batch; a budget is a share o
 Results are saved in scripts/results/fit-budgets.json.
 """
 
-import pathlib
-
 import kerashub
 import other_models
 import saved_cases
@@ -35,7 +33,7 @@ FUNCTIONAL = {
 OUTER = ("gan", "distiller", "shift_vit", "residual_net", "diffusion", "siamese")
 HUB = ("vit", "gpt2", "t5", "whisper", "bert", "swin", "segformer", "resnet", "vae")
 BUDGETS = ("85%", "70%", "60%", "50%", "40%")
-RESULTS = pathlib.Path(__file__).parent / "results" / "fit-budgets.json"
+RESULTS = saved_cases.RESULTS / "fit-budgets.json"
 STEPS, LAST = 8, 5
 
 

@@ -11,22 +11,20 @@ and seeds. Results are saved in scripts/results/fit_speed.json. Run nothing else
     python scripts/fit_speed.py --table       # print the saved results
 """
 
-import argparse
-import json
-import os
+import concurrent.futures
+import multiprocessing
 import pathlib
 import pickle
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
+import saved_cases
+
 from tfgc import _errors
 
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
-
-RESULTS = pathlib.Path(__file__).parent / "results" / "fit_speed.json"
+RESULTS = saved_cases.RESULTS / "fit_speed.json"
 NETWORKS = (
     "resnet50:8",
     "densenet121:8",
@@ -57,46 +55,16 @@ STEPS = 8
 TARGETS = {"transformer": 1.10, "other": 1.15, "half": 1.08}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network:batch", help="networks to measure; default: all")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        network, case, folder = arguments.case
-        try:
-            print(json.dumps(measure(network, case, pathlib.Path(folder))))
-        except Exception as error:
-            sys.exit(_errors.one_line(error))
-        return
-    unknown = set(arguments.networks) - set(NETWORKS)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for network in [] if arguments.table else arguments.networks or [name for name in NETWORKS if name not in found]:
-        found[network] = run(network)
-        found = {name: found[name] for name in NETWORKS if name in found}
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    for line in [*summary(found), "", *table(found)]:
-        print(line)
-
-
 def run(network):
     """Run every case of a network, each in its own process."""
-    cases = {}
-    again = "plain fit, again"
+    cases, again = {}, "plain fit, again"
     with tempfile.TemporaryDirectory() as folder:
         for case in (*CASES, again):
-            command = [sys.executable, __file__, "--case", network, case, folder]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-            )
-            if done.returncode:
-                said = done.stderr.strip().splitlines()
-                cases[case] = {"failed": said[-1][:300] if said else f"ended with code {done.returncode}"}
-            else:
-                cases[case] = json.loads(done.stdout.splitlines()[-1])
+            with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                try:
+                    cases[case] = process.submit(measure, network, case, pathlib.Path(folder)).result()
+                except Exception as error:  # whatever fails is a row of the table
+                    cases[case] = {"failed": _errors.one_line(error)[:300]}
             print(f"{network}: {case}: {cases[case]}", file=sys.stderr, flush=True)
     # The machine is noisy: plain time is the mean of a run at the start and one at the end.
     runs = [case["seconds"] for case in (cases["plain fit"], cases.pop(again)) if "seconds" in case]
@@ -225,6 +193,15 @@ def memory(tf, which):
     return tf.config.experimental.get_memory_info("CPU:0")[which]
 
 
+def table(found):
+    """All that is printed of the saved results."""
+    return "\n".join([*summary(found), "", *rows(found)])
+
+
+def row(network, cases):
+    return "\n".join(rows({network: cases}))
+
+
 def summary(found):
     """Yield a row for each network: time and activation peak of each case as shares of its plain case."""
     names = [case for case in CASES if not case.startswith("plain")]
@@ -259,7 +236,7 @@ def wrong(cases, case):
     return ", ".join(found)
 
 
-def table(found):
+def rows(found):
     """Yield a row for each case, with its ratios to plain and whether it meets the target."""
     yield "| network, batch | case | time of a step | activation peak | first step | update: weights, states | target |"
     yield "| --- | --- | ---: | ---: | ---: | --- | --- |"
@@ -287,4 +264,4 @@ def table(found):
 
 
 if __name__ == "__main__":
-    main()
+    saved_cases.main(__file__, __doc__, NETWORKS, RESULTS, None, row, table, run, again=False)

@@ -12,8 +12,6 @@ Results are saved in scripts/results/larger-budgets.json.
 """
 
 import itertools
-import os
-import pathlib
 import statistics
 
 import fit_budgets
@@ -21,7 +19,7 @@ import overhead
 import saved_cases
 
 ROUNDS, WARM_UP = 11, 2
-RESULTS = pathlib.Path(__file__).parent / "results" / "larger-budgets.json"
+RESULTS = saved_cases.RESULTS / "larger-budgets.json"
 
 
 def table(saved):
@@ -48,7 +46,6 @@ def row(name, case):
 
 def measure(name):
     """Seconds of a network's plain step, ratios to it, and those of neighboring budgets."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     import tfgc

@@ -12,8 +12,6 @@ steps.
 Results are saved in scripts/results/overhead.json.
 """
 
-import os
-import pathlib
 import statistics
 
 import fit_budgets
@@ -21,7 +19,7 @@ import saved_cases
 
 HOW = ("75%", "50%", "optimal")
 ROUNDS, WARM_UP = 11, 2
-RESULTS = pathlib.Path(__file__).parent / "results" / "overhead.json"
+RESULTS = saved_cases.RESULTS / "overhead.json"
 
 
 def table(saved):
@@ -51,7 +49,6 @@ def row(name, case):
 
 def measure(name):
     """Seconds, peaks and ratios to plain of a network's steps, and what was predicted."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     import tfgc

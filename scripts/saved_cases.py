@@ -3,15 +3,18 @@
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
 import time
 
+RESULTS = pathlib.Path(__file__).parent / "results"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
 
 
-def main(script, doc, names, results, measure, row, table, run=None):
+def main(script, doc, names, results, measure, row, table, run=None, again=True):
     """Run a script from the shell.
 
     Args:
@@ -23,6 +26,7 @@ def main(script, doc, names, results, measure, row, table, run=None):
         row: A line for a case, given its name and results.
         table: All that is printed of the saved results.
         run: Gives the results of a case, and starts the processes that it takes.
+        again: Whether cases that have results are measured again if none is named.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
@@ -36,7 +40,7 @@ def main(script, doc, names, results, measure, row, table, run=None):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(names)}")
     saved = json.loads(results.read_text()) if results.exists() else {}
     if not arguments.table:
-        for name in arguments.networks or names:
+        for name in arguments.networks or [one for one in names if again or one not in saved]:
             saved[name] = run(name) if run else _by_script(script, name)
             results.write_text(json.dumps({one: saved[one] for one in names if one in saved}, indent=1) + "\n")
             print(row(name, saved[name]), flush=True)

@@ -11,7 +11,6 @@ Results are saved in scripts/results/selective.json.
 """
 
 import os
-import pathlib
 import tempfile
 
 import saved_cases
@@ -19,7 +18,7 @@ import saved_cases
 NETWORKS = {"gpt(6, 256, 256, 5000)": 8, "transformer_encoder": 8}
 SHARES = (0.5, 0.75)
 ROUNDS, WARM_UP = 9, 2
-RESULTS = pathlib.Path(__file__).parent / "results" / "selective.json"
+RESULTS = saved_cases.RESULTS / "selective.json"
 
 
 def table(saved):
@@ -44,7 +43,6 @@ def rows(name, case):
 
 def measure(name):
     """Ratios of time to the plain step, and peaks."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
     import tensorflow as tf
 

@@ -18,18 +18,14 @@ Results are saved in scripts/results/slices.json.
 
 import dataclasses
 import gc
-import os
-import pathlib
 
 import saved_cases
-
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # else TensorFlow counts no memory on some CPUs
 
 WAYS = ("plain", "eager", "micro_batches", "segments", "keras", "as_ready")
 NETWORKS = {"sample_cnn": (16, 128), "big_cnn": (16, 128), "vgg16": (16, 224)}
 SLICES = 8
 ROUNDS, WARM_UP = 5, 1
-RESULTS = pathlib.Path(__file__).parent / "results" / "slices.json"
+RESULTS = saved_cases.RESULTS / "slices.json"
 HEAD = (
     f"| network, batch | plain step | plain, op by op | `micro_batches={SLICES}` | a plan with `slices={SLICES}` | "
     f"Keras, `gradient_accumulation_steps={SLICES}` | `slices={SLICES}` and `as_ready` |"
@@ -58,7 +54,6 @@ def row(name, case):
 
 def measure(name):
     """For each way to train: seconds and ratio to plain, the peak of a step, and the bytes kept between steps."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     steps, held, last = {}, {}, tf.config.experimental.get_memory_info("CPU:0")["current"]

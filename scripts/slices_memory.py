@@ -11,9 +11,6 @@ large, are predicted.
 Results are saved in scripts/results/slices-memory.json.
 """
 
-import os
-import pathlib
-
 import saved_cases
 import slices
 
@@ -21,7 +18,7 @@ NAME = "vgg16"
 WAYS = [way for way in slices.WAYS if way != "eager"]
 CASES = [f"{NAME}-{way}" for way in WAYS]
 LARGER = 4
-RESULTS = pathlib.Path(__file__).parent / "results" / "slices-memory.json"
+RESULTS = saved_cases.RESULTS / "slices-memory.json"
 HEAD = (
     f"| network, batch | activations, predicted | with `slices={slices.SLICES}` | whole step | "
     f"`micro_batches={slices.SLICES}` | `slices={slices.SLICES}` | "
@@ -60,8 +57,6 @@ def row(name, case):
 
 def measure(case):
     """The peak of a step, and what is predicted for plans that are known to the simulator."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
     import tfgc
 
     name, way = case.split("-")
