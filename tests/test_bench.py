@@ -561,14 +561,14 @@ def test_budgets_of_compiled_steps_are_shares_of_the_plain_compiled_step(tmp_pat
     assert [record.case for record in file.results.studies[0].records] == ["plain", "optimal", "70%", "50%"]
 
 
-def test_rows_with_a_target_are_compiled_and_not_run(tmp_path, monkeypatch):
+def test_cases_with_a_target_are_compiled_and_not_run(tmp_path, monkeypatch):
     found, asked = {"peak_bytes": 900, "resident_bytes": 100, "device": "Tesla T4"}, []
     predictions = CasePredictions({case: CasePrediction(predicted=predicted(1000)) for case in ("plain-xla",)}, None)
     monkeypatch.setattr(compare, "predict", lambda job: predictions)
     monkeypatch.setattr(compiled_case, "measure", lambda case: asked.append((case.name, case.target)) or found)
     monkeypatch.setattr(process, "run", lambda case: process.Ended(worker._reply(case), 0, "", []))
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
-    row = _rows.SuiteRow(_rows.cases("resnet50", 16, "plain-xla"), target="t4")
+    row = _rows.SuiteRow(_rows.cases("resnet50", 16, "plain-xla", target="t4"))
     file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
     for _ in range(2):  # the second run finds it in the file
         suite_runner.run([row], file, lambda *_: None)
@@ -580,7 +580,7 @@ def test_rows_with_a_target_are_compiled_and_not_run(tmp_path, monkeypatch):
 
 def test_a_step_that_cannot_be_compiled_is_a_row(tmp_path, monkeypatch):
     """Whatever it raises: the cases after it are compiled."""
-    cases = _rows.cases("resnet50", 16, "plain-xla", "optimal-xla")
+    cases = _rows.cases("resnet50", 16, "plain-xla", "optimal-xla", target="t4")
     predictions = CasePredictions({case.name: CasePrediction(predicted=predicted(1000)) for case in cases}, None)
     monkeypatch.setattr(compare, "predict", lambda job: predictions)
     errors = [ValueError("no such operation"), MemoryError()]
@@ -592,7 +592,7 @@ def test_a_step_that_cannot_be_compiled_is_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "run", lambda case: process.Ended(worker._reply(case), 0, "", []))
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     file = results_file.ResultsFile("gpu-compile", tmp_path / "results.json")
-    suite_runner.run([_rows.SuiteRow(cases, target="t4")], file, lambda *_: None)
+    suite_runner.run([_rows.SuiteRow(cases)], file, lambda *_: None)
     found = [(record.status, record.detail) for record in file.results.studies[0].records]
     assert found == [("failed", "ValueError: no such operation"), ("oom", "ran out of memory")]
 

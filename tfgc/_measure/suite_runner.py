@@ -4,7 +4,7 @@ An interrupted run resumes where it stopped. Cases that failed are tried again; 
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from tfgc import _suites
@@ -20,7 +20,6 @@ from tfgc._suites import _rows
 
 # Called with what happens to a case: work on it started, it is done, or an earlier run left it; and with what it is.
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
-Cases: TypeAlias = tuple[Case, ...]
 
 
 def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> list[_rows.SuiteRow | _rows.SearchRow]:
@@ -63,7 +62,7 @@ def run(
                 on_event("done", "largest batch")
         else:
             run_one = compare.unmeasured if file.results.predicted or row.predicted else compare.run
-            if row.target and run_one is compare.run:
+            if run_one is compare.run and any(case.target for case in row.cases):
                 compiler.check_installed()
             _cases(row, file, on_event, measure, steps, run_one)
     if errors:
@@ -76,31 +75,26 @@ def _cases(
 ) -> None:  # fmt: skip
     """Run what is missing of a row, each case by `run_one`."""
     study = file.study(row)
-    missing = tuple(case for case in row.cases if not _is_finished(case, study))
+    missing, shares = [], []
     for case in row.cases:
-        if case not in missing:
+        if _is_finished(case, study):
             on_event("kept", case.name)
-    if not missing:
-        return
-    missing = tuple(dataclasses.replace(case, steps=steps or case.steps, target=row.target) for case in missing)
-    for cases in _parts(row, missing):
+        else:
+            # Of compiled steps, budgets are planned after the plain one, since they are shares of it.
+            apart = case.target and "budget" in case.options
+            (shares if apart else missing).append(dataclasses.replace(case, steps=steps or case.steps))
+    for cases in filter(None, (missing, shares)):
         study = _planned_and_run(row, cases, study, file, on_event, measure, run_one)
 
 
-def _parts(row: _rows.SuiteRow, cases: Cases) -> list[Cases]:
-    """Those that are planned together: for a target, budgets after the plain step, since they are shares of it."""
-    shares = tuple(case for case in cases if row.target and "budget" in case.options)
-    return [part for part in (tuple(case for case in cases if case not in shares), shares) if part]
-
-
 def _planned_and_run(
-    row: _rows.SuiteRow, cases: Cases, study: Study, file: ResultsFile, on_event: OnEvent, measure: bool,
+    row: _rows.SuiteRow, cases: Sequence[Case], study: Study, file: ResultsFile, on_event: OnEvent, measure: bool,
     run_one: Callable[[Case, CasePrediction], Measurement],
 ) -> Study:  # fmt: skip
     """The study with the records of these cases."""
     on_event("started", f"{row.network}: planning")
     try:
-        planned = tuple(_in_bytes(case, study) if row.target else case for case in cases)
+        planned = tuple(_in_bytes(case, study) for case in cases)
         predictions = compare.predict(PredictionJob(planned, measure, row.front))
     except TfgcError as error:
         failed = CasePrediction(error=str(error))
@@ -119,9 +113,9 @@ def _planned_and_run(
 
 
 def _in_bytes(case: Case, study: Study) -> Case:
-    """A case whose budget is a share of the plain compiled step, as bytes of it."""
+    """A compiled case whose budget is a share of the plain compiled step, as bytes of it; others as they are."""
     plain = study.record("plain-xla")
-    share = budgets.check_budget(case.options["budget"]) if "budget" in case.options else None
+    share = budgets.check_budget(case.options["budget"]) if case.target and "budget" in case.options else None
     if share is None or plain is None or plain.status != "ok":
         return case
     whole = (plain.peak_bytes or 0) + (plain.resident_bytes or 0)

@@ -22,14 +22,12 @@ class SuiteRow:
         published: What others published about it, by name.
         front: Whether to compute the Pareto front as well.
         predicted: Whether the cases are only predicted, even where others are run.
-        target: The GPU that the cases are compiled for instead of being run; empty: they are run.
     """
 
     cases: tuple[Case, ...]
     published: dict[str, Any] = dataclasses.field(default_factory=dict)
     front: bool = False
     predicted: bool = False
-    target: str = ""
 
     @property
     def network(self) -> str:
