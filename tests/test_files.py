@@ -175,7 +175,6 @@ def test_a_file_that_may_not_be_written_is_not_replaced(path, monkeypatch):
 
 
 def test_a_check_leaves_nothing_behind(path):
-    _files.check_writable(None)
     _files.check_writable(path)
     assert only(path) == OLD
     path.unlink()

@@ -12,7 +12,7 @@ import signal
 import sys
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux; elsewhere there is no prctl
-_MEANINGS = {
+_MEANINGS: dict[int, str] = {
     signal.SIGKILL: "killed, as the system does where memory runs out",
     signal.SIGTERM: "ended by another process",
     signal.SIGABRT: "native code gave up",
@@ -25,11 +25,7 @@ _MEANINGS = {
 
 
 def begin(parent: int) -> None:
-    """Let this process end when its parent does, and before others if the machine runs out of memory.
-
-    Args:
-        parent: The process that started this one and waits for it.
-    """
+    """Let this process end when its parent does, and before others if the machine runs out of memory."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # It ended before the signal was set.
@@ -44,9 +40,8 @@ def died(number: int) -> str:
     >>> died(11), died(40)
     ('died of SIGSEGV (native code crashed)', 'died of signal 40')
     """
-    name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
-    meaning = next((text for one, text in _MEANINGS.items() if one == number), "")
-    return f"died of {name}" + (f" ({meaning})" if meaning else "")
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"died of {name}" + (f" ({_MEANINGS[number]})" if number in _MEANINGS else "")
 
 
 if __name__ == "__main__":

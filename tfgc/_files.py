@@ -23,10 +23,7 @@ Path = str | os.PathLike[str]
 
 
 def write(path: Path, contents: str | bytes) -> None:
-    """Write text or bytes as the whole contents of `path`.
-
-    Raises:
-        TfgcError: If that is not possible; the old file then remains.
+    """Write text or bytes as the whole contents of `path`, or raise `TfgcError` and leave the old file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -52,14 +49,8 @@ def write(path: Path, contents: str | bytes) -> None:
             os.replace(name, target)
 
 
-def check_writable(path: Path | None) -> None:
-    """Fail before an hour of work rather than after it, unless `path` is None; nothing is left behind.
-
-    Raises:
-        TfgcError: If `path` cannot be written.
-    """
-    if path is None:
-        return
+def check_writable(path: Path) -> None:
+    """Raise `TfgcError`, before an hour of work, if `path` cannot be written; leave nothing behind."""
     with _reporting(path):
         _allowed(path)
         if is_file(path):

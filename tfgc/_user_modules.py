@@ -39,12 +39,7 @@ def for_child() -> tuple[str, list[str]]:
 
 
 def install(folders: Sequence[str], trusted: Sequence[str] = ()) -> None:
-    """Let what the user names be found in `folders`, in this process, from now on.
-
-    Args:
-        folders: Their paths.
-        trusted: Names of modules that may import from them besides their own.
-    """
+    """Let what the user names be found in `folders` from now on, by the modules named in `trusted` as well."""
     sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, Finder)] + [Finder(folders, trusted)]
 
 
@@ -52,9 +47,6 @@ def module(name: str) -> ModuleType:
     """Import a module that the user named: from the folders that are installed, else as Python does.
 
     A file with the name of an installed module is not entered in `sys.modules`, where others look for that one.
-
-    Raises:
-        ImportError: If there is none.
     """
     if not all(name.split(".")):
         raise ImportError(f"{name!r} is not a module name")
@@ -79,11 +71,7 @@ def module(name: str) -> ModuleType:
 
 
 def function(name: str) -> object:
-    """What `module:function` names.
-
-    Raises:
-        ImportError: If there is no such thing, or the module cannot be imported.
-    """
+    """What `module:function` names; raises `ImportError` whatever goes wrong."""
     from tfgc._errors import one_line  # not above: the current folder may still be on the path
 
     path, _, inside = name.partition(":")

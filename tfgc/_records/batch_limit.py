@@ -117,17 +117,9 @@ def step_bytes(record: Measurement) -> int | None:
 
 def facts(result: MaxBatch) -> dict[str, Any]:
     """A `MaxBatch` as data to write as JSON, without the measurements."""
-    return {
-        "network": result.network,
-        "budget_bytes": result.budget_bytes,
-        "fixed_bytes": result.fixed_bytes,
-        "batch_size": result.batch_size,
-        "plain_batch_size": result.plain_batch_size,
-        "times": result.times,
-        "confirmed": result.confirmed,
-        "best": _reach_facts(result.best),
-        "plain": _reach_facts(result.plain),
-    }
+    names = ("network", "budget_bytes", "fixed_bytes", "batch_size", "plain_batch_size", "times", "confirmed")
+    data = {name: getattr(result, name) for name in names}
+    return {**data, "best": _reach_facts(result.best), "plain": _reach_facts(result.plain)}
 
 
 def _reach_facts(reach: Reach) -> dict[str, Any]:

@@ -15,8 +15,8 @@ class CasePrediction:
 
     Attributes:
         plan: Its plan as JSON; None for plain training and peers.
-        parts: That plan's segments, a tuple of `SegmentSummary`.
-        predicted: A `Predicted`; None where its memory cannot be predicted.
+        parts: That plan's segments.
+        predicted: None where its memory cannot be predicted.
         error: Why there is no plan; empty if nothing went wrong.
     """
 
@@ -28,12 +28,7 @@ class CasePrediction:
 
 @dataclasses.dataclass(frozen=True)
 class CasePredictions:
-    """What a `PredictionJob` found.
-
-    Attributes:
-        cases: A `CasePrediction` by `Case.name`.
-        front: A `FrontRecord`, or None.
-    """
+    """What a `PredictionJob` found: a `CasePrediction` by `Case.name`, and a front if it was asked for."""
 
     cases: dict[str, CasePrediction]
     front: FrontRecord | None = None
@@ -68,11 +63,10 @@ class MaxBatchPrediction:
     """What a `MaxBatchJob` found.
 
     Attributes:
-        budget_bytes: The budget for the whole step.
-        fixed_bytes: Weights and optimizer slots, part of every step.
+        budget_bytes, fixed_bytes: As in `MaxBatch`.
         optimizer: The optimizer that was counted, serialized.
-        plain: A `LargestBatch` without recomputation.
-        recomputed: One by the strategy, or by any plan; None if the strategy is to recompute nothing.
+        plain: Without recomputation.
+        recomputed: By the strategy, or by any plan; None if the strategy is to recompute nothing.
     """
 
     budget_bytes: int

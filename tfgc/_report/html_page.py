@@ -33,17 +33,7 @@ def require(kind: str) -> None:
 
 
 def render(results: Results | Sequence[Results], kind: str = ".html") -> str | bytes:
-    """The report of one `Results` or a list of them: bytes for `.png`, else text.
-
-    The same results give the same bytes.
-
-    Args:
-        results: `Results`, or several of them.
-        kind: One of `ENDINGS`.
-
-    Raises:
-        TfgcError: If a package is missing, or there is nothing to draw into a PNG.
-    """
+    """The report of one `Results` or several: bytes for `.png`, else text. The same results give the same bytes."""
     listed = [results] if isinstance(results, Results) else list(results)
     studies = study_tables.joined(listed)
     if kind == ".png":

@@ -12,11 +12,10 @@ from tfgc._units import format_bytes, format_percent, format_seconds
 _SUFFIXES = {"mb": "MB", "mib": "MiB", "gb": "GB", "kb": "kB", "s": "s", "seconds": "s", "ms": "ms", "pct": "%"}
 
 
-def joined(results: Results | Sequence[Results]) -> list[Study]:
-    """The studies of one `Results` or of several; a front joins the measurements of the same network and batch."""
-    listed = [results] if isinstance(results, Results) else list(results)
+def joined(results: Sequence[Results]) -> list[Study]:
+    """The studies of several `Results`; a front joins the measurements of the same network and batch."""
     studies = []
-    for study in (study for one in listed for study in one.studies):
+    for study in (study for one in results for study in one.studies):
         for i, other in enumerate(studies):
             same = (other.network, other.batch_size) == (study.network, study.batch_size)
             front_apart = not (other.front and study.front) and not (other.records and study.records)

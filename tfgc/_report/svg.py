@@ -51,11 +51,7 @@ class Plot:
 
 
 def require(what: str = "a report with plots", extra: str = "report") -> Any:
-    """Import matplotlib, or say which extra installs it.
-
-    Raises:
-        TfgcError: If matplotlib is not installed.
-    """
+    """Import matplotlib, or say which extra installs it."""
     try:
         import matplotlib
         import matplotlib.figure

@@ -36,11 +36,7 @@ def available() -> list[str]:
 
 
 def get(suite: str) -> ModuleType:
-    """The module of a suite.
-
-    Raises:
-        OptionError: For an unknown name, with near ones.
-    """
+    """The module of a suite."""
     if suite not in available():
         raise OptionError(
             f"there is no suite {suite!r}{did_you_mean(suite, available())} (available: {', '.join(available())})"
@@ -49,12 +45,7 @@ def get(suite: str) -> ModuleType:
 
 
 def sheets(results: Results) -> list[TextTable]:
-    """The tables of the suite that results belong to.
-
-    Raises:
-        TfgcError: If figures are missing or are no figures: only the tables know which of the published ones they
-            need.
-    """
+    """The tables of the suite that results belong to; only they know which of the published figures they need."""
     suite = get(results.suite)
     try:
         return suite.sheets(results)

@@ -15,11 +15,9 @@ _REFERENCE = pathlib.Path(__file__).parent / "reference"
 
 @dataclasses.dataclass(frozen=True)
 class SuiteRow:
-    """One network at one batch size.
+    """One network at one batch size: its cases, the plain ones first, and what others published about it, by name.
 
     Attributes:
-        cases: A tuple of `Case`, the plain ones first.
-        published: What others published about it, by name.
         front: Whether to compute the Pareto front as well.
         predicted: Whether the cases are only predicted, even where others are run.
     """
@@ -42,13 +40,7 @@ class SuiteRow:
 
 @dataclasses.dataclass(frozen=True)
 class SearchRow:
-    """The largest batch of one network in a budget, instead of a row of cases.
-
-    Attributes:
-        network: Its name.
-        budget_bytes: What the whole step may use.
-        published: What others published about it, by name.
-    """
+    """The largest batch of one network in a budget of the whole step, instead of a row of cases."""
 
     network: str
     budget_bytes: int
