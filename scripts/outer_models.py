@@ -329,6 +329,3 @@ def residual_net(batch=8):
     model = ResidualNet()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model, images(batch, 48), classes(5, batch)
-
-
-BUILDERS = (gan, distiller, shift_vit, residual_net, diffusion, siamese)
