@@ -18,13 +18,7 @@ from tfgc._simulate.simulator import Prediction
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredStep:
-    """What a plan is asked for, but the budget.
-
-    Attributes:
-        model, batch_size, confirm: As given to `tfgc.plan`.
-        common: The arguments that `tfgc.estimate` takes as well.
-        options: Strategy and options.
-    """
+    """What `tfgc.plan` is asked for, but the budget; `common` are the arguments that `tfgc.estimate` takes as well."""
 
     model: keras.Model
     batch_size: int | None

@@ -39,10 +39,8 @@ def build_scope(peer: str | None, build: Callable[[], keras.Model]) -> contextli
 
 def wrap_call(peer: str | None, model: keras.Model) -> Callable[..., Any]:
     """What a training step calls instead of `model`."""
-    return _split_by_hand(model) if peer == "recompute_grad" else model
-
-
-def _split_by_hand(model: keras.Model) -> Callable[..., Any]:
+    if peer != "recompute_grad":
+        return model
     parts = split.split(model, _PARTS)
 
     def run(part: keras.Model, structure: Any, training: bool | None, *tensors: Any) -> Any:

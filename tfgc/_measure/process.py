@@ -30,10 +30,9 @@ class Ended:
     """How a child process ended.
 
     Attributes:
-        reply: Its `Reply`; None if it died before it could reply. It may have died after that: TensorFlow aborts at the
-            end of some processes that ran out of memory.
+        reply: None if it died before it could reply. It may have died after that: TensorFlow aborts at the end of some
+            processes that ran out of memory.
         code: Its exit code; below zero, the signal that killed it.
-        stderr: What it printed on standard error.
         samples: Pairs (MiB, when) of its resident set.
     """
 
@@ -98,11 +97,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
 
 
 def ask(job: PredictionJob | MaxBatchJob) -> Any:
-    """What a child process finds for a job. If a signal kills it, a second one tries again.
-
-    Raises:
-        TfgcError: The error that the child raised; or if it failed in another way or died.
-    """
+    """What a child process finds for a job, or the error that it raises; if a signal kills it, a second one tries."""
     ended = run(job)
     if ended.reply is None and ended.code < 0:
         ended = run(job)

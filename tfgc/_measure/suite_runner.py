@@ -18,7 +18,7 @@ from tfgc._records.measurement import Measurement, Study
 from tfgc._records.reply import CasePrediction
 from tfgc._suites import _rows
 
-# Called with what happens to a case: work on it started, it is done, or an earlier run left it; and with what it is.
+# Called with what happens to a case (work on it started, it is done, or an earlier run left it), and with what it is.
 OnEvent: TypeAlias = Callable[[Literal["started", "done", "kept"], str], object]
 
 

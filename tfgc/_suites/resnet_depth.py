@@ -88,8 +88,8 @@ def sheets(results: Results) -> list[TextTable]:
         ]  # fmt: skip
     if large:
         legend = _LARGE_LEGEND.format(batch=large[0].batch_size)
-        rows = [_large_row(study) for study in large]
-        verdicts = {study.network: _large_verdict(_of_recompute(study)) for study in large}
+        rows, verdicts = zip(*map(_large, large))
+        verdicts = dict(zip((study.network for study in large), verdicts))
         summary = _figures.outcome("Less than the study's recompute, by prediction", verdicts)
         made.append(_figures.table("ResNets by depth, larger batch", _LARGE_HEADS, rows, legend, summary))
     return made
@@ -145,13 +145,16 @@ def _target(study: Study) -> str:
     return sign + _figures.verdict(excess, (times - 1.25, "time"))
 
 
-def _large_row(study: Study) -> tuple[str, ...]:
+def _large(study: Study) -> tuple[tuple[str, ...], str]:
+    """The row of a study at the larger batch, and whether it needs less than the study's recompute."""
     plain, optimal = (_whole_step(study, name) for name in ("plain-graph", "optimal-graph"))
     theirs, hybrid = study.published["recompute_peak_mb"], study.published["hybrid_ome_peak_mb"]
     head = _figures.heading(study), f"{theirs:,.0f} MB", f"{hybrid:,.0f} MB"
     if optimal is None or plain is None:
-        return *head, "", "", ""
-    return *head, f"~ {optimal:,.0f} MB", f"~ {plain:,.0f} MB", f"{optimal / theirs:.2f}"
+        return (*head, "", "", ""), ""
+    ratio = optimal / theirs
+    verdict = "met" if ratio < 1 else f"missed: {ratio:.2f} times as much"
+    return (*head, f"~ {optimal:,.0f} MB", f"~ {plain:,.0f} MB", f"{ratio:.2f}"), verdict
 
 
 def _whole_step(study: Study, name: str) -> float | None:
@@ -160,15 +163,3 @@ def _whole_step(study: Study, name: str) -> float | None:
     if record is None or record.predicted is None:
         return None
     return (record.predicted.peak_bytes + (record.predicted.fixed_bytes or 0)) / 1e6
-
-
-def _of_recompute(study: Study) -> float | None:
-    """The predicted whole step as a multiple of that of the study's recompute."""
-    optimal = _whole_step(study, "optimal-graph")
-    return None if optimal is None else optimal / study.published["recompute_peak_mb"]
-
-
-def _large_verdict(ratio: float | None) -> str:
-    if ratio is None:
-        return ""
-    return "met" if ratio < 1 else f"missed: {ratio:.2f} times as much"
