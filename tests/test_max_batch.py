@@ -66,8 +66,8 @@ def test_a_straight_line_is_met_exactly_and_in_few_looks(base, each, budget):
         looks.add(batch)
         return base + each * batch, base + each * batch
 
-    answer = max(0, min((budget - base) // each, 10**6))
-    assert batch_search.largest_fitting(need, budget, most=10**6) == answer
+    answer = max(0, min((budget - base) // each, 2**20))
+    assert batch_search.largest_fitting(need, budget) == answer
     assert len(looks) <= 8
 
 
@@ -84,9 +84,10 @@ def test_a_need_that_jumps_is_searched_beyond_the_first_batch_that_does_not_fit(
         assert batch_search.largest_fitting(need, budget) == (max(fitting) if 1 in fitting else 0)
 
 
-def test_no_batch_beyond_the_most_is_looked_at():
+def test_no_batch_beyond_the_most_is_looked_at(monkeypatch):
     assert batch_search.largest_fitting(lambda batch: (5, 5), 10) == 2**20
-    assert batch_search.largest_fitting(lambda batch: (batch, batch), 1000, most=100) == 100
+    monkeypatch.setattr(batch_search, "MOST", 100)
+    assert batch_search.largest_fitting(lambda batch: (batch, batch), 1000) == 100
 
 
 # The prediction
@@ -254,10 +255,11 @@ def test_the_bound_on_runs_holds_where_measurements_make_no_sense():
     assert confirmed == (above - batch <= batch // 50)
 
 
-def test_not_even_one_sample_and_the_most():
+def test_not_even_one_sample_and_the_most(monkeypatch):
     assert batch_search.confirm(way(0, 100, 10.0), 50, lambda batch: 60) == (0, 1, True)
     assert batch_search.confirm(way(0, 100, 10.0), 50, lambda batch: 20 * batch)[0] == 2
-    assert batch_search.confirm(way(64, 100, 10.0), 50, lambda batch: 20, most=64) == (64, None, True)
+    monkeypatch.setattr(batch_search, "MOST", 64)
+    assert batch_search.confirm(way(64, 100, 10.0), 50, lambda batch: 20) == (64, None, True)
 
 
 # All of it, with hand-made children

@@ -18,11 +18,11 @@ RUNS = 8
 _CLOSE = 0.02
 
 
-def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: int = MOST, above: int = ABOVE) -> int:
+def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, above: int = ABOVE) -> int:
     """The largest batch that fits, 0 if a single sample does not.
 
     `need` gives for a batch what it needs, and a bound of that from below which never falls. `above` batches in a row
-    must not fit above the one that is returned; none beyond `most` is looked at.
+    must not fit above the one that is returned; none beyond `MOST` is looked at.
     """
 
     def fits(batch: int) -> bool:
@@ -30,7 +30,7 @@ def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: i
 
     if not fits(1):
         return 0
-    low, high = _bracket(need, fits, budget, most)
+    low, high = _bracket(need, fits, budget)
     turn = 0
     while high - low > 1:
         turn += 1
@@ -38,7 +38,7 @@ def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: i
         guess = min(max(guess, low + 1), high - 1)
         low, high = (guess, high) if fits(guess) else (low, guess)
     batch = low
-    while batch < min(low + above, most):
+    while batch < min(low + above, MOST):
         batch += 1
         needed, bound = need(batch)
         if bound > budget:
@@ -48,18 +48,16 @@ def largest_fitting(need: Callable[[int], tuple[int, int]], budget: int, most: i
     return low
 
 
-def _bracket(
-    need: Callable[[int], tuple[int, int]], fits: Callable[[int], bool], budget: int, most: int
-) -> tuple[int, int]:
-    """A batch that fits and a larger one that does not; the latter may be beyond `most`."""
-    low, high = 1, min(FIRST, most)
+def _bracket(need: Callable[[int], tuple[int, int]], fits: Callable[[int], bool], budget: int) -> tuple[int, int]:
+    """A batch that fits and a larger one that does not; the latter may be beyond `MOST`."""
+    low, high = 1, min(FIRST, MOST)
     before = low
     while fits(high):
-        if high == most:
-            return most, most + 1
+        if high == MOST:
+            return MOST, MOST + 1
         guess = _on_line(need, before, high, budget)
         before, low = low, high
-        high = min(max(guess, low + 1 + low // 64), 64 * low, most)
+        high = min(max(guess, low + 1 + low // 64), 64 * low, MOST)
     return low, high
 
 
@@ -69,15 +67,13 @@ def _on_line(need: Callable[[int], tuple[int, int]], first: int, second: int, bu
     return MOST if b <= a else int(first + (budget - a) * (second - first) / (b - a))
 
 
-def confirm(
-    way: LargestBatch, budget: int, measure: Callable[[int], int | None], most: int = MOST
-) -> tuple[int, int | None, bool]:
+def confirm(way: LargestBatch, budget: int, measure: Callable[[int], int | None]) -> tuple[int, int | None, bool]:
     """Measure around a predicted batch, at most `RUNS` times, until one fits and one just above it does not.
 
     `measure` gives the bytes that a batch takes, None if it ran out of memory. Returns the largest batch that fits
     (0: none), the least one that does not (None: none), and whether they are as close as they should be.
     """
-    fits, fails, short = 0, most + 1, 0
+    fits, fails, short = 0, MOST + 1, 0
     known: dict[int, int | None] = {}
     guess = max(1, way.batch_size)
     for _ in range(RUNS):
@@ -89,7 +85,7 @@ def confirm(
         if fails - fits <= _step(fits):
             break
         guess = _next(way, budget, known, fits, fails, short)
-    return fits, None if fails > most else fails, fails - fits <= _step(fits)
+    return fits, None if fails > MOST else fails, fails - fits <= _step(fits)
 
 
 def _step(batch: int) -> int:

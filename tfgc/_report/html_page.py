@@ -24,14 +24,6 @@ def ending(path: str | os.PathLike[str]) -> str:
     return found
 
 
-def require(kind: str) -> None:
-    """Import what a format needs, or say which extra brings it."""
-    if kind != ".md":
-        svg.require()
-    if kind == ".html":
-        _jinja2()
-
-
 def render(results: Results | Sequence[Results], kind: str = ".html") -> str | bytes:
     """The report of one `Results` or several: bytes for `.png`, else text. The same results give the same bytes."""
     listed = [results] if isinstance(results, Results) else list(results)

@@ -31,9 +31,7 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
     listed = [results_json.read(path) for path in files]
     results = measurement.Results(tuple(study_tables.joined(listed)), options.this_command())
     if json_path != "-":
-        html_page.require(kind)
-        report = html_page.render(listed, kind)  # before anything is written
-        _files.write(output, report)
+        _files.write(output, html_page.render(listed, kind))
     if options.emit_json(results, json_path):
         return
     options.echo(f"written to {output}")
