@@ -9,17 +9,15 @@ is not measured again. Prints Markdown: the least peaks, every case, and the tar
     python scripts/benchmark.py --table          # print the saved results
 """
 
-import argparse
-import pathlib
 import sys
 from typing import NamedTuple
+
+import saved_cases
 
 import tfgc
 from tfgc import _units
 from tfgc._records import measurement, results_json
 from tfgc._report import comparison, markdown
-
-RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 class Network(NamedTuple):
@@ -32,7 +30,7 @@ class Network(NamedTuple):
     @property
     def file(self):
         word = "".join(c if c.isalnum() else "_" for c in self.name).strip("_")
-        return RESULTS / f"{word}_b{self.batch_size}.json"
+        return saved_cases.RESULTS / f"{word}_b{self.batch_size}.json"
 
 
 class Target(NamedTuple):
@@ -63,14 +61,8 @@ TARGETS = (
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help="networks to measure; default: all")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    arguments = parser.parse_args()
     known = [n.name for n in NETWORKS]
-    unknown = set(arguments.networks) - set(known)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
+    arguments = saved_cases.arguments(__doc__, known, {})
     for network in NETWORKS:
         if not arguments.table and network.name in (arguments.networks or known) and not network.file.exists():
             measure(network)
@@ -114,7 +106,6 @@ def summary(network, records):
 
 def measure(network):
     """Measure one network and write its file."""
-    RESULTS.mkdir(exist_ok=True)
 
     def told(record):
         figures = ""

@@ -15,37 +15,33 @@ Results are saved in scripts/results/first_step.json, those of --quick are not.
 
 import argparse
 import json
-import os
-import pathlib
 import resource
 import statistics
 import subprocess
 import sys
+
+import saved_cases
 
 NETWORKS = ("resnet50", "densenet121", "vit", "mirnet")
 # Small ones, for --quick.
 SMALL = ("small_vit",)
 MODES = ("fit", "eager")
 BATCH = 2
-RESULTS = pathlib.Path(__file__).parent / "results" / "first_step.json"
+RESULTS = saved_cases.RESULTS / "first_step.json"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help=f"of {', '.join(NETWORKS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="one small network, one process a case")
-    parser.add_argument("--repeats", type=int, default=3, help="processes a case (default: 3)")
-    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="default: both")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    more = {
+        "--quick": {"action": "store_true", "help": "one small network, one process a case"},
+        "--repeats": {"type": int, "default": 3, "help": "processes a case (default: 3)"},
+        "--modes": {"nargs": "+", "default": MODES, "choices": MODES, "help": "default: both"},
+        "--case": {"nargs": 3, "help": argparse.SUPPRESS},
+    }
+    arguments = saved_cases.arguments(__doc__, NETWORKS, more)
     if arguments.case:
         network, mode, side = arguments.case
         print(json.dumps(measure(network, mode, side == "tfgc")))
         return
-    unknown = set(arguments.networks) - set(NETWORKS)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
     print("| network | mode | plain | tfgc | ratio | planning apart | ratio with planning |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -84,7 +80,6 @@ def row(name, figures):
 
 def measure(network, mode, enabled):
     """Seconds of planning, and of the first step."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
 
     first_step(keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(2, 1)]), mode, enabled)

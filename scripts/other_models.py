@@ -1,6 +1,5 @@
 """What the scripts that train other people's models share: a process for each case, and the table of what it took."""
 
-import argparse
 import concurrent.futures
 import dataclasses
 import functools
@@ -42,7 +41,7 @@ class Collection:
 
     @property
     def results(self):
-        return ROOT / "scripts" / "results" / f"{self.module}.json"
+        return saved_cases.RESULTS / f"{self.module}.json"
 
     @property
     def packages(self):
@@ -50,17 +49,12 @@ class Collection:
 
 
 def main(collection, description):
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     models, results = collection.models, collection.results
-    parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(models)}; default: all")
-    parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES, help="default: all")
-    parser.add_argument("--table", action="store_true", help="print the table of the saved results and run nothing")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.models) - set(models):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(models)}")
+    sides = {"--sides": {"nargs": "+", "default": SIDES, "choices": SIDES, "help": "default: all"}}
+    arguments = saved_cases.arguments(description, models, sides)
     saved = json.loads(results.read_text()) if results.exists() else {}
     if not arguments.table:
-        for name in arguments.models or models:
+        for name in arguments.networks or models:
             for side in arguments.sides:
                 saved.setdefault(name, {})[side] = figures = in_process(collection, measure, collection, name, side)
                 print(name, side, figures, flush=True)

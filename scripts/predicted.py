@@ -10,13 +10,12 @@ takes about half an hour on 2 cores.
     python scripts/predicted.py --table          # predict again, measure nothing
 """
 
-import argparse
 import json
-import pathlib
 import statistics
 import sys
 
 import keras
+import saved_cases
 import tensorflow as tf
 
 import tfgc
@@ -26,7 +25,7 @@ from tfgc._records.job import Case
 from tfgc._tracing import keras_graph
 from tfgc._units import format_bytes
 
-RESULTS = pathlib.Path(__file__).parent / "results" / "predicted.json"
+RESULTS = saved_cases.RESULTS / "predicted.json"
 NETWORKS = {
     "resnet50": 16,
     "resnet152": 8,
@@ -51,15 +50,7 @@ STEPS = 3
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "networks", nargs="*", metavar="network", help="networks to measure again; default: those without results"
-    )
-    parser.add_argument("--table", action="store_true", help="predict for the saved results and measure nothing")
-    arguments = parser.parse_args()
-    unknown = set(arguments.networks) - set(NETWORKS)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(NETWORKS)}")
+    arguments = saved_cases.arguments(__doc__, NETWORKS, {})
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name, batch in NETWORKS.items():
         wanted = name in arguments.networks if arguments.networks else name not in results

@@ -28,23 +28,30 @@ def main(script, doc, names, results, measure, row, table, run=None, again=True)
         run: Gives the results of a case, and starts the processes that it takes.
         again: Whether cases that have results are measured again if none is named.
     """
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="network", help="default: all")
-    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(measure(arguments.case)))
+    given = arguments(doc, names, {"--case": {"help": argparse.SUPPRESS}})
+    if given.case:
+        print(json.dumps(measure(given.case)))
         return
-    if unknown := set(arguments.networks) - set(names):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(names)}")
     saved = json.loads(results.read_text()) if results.exists() else {}
-    if not arguments.table:
-        for name in arguments.networks or [one for one in names if again or one not in saved]:
+    if not given.table:
+        for name in given.networks or [one for one in names if again or one not in saved]:
             saved[name] = run(name) if run else _by_script(script, name)
             results.write_text(json.dumps({one: saved[one] for one in names if one in saved}, indent=1) + "\n")
             print(row(name, saved[name]), flush=True)
     print(table(saved))
+
+
+def arguments(doc, names, more):
+    """What the shell gives a script: names of its cases, whether only to print what is saved, and more options."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="name", help=f"of {', '.join(names)}; default: all")
+    parser.add_argument("--table", action="store_true", help="print the saved results and measure nothing")
+    for option, settings in more.items():
+        parser.add_argument(option, **settings)
+    given = parser.parse_args()
+    if unknown := set(given.networks) - set(names):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(names)}")
+    return given
 
 
 def _by_script(script, name):

@@ -9,7 +9,6 @@ that a thread that waits is no idle core: the cores in use are those of the proc
 
 import argparse
 import collections
-import os
 import pathlib
 import resource
 import time
@@ -25,7 +24,6 @@ def main():
     parser.add_argument("network", nargs="?", default="resnet50", choices=fit_budgets.FUNCTIONAL)
     parser.add_argument("-o", "--output", default=PICTURE, type=pathlib.Path)
     arguments = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import overhead
     import tensorflow as tf
 
