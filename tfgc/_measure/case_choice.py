@@ -100,20 +100,21 @@ def name_of(build: object) -> str:
 
 def _chosen(item: StrategyLike, budget: float | str | None) -> dict[str, Any]:
     """The fields of a case that are about a strategy."""
-    label, strategy, options = labelled(item, {})
-    given = budget if known_strategies.honours_budget(strategy) else None
-    known_strategies.check_options(strategy, options, given)
-    if given is not None:
+    label, strategy, options = labelled(item, {}, budget)
+    if budget is not None and known_strategies.honours_budget(strategy):
         options, label = {**options, "budget": budget}, f"{label}({budget})"
     return {"case": label, "strategy": strategy, "options": options}
 
 
-def labelled(item: StrategyLike, options: Mapping[str, Any]) -> tuple[str, StrategyLike, dict[str, Any]]:
-    """What a strategy is called, such as `sqrt(8)`; itself; and its options, with those that its name gives."""
-    if callable(item):
-        return getattr(item, "__name__", str(item)), item, {**options}
+def labelled(
+    item: StrategyLike, options: Mapping[str, Any], budget: float | str | None
+) -> tuple[str, StrategyLike, dict[str, Any]]:
+    """What a strategy is called, such as `sqrt(8)`; itself; and its options, with those of its name, all checked."""
     strategy, more = known_strategies.named(item) if isinstance(item, str) else (item, {})
     options = {**more, **options}
+    known_strategies.check_options(strategy, options, budget if known_strategies.honours_budget(strategy) else None)
+    if callable(strategy):
+        return getattr(strategy, "__name__", str(strategy)), strategy, options
     segments = options.get("segments")
     return strategy if segments is None else f"{strategy}({segments})", strategy, options
 

@@ -99,7 +99,11 @@ def max_batch(
     if example is not None:
         case_choice.refuse_with_example(strategy=strategy, input_shapes=input_shapes, **options)
         example = examples.portable(example)
-    label, chosen, options = _chosen(strategy, options, budget)
+    label, chosen = "least", None
+    if strategy is None:
+        known_strategies.check_options("budget", options, budget)
+    else:
+        label, chosen, options = case_choice.labelled(strategy, options, budget)
     shapes = None if input_shapes is None else dict(input_shapes)
     job = MaxBatchJob(
         network, (build, image_size), checked, chosen, options, shapes, case_choice.serialized(optimizer), example, mode
@@ -164,18 +168,6 @@ def _checked(budget: int | str) -> int | str:
             "the batch, which is what tfgc searches for"
         )
     return parse_bytes(budget)
-
-
-def _chosen(
-    strategy: StrategyLike | None, options: dict[str, Any], budget: object
-) -> tuple[str, StrategyLike | None, dict[str, Any]]:
-    """What the strategy is called, itself and its options, checked."""
-    label, chosen = "least", None
-    if strategy is not None:
-        label, chosen, options = case_choice.labelled(strategy, options)
-    checked = chosen or "budget"
-    known_strategies.check_options(checked, options, budget if known_strategies.honours_budget(checked) else None)
-    return label, chosen, options
 
 
 def _measured_infeasible(reach: Reach, way: LargestBatch, found: MaxBatchPrediction) -> TfgcError:
