@@ -1,7 +1,7 @@
 """`tfgc info`: versions, devices and free memory."""
 
+import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import sys
@@ -52,6 +52,9 @@ def _facts() -> dict[str, Any]:
     from tfgc._framework import memory_counts
     from tfgc._planning import free_memory
 
+    free = None  # where they cannot be read
+    with contextlib.suppress(OptionError):
+        free = free_memory.free_bytes()
     gpus = tf.config.list_physical_devices("GPU")
     return {
         "versions": {package: version for package, version in versions.items() if version},
@@ -62,20 +65,10 @@ def _facts() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "free_bytes": free_memory.machine_bytes(),
         "devices": [
-            {"name": device.name.removeprefix("/physical_device:"), "free_bytes": _free() if i == 0 else None}
+            {"name": device.name.removeprefix("/physical_device:"), "free_bytes": free if i == 0 else None}
             for i, device in enumerate(gpus or tf.config.list_physical_devices("CPU"))
         ],
     }
-
-
-def _free() -> int | None:
-    """Bytes that the first device has free for TensorFlow; None if they cannot be read."""
-    from tfgc._planning import free_memory
-
-    try:
-        return free_memory.free_bytes()
-    except OptionError:
-        return None
 
 
 def _version(package: str) -> str | None:
