@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._core.graph import Cost
 from tfgc._costs import folded_constants, kernel_memory, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.early_products import early_products
@@ -30,50 +31,29 @@ class Footprint:
     """Bytes and work of one call.
 
     Attributes:
+        cost: Its `Cost` as far as the graph shows it, without what names tensors.
         kept_inputs, kept_outputs: Positions of those that backward reads.
-        saved_internal_bytes: Bytes of each other buffer that backward reads.
-        forward_trace: Buffer bytes as they come (+) and go (-) in a forward pass that keeps nothing.
-        forward_saving_trace: The same in one that keeps what backward reads; what is kept never goes.
-        backward_trace: The same in the backward pass, after the upstream gradients and kept buffers.
         aliases: For each output the position of the input that it renames, or None.
         overwrites: Position of an input whose buffer the first output takes over, or None.
         passthrough_inputs: Positions of inputs whose gradient is the upstream gradient itself.
-        flops, backward_flops: Floating-point operations.
-        replay_flops: Those of a forward pass that takes over small results.
-        result_bytes: Bytes of these.
-        selective_bytes: Bytes of products with weights that a selective replay takes over, too.
-        selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
-        selective_trace: Buffer bytes as they come and go in that replay, without these.
-        selective_flops: Floating-point operations of its forward pass.
         memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
         fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
         constants: Bytes of each constant that TensorFlow folds and keeps, by what it is made of. Under XLA none.
-        resident_bytes: Bytes that XLA holds during the whole step, beside weights and slots.
-        zero_bytes: Bytes of zeros that it holds, too, if an elementwise operation makes the input.
+        zero_bytes: Bytes of zeros that XLA holds during the whole step if an elementwise operation makes the input.
+        differentiable_inputs: Positions of inputs that get a gradient.
     """
 
+    cost: Cost
     kept_inputs: tuple[int, ...]
     kept_outputs: tuple[int, ...]
-    saved_internal_bytes: tuple[int, ...]
-    forward_trace: tuple[int, ...]
-    forward_saving_trace: tuple[int, ...]
-    backward_trace: tuple[int, ...]
     aliases: tuple[int | None, ...]
     overwrites: int | None
     passthrough_inputs: tuple[int, ...]
-    flops: int
-    backward_flops: int
-    replay_flops: int
-    result_bytes: int
-    selective_bytes: int
-    selective_saved_bytes: int
-    selective_trace: tuple[int, ...]
-    selective_flops: int
+    memory_inputs: tuple[int, ...]
+    fused_outputs: tuple[FusedOutput | None, ...]
     constants: dict[Any, int]
-    memory_inputs: tuple[int, ...] = ()
-    fused_outputs: tuple[FusedOutput | None, ...] = ()
-    resident_bytes: int = 0
-    zero_bytes: int = 0
+    zero_bytes: int
+    differentiable_inputs: tuple[int, ...] = ()
 
 
 def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> Footprint:
@@ -111,29 +91,34 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept}, {})
     light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept}, {})
     back = tensor_buffers.trace(operations.late, buffers, to_free, gradients, besides)
-    return Footprint(
-        kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
-        kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
+    products_bytes = sum(map(buffers.bytes, stored.values()))
+    cost = Cost(
+        saved_tensors=(),
         saved_internal_bytes=(*internal.values(), *moved, *(workspaces if operations.late else ())),
         forward_trace=(*workspaces, *added(runs, temporary.forward)),
         forward_saving_trace=(*workspaces, *added(saving, temporary.forward), *moved),
         # Workspaces and products that were moved are there until the end of the backward pass.
         backward_trace=added(back, temporary.backward),
-        aliases=tuple(_find(inputs, root) for root in outputs),
-        overwrites=None if xla else _taken(operations, buffers, inputs, outputs),
-        passthrough_inputs=_passed(call, buffers),
+        resident_bytes=fusion.copied_weights() if fusion else 0,
         flops=sum(map(flop_counts.flops, operations.early)),
         backward_flops=sum(map(flop_counts.flops, operations.late)),
         replay_flops=sum(flop_counts.flops(op) for op in operations.early if op in again),
         result_bytes=sum(map(buffers.bytes, results)),
-        selective_bytes=sum(map(buffers.bytes, stored.values())),
+        selective_bytes=products_bytes,
         selective_saved_bytes=sum(internal[ref] for ref in stored if ref in internal),
         selective_trace=(*workspaces, *added(light, temporary.forward)) if stored else (),
-        selective_flops=sum(map(flop_counts.flops, selective)),
-        constants={} if xla else _constants(call, operations, buffers),
+        selective_flops=sum(map(flop_counts.flops, selective)) if products_bytes else None,
+    )
+    return Footprint(
+        cost=cost,
+        kept_inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in kept),
+        kept_outputs=tuple(i for i, t in enumerate(outputs) if t.ref() in kept and t.ref() not in at_input),
+        aliases=tuple(_find(inputs, root) for root in outputs),
+        overwrites=None if xla else _taken(operations, buffers, inputs, outputs),
+        passthrough_inputs=_passed(call, buffers),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
-        resident_bytes=fusion.copied_weights() if fusion else 0,
+        constants={} if xla else _constants(call, operations, buffers),
         zero_bytes=fusion.zeros() if fusion else 0,
     )
 

@@ -52,9 +52,9 @@ def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ..
         upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
         gradients = [tape.gradient(value, predicted, output_gradients=upstream)]
     call = Call(graph, [predicted, given], [], [value], [upstream], gradients, [predicted])
-    footprint = gradient_graphs.footprint(call, xla=xla)
+    cost = gradient_graphs.footprint(call, xla=xla).cost
     # The gradient does not wait for the value, so what the value alone needs is still there, and what it still reads is
     # not overwritten.
-    alone = tuple(count for count in footprint.forward_saving_trace if count > 0)
+    alone = tuple(count for count in cost.forward_saving_trace if count > 0)
     shared = 0 if xla else gradient_graphs.shared_bytes(call)
-    return alone + ((shared, *footprint.backward_trace, -shared) if shared else footprint.backward_trace)
+    return alone + ((shared, *cost.backward_trace, -shared) if shared else cost.backward_trace)

@@ -54,5 +54,5 @@ def _bytes(metric: Any, spec: Spec) -> int:
             except Exception:  # the metric may be the user's code
                 continue
         inputs, outputs = [predicted, given, *before], tf.nest.flatten(made)
-        return peak_of(gradient_graphs.footprint(Call(graph, inputs, [], outputs, [], [], [])).forward_trace)
+        return peak_of(gradient_graphs.footprint(Call(graph, inputs, [], outputs, [], [], [])).cost.forward_trace)
     return 0

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,17 +22,16 @@ from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import batch_coupling, early_products, gradient_graphs, tensor_lists, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
+from tfgc._costs.gradient_graphs import Footprint
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, keras_models, row_products, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
 
-_Reading: TypeAlias = tuple[gradient_graphs.Footprint, dict[str, Any]]
-
-_READ: RecentlyUsed[Hashable, _Reading] = RecentlyUsed(4096)
+_READ: RecentlyUsed[Hashable, Footprint] = RecentlyUsed(4096)
 # Those of layers of the user's own, while one plan is made.
-_OWN: contextvars.ContextVar[dict[Hashable, _Reading] | None] = contextvars.ContextVar("own", default=None)
+_OWN: contextvars.ContextVar[dict[Hashable, Footprint] | None] = contextvars.ContextVar("own", default=None)
 # Random draws up to this share of what a node computes are stored for its replay, and not counted.
 _UNCOUNTED = 1 / 64
 
@@ -64,7 +63,7 @@ def _annotated(program: Program, xla: bool) -> Graph:
     flows: set[Ref] = set()
     nodes: list[Node] = []
     first_like: dict[Hashable, str] = {}
-    footprints: dict[str, gradient_graphs.Footprint] = {}
+    footprints: dict[str, Footprint] = {}
     constants: dict[Any, int] = {}
     for node in graph.nodes:
         cost, footprint = _cost(program, node, tuple(ref in flows for ref in node.inputs), xla)
@@ -101,15 +100,12 @@ _NOTHING = Cost(saved_tensors=())
 def _same(program: Program, node: Node) -> Hashable:
     """Equal for nodes of which TensorFlow runs one alone: no variables, no random numbers, the same inputs."""
     operation, _, _ = program.call_of(node.name)
-    specs = tuple(program.graph.specs[ref] for ref in node.inputs)
     plain = len(node.outputs) == 1 and not (isinstance(operation, keras.Layer) and operation.variables)
-    call = _key(program, node, specs, ()) if plain else None
+    call = call_key(program, node) if plain else None
     return None if call is None else (call, node.inputs)
 
 
-def _cost(
-    program: Program, node: Node, wanted: tuple[bool, ...], xla: bool
-) -> tuple[Cost, gradient_graphs.Footprint | None]:
+def _cost(program: Program, node: Node, wanted: tuple[bool, ...], xla: bool) -> tuple[Cost, Footprint | None]:
     specs = tuple(program.graph.specs[ref] for ref in node.inputs)
     call, readings = _key(program, node, specs, wanted), _READ
     if call is None:
@@ -118,18 +114,18 @@ def _cost(
         own = _OWN.get()
         readings = {} if own is None else own
     call = (call, xla, early_products.are_made(program.name))
-    reading = readings.get(call)
-    if reading is None:
+    footprint = readings.get(call)
+    if footprint is None:
         try:
-            reading = _read(program, node, specs, wanted, xla)
+            footprint = _read(program, node, specs, wanted, xla)
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
             if program.trusts_layers:
                 raise _DoubtfulShapeError from error
             return dataclasses.replace(program.graph.cost(node), obstacle=obstacles.untraceable(error)), None
-        readings[call] = reading
-    return _bound(node, *reading), reading[0]
+        readings[call] = footprint
+    return _bound(node, footprint), footprint
 
 
 def key(program: Program, graph: Graph, node: Node) -> Hashable:
@@ -190,11 +186,8 @@ def _read(
     wanted: Sequence[bool],
     xla: bool,
     traces: list[tf.Graph] | None = None,
-) -> tuple[gradient_graphs.Footprint, dict[str, Any]]:
-    """Trace one call with its gradients: its footprint, and the `Cost` fields that it does not hold.
-
-    The trace is added to `traces`.
-    """
+) -> Footprint:
+    """Trace one call with its gradients; the trace is added to `traces`."""
     refs = tuple(dict.fromkeys(node.inputs))
     shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
     with graph_building.scratch_graph("cost").as_default() as graph:
@@ -240,17 +233,18 @@ def _read(
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
     products: list[Any] = [weights[i] for i in row_products.places(weights, samples, samples)] if samples else []
-    rest = {
-        "differentiable_inputs": tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None),
-        "product_bytes": sum(map(tensor_lists.tensor_bytes, products)),
-        "row_bytes": sum(tensor_lists.tensor_bytes(t) for g in products for t in row_products.factors(g) or ()),
-        "gradient_bytes": sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
-        "differentiable": any(g is not None for g in gradients),
-        "obstacle": obstacle,
-        "sliceable": sliceable,
-        "copied": copied,
-    }
-    return footprint, rest
+    cost = dataclasses.replace(
+        footprint.cost,
+        product_bytes=sum(map(tensor_lists.tensor_bytes, products)),
+        row_bytes=sum(tensor_lists.tensor_bytes(t) for g in products for t in row_products.factors(g) or ()),
+        gradient_bytes=sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
+        differentiable=any(g is not None for g in gradients),
+        obstacle=obstacle,
+        sliceable=sliceable,
+        copied=copied,
+    )
+    flows = tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None)
+    return dataclasses.replace(footprint, cost=cost, differentiable_inputs=flows)
 
 
 def _is_declared(made: tf.Tensor, declared: Spec) -> bool:
@@ -263,30 +257,18 @@ def _values(made: Any) -> tf.Tensor:
     return made.values if isinstance(made, tf.SparseTensor) else made
 
 
-def _bound(node: Node, footprint: gradient_graphs.Footprint, rest: dict[str, Any]) -> Cost:
+def _bound(node: Node, footprint: Footprint) -> Cost:
     """The `Cost` of a node whose call was read, with its tensors by name."""
     refs = tuple(dict.fromkeys(node.inputs))
 
     def at(positions: Iterable[int]) -> tuple[Ref, ...]:
         return tuple(refs[i] for i in positions)
 
-    return Cost(
+    return dataclasses.replace(
+        footprint.cost,
         saved_tensors=(*at(footprint.kept_inputs), *(Ref(node.name, i) for i in footprint.kept_outputs)),
-        saved_internal_bytes=footprint.saved_internal_bytes,
-        forward_trace=footprint.forward_trace,
-        forward_saving_trace=footprint.forward_saving_trace,
-        backward_trace=footprint.backward_trace,
+        differentiable_inputs=at(footprint.differentiable_inputs),
         passthrough_inputs=at(footprint.passthrough_inputs),
         aliases=tuple(None if i is None else refs[i] for i in footprint.aliases),
         overwrites=None if footprint.overwrites is None else refs[footprint.overwrites],
-        flops=footprint.flops,
-        backward_flops=footprint.backward_flops,
-        replay_flops=footprint.replay_flops,
-        result_bytes=footprint.result_bytes,
-        selective_bytes=footprint.selective_bytes,
-        selective_saved_bytes=footprint.selective_saved_bytes,
-        selective_trace=footprint.selective_trace,
-        selective_flops=footprint.selective_flops if footprint.selective_bytes else None,
-        resident_bytes=footprint.resident_bytes,
-        **{**rest, "differentiable_inputs": at(rest["differentiable_inputs"])},
     )
