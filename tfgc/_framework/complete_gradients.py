@@ -20,12 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import backward_order, private_api, versions
-
-try:
-    from tensorflow.python.eager import record
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework import backward_order, private_api
+from tfgc._framework.internals import record
 
 
 def watch(tape: tf.GradientTape, variables: Sequence[Any], take: Callable[[int, Any], None]) -> list[Any]:

@@ -14,11 +14,7 @@ from typing import Any
 
 from tfgc._framework import versions
 from tfgc._framework.diverted_calls import DivertedCalls
-
-try:
-    from tensorflow.python.ops import custom_gradient
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import custom_gradient
 
 # What runs such a function, as its module calls it.
 _RUNS = [

@@ -13,12 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework import graph_building, graph_copies, versions
+from tfgc._framework.internals import ops
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-
-try:
-    from tensorflow.python.framework import ops
-except ImportError as error:
-    raise versions.unsupported(error) from error
 
 # A name that is registered stays so: equal gradients share one. Beyond so many, replays are traced in place.
 _names: dict[Any, str] = {}

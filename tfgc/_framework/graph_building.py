@@ -1,8 +1,4 @@
-"""The graph that is being built: what it captures, and what waits for what.
-
-TensorFlow has no public API to read or change any of this. As with `private_api`, a change in a new release is a
-change in one file.
-"""
+"""The graph that is being built: what it captures, and what waits for what."""
 
 import contextlib
 import inspect
@@ -12,15 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import private_api, versions
+from tfgc._framework import private_api
+from tfgc._framework.internals import CondBranchFuncGraph, ControlFlowFuncGraph, pywrap_tfe, record
 from tfgc._framework.versions import attribute
-
-try:
-    from tensorflow.python import pywrap_tfe
-    from tensorflow.python.eager import record
-    from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph, ControlFlowFuncGraph
-except ImportError as error:
-    raise versions.unsupported(error) from error
 
 
 def scratch_graph(name: str) -> Any:

@@ -13,11 +13,7 @@ import tensorflow as tf
 
 from tfgc._framework import versions
 from tfgc._framework.diverted_calls import DivertedCalls
-
-try:
-    from tensorflow.python.ops import gradients_util
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import gradients_util
 
 _NAME = "_GradientsHelper"
 _calls = DivertedCalls(gradients_util, _NAME, versions.attribute(gradients_util, _NAME))

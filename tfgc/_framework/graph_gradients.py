@@ -15,11 +15,7 @@ import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
-
-try:
-    from tensorflow.python.eager import record
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import record
 
 _HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
 _KEPT = "_grappler_do_not_remove"  # of operations that Grappler is to leave where they are

@@ -13,12 +13,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfgc._framework import versions
-
-try:
-    from tensorflow.python.eager import record
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import record
 
 
 def host_of(tensor: tf.Tensor) -> str | None:

@@ -15,17 +15,9 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from tfgc._framework import keras_models, thread_ends, versions
+from tfgc._framework import internals, keras_models, thread_ends, versions
+from tfgc._framework.internals import BaseOptimizer, Operation, global_state, record
 from tfgc._framework.versions import attribute
-
-try:
-    from keras.src.backend.common import global_state, name_scope, remat, stateless_scope, symbolic_scope, variables
-    from keras.src.layers import layer
-    from keras.src.ops.operation import Operation
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
-    from tensorflow.python.eager import record
-except ImportError as error:
-    raise versions.unsupported(error) from error
 
 Result = TypeVar("Result")
 
@@ -34,13 +26,13 @@ Result = TypeVar("Result")
 _SURROUNDINGS = {
     versions.kept_by_name(module, name)
     for module, name in (
-        (layer, "current_call_ctx"),
-        (variables, "autocast_scope"),
-        (variables, "uninitialized_variables"),
-        (name_scope, "name_scope_stack"),
-        (remat, "remat_scope_stack"),
-        (stateless_scope, "stateless_scope"),
-        (symbolic_scope, "symbolic_scope"),
+        (internals.layer, "current_call_ctx"),
+        (internals.variables, "autocast_scope"),
+        (internals.variables, "uninitialized_variables"),
+        (internals.name_scope, "name_scope_stack"),
+        (internals.remat, "remat_scope_stack"),
+        (internals.stateless_scope, "stateless_scope"),
+        (internals.symbolic_scope, "symbolic_scope"),
     )
 }
 # The methods that are replaced belong to classes, so one trace at a time replaces them.

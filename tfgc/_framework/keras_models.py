@@ -9,15 +9,8 @@ import keras
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import versions
+from tfgc._framework.internals import Multiply, Sequential, functional, to_snake_case
 from tfgc._framework.versions import attribute
-
-try:
-    from keras.src.models import functional
-    from keras.src.models.sequential import Sequential
-    from keras.src.ops.numpy import Multiply
-    from keras.src.utils.naming import to_snake_case
-except ImportError as error:
-    raise versions.unsupported(error) from error
 
 # What differs between layers that do the same: their names, and what Keras records about their calls.
 _IDENTITY = frozenset(

@@ -11,12 +11,7 @@ import psutil
 import tensorflow as tf
 
 from tfgc._errors import TfgcError
-from tfgc._framework import versions
-
-try:
-    from tensorflow.python.util._pywrap_util_port import IsMklEnabled as has_onednn
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import has_onednn
 
 _SWITCH = "TF_CPU_ALLOCATOR_USE_BFC"
 _LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"

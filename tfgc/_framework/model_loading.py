@@ -9,13 +9,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tfgc._framework import versions
+from tfgc._framework.internals import functional
 from tfgc._framework.versions import attribute
-
-try:
-    from keras.src.models import functional
-except ImportError as error:
-    raise versions.unsupported(error) from error
 
 
 @contextlib.contextmanager

@@ -1,7 +1,4 @@
-"""The operations that this thread makes: seen, and replaced by others.
-
-TensorFlow has no public API for it. As with `private_api`, a change in a new release is a change in one file.
-"""
+"""The operations that this thread makes: noted, seen, and replaced by others."""
 
 import contextlib
 import threading
@@ -10,15 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, versions
+from tfgc._framework import private_api
 from tfgc._framework.graph_building import patched, scratch_graph
+from tfgc._framework.internals import op_callbacks, tensor_util
 from tfgc._framework.noted_operations import NotedOperations
 from tfgc._framework.versions import attribute
-
-try:
-    from tensorflow.python.framework import op_callbacks, tensor_util
-except ImportError as error:
-    raise versions.unsupported(error) from error
 
 
 @contextlib.contextmanager

@@ -1,11 +1,8 @@
 """What surrounds a call and is no argument of it.
 
-Keras keeps the `training` value and the autocast dtype in thread-wide state;
-a replay runs much later, outside of the layers that set them, and must see
-them again. TensorFlow knows, but has no public API that says, whether a tape
-records a tensor, whether a forward accumulator follows it, and whether XLA
-will compile the graph being traced. All of that is read here, and other private parts in
-the files beside this one, so that a change in a new release is a change in one folder.
+Keras keeps the `training` value and the autocast dtype in thread-wide state; a replay runs much later, outside of the
+layers that set them, and must see them again. TensorFlow knows, but has no public API that says, whether a tape records
+a tensor, whether a forward accumulator follows it, and whether XLA will compile the graph being traced.
 """
 
 import contextlib
@@ -15,23 +12,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import variable_reads, versions
+from tfgc._framework import internals, variable_reads, versions
+from tfgc._framework.internals import AutocastScope, get_autocast_scope, global_state, layer, record, stateless_scope
 from tfgc._framework.versions import attribute
 
-try:
-    from keras.src.backend.common import global_state, stateless_scope, symbolic_scope
-    from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
-    from keras.src.layers import layer
-    from keras.src.layers.layer import CallContext
-    from keras.src.random import seed_generator
-    from tensorflow.python.eager import context, forwardprop_util, record
-    from tensorflow.python.framework import op_def_registry
-    from tensorflow.python.ops import control_flow_util
-except ImportError as error:
-    raise versions.unsupported(error) from error
-
 _CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
-_GLOBAL_SEED = versions.kept_by_name(seed_generator, "global_seed_generator")
+_GLOBAL_SEED = versions.kept_by_name(internals.seed_generator, "global_seed_generator")
 
 
 class CallState:
@@ -55,12 +41,11 @@ class CallState:
     def reentered(self) -> Iterator[None]:
         """Run a replay as if it still stood where the first run did.
 
-        The context has no entry layer, so no layer takes itself for the
-        outermost one and clears the losses that the first run left.
+        The context has no entry layer, so that no layer takes itself for the outermost one and clears losses.
         """
         outer_context = global_state.get_global_attribute(_CALL_CONTEXT)
         outer_autocast = get_autocast_scope()
-        context = CallContext(entry_layer=None)
+        context = layer.CallContext(entry_layer=None)
         for name, value in self._values.items():
             setattr(context, name, value)
         scope = None if self._autocast is None else AutocastScope(self._autocast[0])
@@ -116,7 +101,7 @@ def stateless_scope_here() -> Any:
 
 def in_symbolic_scope() -> bool:
     """Return True where Keras calls a model on symbolic tensors, only to look at shapes or to build it."""
-    return symbolic_scope.in_symbolic_scope()
+    return internals.symbolic_scope.in_symbolic_scope()
 
 
 def let_pass(error: Exception) -> None:
@@ -137,12 +122,12 @@ def set_global_seed(generator: Any) -> None:
 def make_global_seed() -> None:
     """Make Keras draw from a new generator, made as at its first use."""
     set_global_seed(None)
-    seed_generator.global_seed_generator()
+    internals.seed_generator.global_seed_generator()
 
 
 def tensorflow_seed() -> int | None:
     """What `tf.random.set_seed` was last given."""
-    return context.global_seed()
+    return internals.context.global_seed()
 
 
 def storage(variable: keras.Variable) -> Any:
@@ -186,15 +171,16 @@ def is_recorded(tensors: Iterable[Any]) -> bool:
 
 def has_tangents(tensors: Iterable[Any]) -> bool:
     """Return True if a forward accumulator follows any of `tensors`."""
-    return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
+    return bool(internals.forwardprop_util.pack_tangents(list(tensors)).tangents)
 
 
 def in_xla() -> bool:
     """Return True while tracing what XLA will compile."""
-    return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    in_context = internals.control_flow_util.GraphOrParentsInXlaContext
+    return not tf.executing_eagerly() and in_context(tf.compat.v1.get_default_graph())
 
 
 def is_stateful(op_type: str) -> bool:
     """Return True if running an op of this type twice may differ from once."""
-    definition = op_def_registry.get(op_type)
+    definition = internals.op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful

@@ -6,12 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, versions
-
-try:
-    from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework import private_api
+from tfgc._framework.internals import get_read_write_resource_inputs
 
 
 def written_variables(

@@ -8,13 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import versions
-
-try:
-    from tensorflow.python.eager import context, execute, record
-    from tensorflow.python.ops import resource_variable_ops
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import context, execute, record, resource_variable_ops
 
 _ALL, _ONE = "_ReadVariablesOp", "ReadVariableOp"
 

@@ -6,16 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import concrete_functions, versions
+from tfgc._framework import concrete_functions
+from tfgc._framework.internals import compiler_ir, context, hlo_pb2
 from tfgc._framework.versions import attribute
-
-try:
-    from tensorflow.compiler.xla.service import hlo_pb2
-    from tensorflow.python.eager import context
-    from tensorflow.python.eager.polymorphic_function import compiler_ir  # the public way wants tensors, not shapes
-except ImportError as error:
-    raise versions.unsupported(error) from error
-
 
 # Of functions that were compiled: layers of one kind have equal ones, and planning reads them more than once.
 _temporary_bytes: RecentlyUsed[Any, int] = RecentlyUsed(256)
@@ -27,7 +20,7 @@ def stable_hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
     Raises:
         ValueError: As TensorFlow says it, if XLA has no kernel for an operation.
     """
-    flat: Any = list(specs)
+    flat: Any = list(specs)  # The public way wants tensors, not shapes.
     return compiler_ir.from_concrete_function(function, flat)(stage="stablehlo_serialized")
 
 
