@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import custom_gradient_calls, graph_building, graph_gradients, keras_models, private_api
+from tfgc._framework import diverted_calls, graph_building, graph_gradients, keras_models, private_api
 from tfgc._pure import inner_functions, random_draws, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
@@ -89,7 +89,7 @@ class Scope(keras.StatelessScope):
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
         value = self.state_mapping.get(id(variable))
         storage = private_api.storage(variable)
-        if variable.trainable and custom_gradient_calls.read_inside():
+        if variable.trainable and diverted_calls.in_custom_gradient():
             self.obstacle = IN_CUSTOM_GRADIENT.format(variable.path)
         if value is None and self._strict and storage is not None:
             raise StaleEffectsError(variable.path)

@@ -17,11 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import concrete_functions, custom_gradient_calls
-from tfgc._framework.diverted_calls import DivertedCalls
+from tfgc._framework import concrete_functions, diverted_calls
 
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
-_calls = DivertedCalls(_TF_FUNCTION, "__call__", _TF_FUNCTION.__call__)
+_calls = diverted_calls.DivertedCalls(_TF_FUNCTION, "__call__")
 
 
 @contextlib.contextmanager
@@ -35,7 +34,7 @@ def inlined(apart: Callable | None = None) -> Iterator[None]:
     def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return _run(function, apart, args, kwargs)
 
-    with _calls.to(run), custom_gradient_calls.noted():
+    with _calls.to(run), diverted_calls.custom_gradients_noted():
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import graph_building, graph_gradient_calls, private_api, tensor_attributes
+from tfgc._framework import diverted_calls, graph_building, private_api, tensor_attributes
 from tfgc._pure import branches, inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
@@ -174,5 +174,5 @@ def symbolic(
 @contextlib.contextmanager
 def _seen(scope: Scope, apart: Callable | None) -> Iterator[None]:
     """Let `scope` see into functions that are called, and what `tf.gradients` takes gradients of."""
-    with inner_functions.inlined(apart), graph_gradient_calls.noted(scope.note_gradient):
+    with inner_functions.inlined(apart), diverted_calls.graph_gradients_noted(scope.note_gradient):
         yield
