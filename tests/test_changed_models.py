@@ -389,7 +389,7 @@ def test_settings_are_put_back_for_a_while():
     kept = settings.kept()
     layer.factor, layer.trainable, layer.inside, layer.added = 2.0, False, L.Dense(3), "new"
     layer.rates[0] = 5.0
-    with kept.restored():
+    with kept():
         assert (layer.factor, layer.trainable, layer.inside, layer.rates) == (1.0, True, first, [0.0])
     assert (layer.factor, layer.trainable, layer.added, layer.rates) == (2.0, False, "new", [5.0])
     assert layer.inside is not first

@@ -17,11 +17,11 @@ from typing import Any
 import keras
 
 from tfgc._framework.attribute_leaves import leaves
-from tfgc._framework.kept_settings import MISSING, KeptSettings
 from tfgc._framework.setting_values import CODE, PLAIN, by_attributes, comparable, copied, is_object, is_of_numbers
 from tfgc._framework.versions import attribute
 
 _KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call", "activity_regularizer")
+_MISSING = object()
 
 
 class Settings:
@@ -51,9 +51,23 @@ class Settings:
         """A hashable value."""
         return tuple([self._of(layer) for layer in self._all()])
 
-    def kept(self) -> KeptSettings:
-        """The settings of this moment, to put back for a while."""
-        return KeptSettings([(layer, self._restorable(layer)) for layer in self._all()], self._changing)
+    def kept(self) -> Callable[[], contextlib.AbstractContextManager]:
+        """A context to enter later, in which the layers have the settings of this moment."""
+        return functools.partial(self._restored, [(layer, self._restorable(layer)) for layer in self._all()])
+
+    @contextlib.contextmanager
+    def _restored(self, kept: list[tuple[keras.Layer, dict[str, Any]]]) -> Iterator[None]:
+        """Put attributes back by `vars`, so that Keras tracks nothing; those that a layer changes itself stay."""
+        before = []
+        for layer, values in kept:
+            own, names = vars(layer), values.keys() - self._changing.get(layer, set())
+            before.append((own, {name: own.get(name, _MISSING) for name in names}))
+            _put(own, {name: values[name] for name in names})
+        try:
+            yield
+        finally:
+            for own, values in before:
+                _put(own, values)
 
     def watching(self, fn: Callable) -> Callable:
         """`fn`, `watched` in each call."""
@@ -103,7 +117,7 @@ class Settings:
 
     def _restorable(self, layer: keras.Layer) -> dict[str, Any]:
         own = vars(layer)
-        found = {name: copied(getattr(layer, name, MISSING)) for name in self._names(layer)}
+        found = {name: copied(getattr(layer, name, _MISSING)) for name in self._names(layer)}
         inside = () if _of_keras(type(layer).__module__) else (k for k, v in own.items() if isinstance(v, keras.Layer))
         return found | {name: own[name] for name in (*_KEPT_BY_KERAS, *inside) if name in own}
 
@@ -118,6 +132,14 @@ class Settings:
             values = (getattr(layer, name, None) for name in names)
             values = tuple(map(comparable, values))
         return values
+
+
+def _put(own: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if value is _MISSING:
+            own.pop(name, None)
+        else:
+            own[name] = value
 
 
 def _held(layer: keras.Layer) -> Iterator[keras.Layer]:

@@ -1,7 +1,7 @@
 """What a function sees besides its arguments: where in Keras it is called, and the settings of its layers."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tfgc._framework import private_api
 from tfgc._framework.layer_settings import Settings
@@ -21,7 +21,7 @@ class Surroundings:
 
     def __init__(self, settings: Settings | None) -> None:
         self._state, self._settings = private_api.CallState(), settings
-        self._kept = None
+        self._kept: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         self.key = self._state.key, () if settings is None else settings()
 
     def kept(self) -> "Surroundings":
@@ -33,5 +33,5 @@ class Surroundings:
     @contextlib.contextmanager
     def reentered(self) -> Iterator[None]:
         """Run a replay as if it still stood where the first run did."""
-        with contextlib.nullcontext() if self._kept is None else self._kept.restored(), self._state.reentered():
+        with self._kept(), self._state.reentered():
             yield
