@@ -1,7 +1,8 @@
 """The losses of several outputs, as Keras reports them beside their sum."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -21,34 +22,23 @@ def weighted(trainer: keras.Model, samples: Any) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
+
+        def weigh() -> None:
+            for tracker in compiled.metrics:
+                update = functools.partial(_update, tracker.update_state, samples)
+                stack.enter_context(replaced(tracker, "update_state", update))
+
+        def built(y_true: Any, y_pred: Any) -> None:
+            build(y_true, y_pred)
+            weigh()
+
+        build = compiled.build
         if compiled.built:
-            _weight(compiled.metrics, samples, stack)
-        else:
-            stack.enter_context(replaced(compiled, "build", _Build(compiled, samples, stack)))
+            weigh()
+        else:  # The first call makes the trackers and then updates them.
+            stack.enter_context(replaced(compiled, "build", built))
         yield
 
 
-def _weight(trackers: list[Any], samples: Any, stack: contextlib.ExitStack) -> None:
-    for tracker in trackers:
-        stack.enter_context(replaced(tracker, "update_state", _Update(tracker, samples)))
-
-
-class _Build:
-    """Replaces `build` of the compiled loss, whose first call makes the trackers and then updates them."""
-
-    def __init__(self, compiled: Any, samples: Any, stack: contextlib.ExitStack) -> None:
-        self._build, self._compiled, self._samples, self._stack = compiled.build, compiled, samples, stack
-
-    def __call__(self, y_true: Any, y_pred: Any) -> None:
-        self._build(y_true, y_pred)
-        _weight(self._compiled.metrics, self._samples, self._stack)
-
-
-class _Update:
-    """Replaces `update_state` of a tracker."""
-
-    def __init__(self, tracker: Any, samples: Any) -> None:
-        self._update, self._samples = tracker.update_state, samples
-
-    def __call__(self, values: Any, sample_weight: Any = None) -> Any:
-        return self._update(values, sample_weight=self._samples)
+def _update(update: Callable, samples: Any, values: Any, sample_weight: Any = None) -> Any:
+    return update(values, sample_weight=samples)
