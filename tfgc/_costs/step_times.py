@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._costs import call_operations
-from tfgc._framework import profiler
-from tfgc._framework.noted_operations import NotedOperations
+from tfgc._framework import operation_hooks, profiler
 from tfgc._pure import functional, selective_results, side_effects, tensor_packing
 from tfgc._tracing.keras_graph import Program
 
@@ -132,10 +131,10 @@ class _Step:
             sources = [table[ref] for ref in self._graph.cost(node).differentiable_inputs]
             own = (id(variable) for variable in getattr(layer, "trainable_variables", ()))
             sources += [self._weights[variable] for variable in own if variable in self._weights]
-            with NotedOperations() as noting, tf.GradientTape() as tape:
+            with operation_hooks.noted() as made, tf.GradientTape() as tape:
                 tape.watch(sources)
                 self._program.run([node.name], table, training=True)
-            passes.append(_Pass(noting.made, tape, sources))
+            passes.append(_Pass(made, tape, sources))
         return [table[ref] for ref in self._graph.outputs], table, passes
 
     def _backward(self, table: dict[Ref, Any], forward: Sequence[_Pass]) -> tuple[list[Any], list[_Pass]]:
@@ -146,7 +145,7 @@ class _Step:
             refs = [ref for ref in _outputs(node) if ref in upstream]
             flowing = graph.cost(node).differentiable_inputs
             found: list[Any] = []
-            with NotedOperations() as noting:
+            with operation_hooks.noted() as made:
                 if refs and tape is not None:
                     sums = [tf.add_n(upstream[ref]) for ref in refs]
                     found = tape.gradient([table[ref] for ref in refs], list(sources), output_gradients=sums)
@@ -154,7 +153,7 @@ class _Step:
                     if gradient is not None:
                         upstream.setdefault(ref, []).append(tf.convert_to_tensor(gradient))
             weights += [gradient for gradient in found[len(flowing) :] if gradient is not None]
-            passes.append(_Pass(noting.made))
+            passes.append(_Pass(made))
         return weights, passes[::-1]
 
     def _note(

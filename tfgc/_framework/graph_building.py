@@ -73,7 +73,7 @@ def spy_on_captures(found: list[tf.Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def patched(graph: Any, method: str, function: Callable) -> Iterator[None]:
-    """Replace a method of one graph by a function; patches may be nested."""
+    """Replace a method of one graph, which has no `vars`, by a function; patches may be nested."""
     before = getattr(graph, method)
     setattr(graph, method, function)
     try:

@@ -10,8 +10,16 @@ import tensorflow as tf
 from tfgc._framework import private_api
 from tfgc._framework.graph_building import patched, scratch_graph
 from tfgc._framework.internals import op_callbacks, tensor_util
-from tfgc._framework.noted_operations import NotedOperations
 from tfgc._framework.versions import attribute
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[tf.Operation]]:
+    """Give a list that gets, at the end, the operations that are made in here in the graph being built."""
+    graph, made = tf.compat.v1.get_default_graph(), []
+    start = len(graph.get_operations())
+    yield made
+    made += graph.get_operations()[start:]
 
 
 @contextlib.contextmanager
@@ -69,9 +77,9 @@ def outside_clusters(is_one: Callable[[str], bool]) -> Iterator[None]:
     if tf.executing_eagerly() or private_api.in_xla():
         yield
         return
-    with NotedOperations() as noting:
+    with noted() as made:
         yield
-    for op in noting.made:
+    for op in made:
         if is_one(op.type):
             attribute(op, "_set_attr")("_XlaCompile", tf.compat.v1.AttrValue(b=False))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tfgc._framework.noted_operations import NotedOperations
+from tfgc._framework import operation_hooks
 from tfgc._framework.versions import attribute
 
 # TensorFlow computes larger ones in each step (`ConstantFoldingOptions`); in a replay these should wait.
@@ -23,16 +23,16 @@ _LEAST = 2**10
 def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
     """Keep constants made in here from waiting for `upstream`, which all else waits for by control dependencies."""
     graph = tf.compat.v1.get_default_graph()
-    with NotedOperations() as noting:
+    with operation_hooks.noted() as made:
         yield
     fence = [tensor.op for tensor in upstream if tensor.graph is graph]
-    free = worth_freeing(noting.made)
+    free = worth_freeing(made)
     for op in free:
         others = [c for c in op.control_inputs if c not in fence]
         if len(others) < len(op.control_inputs):
             attribute(op, "_remove_all_control_inputs")()
             attribute(op, "_add_control_inputs")(others)
-    inside = set(noting.made) - free
+    inside = set(made) - free
     for op in inside:
         read = {tensor.op for tensor in op.inputs}
         # TensorFlow adds no control edge to an operation that reads one that has it.

@@ -14,8 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import tensorflow as tf
 
-from tfgc._framework import private_api, versions
-from tfgc._framework.noted_operations import NotedOperations
+from tfgc._framework import operation_hooks, private_api, versions
 
 Made = TypeVar("Made")
 # Elements of a window: for each, several operations are made.
@@ -26,10 +25,10 @@ def without_scatters(make: Callable[[], Made]) -> Made:
     """Call a function that makes a structure of gradients; under XLA let those of max pooling be computed otherwise."""
     if not private_api.in_xla():
         return make()
-    with NotedOperations() as noting:
+    with operation_hooks.noted() as operations:
         made = make()
     replaced = {}
-    for op in noting.made:
+    for op in operations:
         if op.type == "MaxPoolGrad" and _is_plain(op):
             old, new = op.outputs[0], _gradient(op)
             for reader in list(old.consumers()):

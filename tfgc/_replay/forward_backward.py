@@ -26,7 +26,6 @@ from tfgc._framework import (
     weight_gradients,
 )
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
-from tfgc._framework.reached_outputs import reached_outputs
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.asked_outputs import AskedOutputs, Reached
 from tfgc._replay.fence import fence, waiting
@@ -190,7 +189,7 @@ class CompiledRecomputation(TracedReplay):
         graph = self._concrete(inputs).graph
         outputs = self._layouts[graph][0].differentiable
         if graph not in self._reached:
-            reached = reached_outputs(graph, len(inputs), outputs)
+            reached = concrete_functions.reached_outputs(graph, len(inputs), outputs)
             is_partial = any(0 < len(each) < len(outputs) for each in reached)
             self._reached[graph] = reached if is_partial else None
         reached = self._reached[graph]
