@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._core.graph import Graph, Ref
+from tfgc._core.graph import Graph, Node, Ref
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._costs import batch_coupling, sample_noise
 from tfgc._costs.noise_runs import NoiseRuns
@@ -58,9 +58,7 @@ def read(
             except Exception as error:  # The layer is the user's code; a stateful one takes no other batches.
                 found[node.name] = f"cannot be traced for {SAMPLES} samples ({one_line(error)})"
                 break
-            call = _Call(program, node.name, {r: table[r] for r in node.inputs if table[r] is not None}, exactly)
-            made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
-            found[node.name] = call.obstacle(made, graph.get_operations()[start:], scope)
+            found[node.name] = _obstacle(program, node, table, graph.get_operations()[start:], scope, exactly)
     return found, {ref: tf.TensorSpec(t.shape, t.dtype) for ref, t in table.items() if isinstance(t, tf.Tensor)}
 
 
@@ -79,57 +77,50 @@ def checked_for_slices(program: Program, graph: Graph) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """The call of a node on symbolic tensors, some of which may carry masks."""
-
-    program: Program
-    name: str
-    given: dict[Ref, Any]
-    exactly: bool
-
-    @property
-    def masks(self) -> dict[Ref, Any]:
-        found = {ref: tensor_attributes.mask_of(tensor) for ref, tensor in self.given.items()}
-        return {ref: mask for ref, mask in found.items() if mask is not None}
-
-    @property
-    def read(self) -> list[Any]:
-        """All that the call may read: inputs, then their masks."""
-        return [*self.given.values(), *self.masks.values()]
-
-    def obstacle(self, made: Sequence[Any], operations: Sequence[Any], scope: Any) -> str | None:
-        """Why it gives something else on slices, or None."""
-        operation = self.program.call_of(self.name)[0]
-        weights = operation.trainable_variables if isinstance(operation, keras.Layer) else []
-        replaced = next((v for v in weights if getattr(v, "overwrite_with_gradient", False)), None)
-        if replaced is not None:
-            return f"has a variable, {replaced.path!r}, whose gradient is its new value"
-        for variable, _ in scope.written.values():
-            if not drawn_rows.is_seed(variable):
-                return f"updates its variable {variable.path!r} with each batch"
-        written = next((op.name for op in operations if obstacles.writes(op)), None)
-        if written is not None:
-            return f"has an operation, {written!r}, that may change something with each batch"
-        if self.exactly:
-            reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
-            if reason is not None:
-                return reason
-        dense = all(isinstance(t, tf.Tensor) for t in (*self.read, *made))
-        shown = dense and not batch_coupling.couples(operations, self.read, made)
-        if shown and keras_models.is_keras_own(operation) and not scope.losses:
-            return None
-        # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
-        kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
-        try:
-            with graph_building.eagerly_recorded():
-                runs = NoiseRuns(self.program, self.name, list(self.given), list(self.masks), self.read)
-                by_rows = drawn_rows.obstacle(operations, SAMPLES, xla=False) is None  # It runs op by op.
-                return runs.compared(kinds, None if by_rows else random_draws.count(operations))
-        except OUT_OF_MEMORY:
-            raise
-        except Exception as error:  # The layer is the user's code.
-            return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
+def _obstacle(
+    program: Program,
+    node: Node,
+    table: Mapping[Ref, Any],
+    operations: Sequence[tf.Operation],
+    scope: functional.Scope,
+    exactly: bool,
+) -> str | None:
+    """Why the call of a node on symbolic tensors, some of which may carry masks, gives something else on slices."""
+    operation = program.call_of(node.name)[0]
+    weights = operation.trainable_variables if isinstance(operation, keras.Layer) else []
+    replaced = next((v for v in weights if getattr(v, "overwrite_with_gradient", False)), None)
+    if replaced is not None:
+        return f"has a variable, {replaced.path!r}, whose gradient is its new value"
+    for variable, _ in scope.written.values():
+        if not drawn_rows.is_seed(variable):
+            return f"updates its variable {variable.path!r} with each batch"
+    written = next((op.name for op in operations if obstacles.writes(op)), None)
+    if written is not None:
+        return f"has an operation, {written!r}, that may change something with each batch"
+    if exactly:
+        reason = "adds a loss" if scope.losses else drawn_rows.obstacle(operations, SAMPLES, private_api.in_xla())
+        if reason is not None:
+            return reason
+    given = [ref for ref in dict.fromkeys(node.inputs) if table[ref] is not None]
+    masks = {ref: tensor_attributes.mask_of(table[ref]) for ref in given}
+    masked = [ref for ref in given if masks[ref] is not None]
+    read = [*(table[ref] for ref in given), *(masks[ref] for ref in masked)]
+    made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
+    dense = all(isinstance(t, tf.Tensor) for t in (*read, *made))
+    shown = dense and not batch_coupling.couples(operations, read, made)
+    if shown and keras_models.is_keras_own(operation) and not scope.losses:
+        return None
+    # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
+    kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
+    try:
+        with graph_building.eagerly_recorded():
+            runs = NoiseRuns(program, node.name, given, masked, read)
+            by_rows = drawn_rows.obstacle(operations, SAMPLES, xla=False) is None  # It runs op by op.
+            return runs.compared(kinds, None if by_rows else random_draws.count(operations))
+    except OUT_OF_MEMORY:
+        raise
+    except Exception as error:  # The layer is the user's code.
+        return f"cannot be run on noise, to see whether it mixes the samples of a batch ({one_line(error)})"
 
 
 def _placeholder(tensor: Any) -> tf.Tensor:

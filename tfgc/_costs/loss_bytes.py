@@ -1,14 +1,17 @@
-"""What the losses of a model's outputs, and their gradients, need beside the outputs."""
+"""What the losses and metrics of a model's outputs need beside the outputs."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfgc._core.graph import Graph, Spec
+from tfgc._core.tensors import peak_of
 from tfgc._costs import gradient_graphs
 from tfgc._costs.call_operations import Call
-from tfgc._framework import graph_building, keras_names
+from tfgc._framework import graph_building, keras_models, keras_names
 
 
 def loss_course(graph: Graph, losses: Sequence[Sequence[Any]], are_compiled: bool = False) -> tuple[int, ...]:
@@ -29,17 +32,18 @@ def loss_course(graph: Graph, losses: Sequence[Sequence[Any]], are_compiled: boo
 
 
 def _of_output(loss: Callable, spec: Spec, xla: bool, may_fail: bool) -> tuple[int, ...]:
-    failures: Any = Exception if may_fail else (ValueError, TypeError, tf.errors.InvalidArgumentError)
-    try:
-        return _course_of(loss, spec, (spec.dtype, spec.shape), xla)
-    except failures:
-        pass
-    try:
-        return _course_of(loss, spec, ("int32", spec.shape[:-1]), xla)
-    except failures:
-        if may_fail:
-            return ()
-        raise
+    like_output, integers = _targets(spec)
+    failures: Any = (Exception,) if may_fail else (ValueError, TypeError, tf.errors.InvalidArgumentError)
+    with contextlib.suppress(*failures):
+        return _course_of(loss, spec, like_output, xla)
+    with contextlib.suppress(*failures if may_fail else ()):
+        return _course_of(loss, spec, integers, xla)
+    return ()
+
+
+def _targets(spec: Spec) -> list[tuple]:
+    """Dtype and shape of the targets that an output may have: its own, or one integer for its last dimension."""
+    return [(spec.dtype, spec.shape), ("int32", spec.shape[:-1])]
 
 
 def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ...]:
@@ -58,3 +62,45 @@ def _course_of(loss: Any, spec: Spec, target: tuple, xla: bool) -> tuple[int, ..
     alone = tuple(count for count in cost.forward_saving_trace if count > 0)
     shared = 0 if xla else gradient_graphs.shared_bytes(call)
     return alone + ((shared, *cost.backward_trace, -shared) if shared else cost.backward_trace)
+
+
+def metric_bytes(graph: Graph, model: keras.Model) -> int:
+    """Most bytes that the metrics of a model's outputs need while its loss is computed, on top of the outputs.
+
+    TensorFlow runs both at once. Metrics that read more than a target and an output are left out.
+    """
+    total, losses = 0, keras_models.compiled_losses(model)
+    for wanted in keras_models.compiled_metrics(model):
+        for ref, chosen, several in zip(graph.outputs, keras_models.of_outputs(model, wanted), losses):
+            spec, loss = graph.specs[ref], next(iter(several), None)
+            total += sum(_bytes(_named(metric, loss, spec), spec) for metric in chosen)
+    return total
+
+
+def _named(metric: Any, loss: Any, spec: Spec) -> Any:
+    """What Keras takes `accuracy` for."""
+    if metric not in ("accuracy", "acc"):
+        return metric
+    if not spec.shape or spec.shape[-1] == 1:
+        return "binary_accuracy"
+    words = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    return "sparse_categorical_accuracy" if words.lower().startswith("sparse") else "categorical_accuracy"
+
+
+def _bytes(metric: Any, spec: Spec) -> int:
+    known: Any = keras.metrics.get(metric)
+    states = [v.value for v in known.variables] if isinstance(known, keras.Metric) else []
+    for target in _targets(spec):
+        with graph_building.scratch_graph("metric").as_default() as graph:
+            given, predicted = tf.compat.v1.placeholder(*target), tf.compat.v1.placeholder(spec.dtype, spec.shape)
+            before = [tf.compat.v1.placeholder(state.dtype, state.shape) for state in states]
+            try:
+                if isinstance(known, keras.Metric):
+                    made = known.stateless_update_state(before, given, predicted)
+                else:
+                    made = known(given, predicted)
+            except Exception:  # the metric may be the user's code
+                continue
+        inputs, outputs = [predicted, given, *before], tf.nest.flatten(made)
+        return peak_of(gradient_graphs.footprint(Call(graph, inputs, [], outputs, [], [], [])).cost.forward_trace)
+    return 0

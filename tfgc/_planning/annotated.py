@@ -8,7 +8,7 @@ import keras
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan, Segment
-from tfgc._costs import independence, loss_bytes, metric_bytes, node_costs, timing
+from tfgc._costs import independence, loss_bytes, node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
@@ -108,7 +108,7 @@ def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
     """The graph of the whole step, with what loss and metrics need: those that `model` is compiled with, or `loss`."""
     losses = keras_models.compiled_losses(model) if loss is None else [[loss]] * len(graph.outputs)
     course = loss_bytes.loss_course(graph, losses, are_compiled=loss is None)
-    beside = 0 if graph.xla else metric_bytes.metric_bytes(graph, model)
+    beside = 0 if graph.xla else loss_bytes.metric_bytes(graph, model)
     course = (beside, *course, -beside) if beside else course
     return dataclasses.replace(graph, loss=course, whole_step=True)
 
