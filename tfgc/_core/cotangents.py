@@ -30,13 +30,7 @@ NO_CHANGES = CotangentChanges()
 
 
 class CotangentFlow:
-    """The cotangents of one backward pass, last node first.
-
-    Args:
-        graph: The `Graph`.
-        number: The buffer of each tensor, as in `Buffers`.
-        size: Bytes of each buffer.
-        outputs: Buffers that each node makes.
+    """The cotangents of one backward pass, last node first. The arguments are as in `Buffers`.
 
     Attributes:
         changes: For each node its `CotangentChanges`; the entry after the nodes is the loss.

@@ -30,11 +30,7 @@ def moved(
 ) -> list[tuple[tf.Operation, tf.Tensor]]:
     """The operations of the backward pass that may read such a product, each with what is multiplied by a number.
 
-    Args:
-        operations: What runs in the backward pass.
-        late: All that depends on a gradient.
-        free: Constants and variables.
-        buffers: The buffers of the graph.
+    `late` is all that depends on a gradient, `free` are constants and variables.
     """
     operations = list(operations)
     readers: dict[Any, set[tf.Operation]] = {}

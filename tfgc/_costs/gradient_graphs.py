@@ -1,9 +1,7 @@
 """What one call keeps and needs, read from the graph of its operations and of their gradients.
 
-An operation is *late* if it depends on an upstream gradient (through data or
-control edges) and *early* otherwise. What a late operation reads of the early ones is
-what the forward pass keeps. Buffers, not tensors, are counted (`tensor_buffers`). Only static
-shapes are read; nothing is allocated.
+What a late operation (`call_operations`) reads of the early ones is what the forward pass keeps. Buffers, not tensors,
+are counted (`tensor_buffers`). Only static shapes are read; nothing is allocated.
 
 Known weakness: what a kernel allocates besides its outputs is not in the graph, and counts only where `kernel_memory`
 knows it, or XLA says it. Operations run in the order in which they were traced.

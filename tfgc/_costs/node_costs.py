@@ -1,8 +1,7 @@
 """Give every node of a model its true cost, read from the gradient graph of its call.
 
-Each distinct call (layer configuration, input shapes, which inputs need a
-gradient) is traced once with its gradients, on symbolic tensors of the full batch. Nothing
-is allocated or run.
+Each distinct call (layer configuration, input shapes, which inputs need a gradient) is traced once with its gradients,
+on symbolic tensors of the full batch. Nothing is allocated or run.
 """
 
 import contextlib
@@ -37,11 +36,7 @@ _UNCOUNTED = 1 / 64
 
 
 def annotate(program: Program, *, xla: bool = False) -> Graph:
-    """Return the graph of `program` with a `Cost` for each node.
-
-    Args:
-        program: A `_tracing.keras_graph.Program` with a batch size and all other sizes known.
-        xla: Whether XLA compiles the step.
+    """Return the graph of `program` with a `Cost` for each node, as TensorFlow runs it or as XLA compiles it.
 
     Raises:
         OptionError: If a size is not known.

@@ -23,12 +23,9 @@ IN_PLACE = frozenset(
 
 
 class Buffers:
-    """Which tensors share a buffer, and the bytes of each.
+    """Which tensors of a graph share a buffer, and the bytes of each.
 
-    Args:
-        graph: The graph of the tensors.
-        weight_gradients: Tensors that count as nothing, since they are counted apart: they are no activations.
-        upstream: Those that count, even if they are the gradient of a weight.
+    Gradients of weights count as nothing, since they are counted apart, unless they are among the `upstream` gradients.
     """
 
     def __init__(self, graph: Any, weight_gradients: Iterable[tf.Tensor], upstream: Sequence[tf.Tensor]) -> None:
@@ -66,11 +63,10 @@ def trace(
     stays: Iterable[Any],
     while_running: Mapping[tf.Operation, int],
 ) -> tuple[int, ...]:
-    """Signed bytes of the buffers that come and go while `operations` run.
+    """Signed bytes of the buffers that come and go while `operations` run, in order.
 
     Args:
-        operations: What runs, in order.
-        buffers: The buffers of the call.
+        operations, buffers: Those of the call.
         there: Bytes of the buffers that are there before, by tensor.
         stays: Tensors whose buffers do not go.
         while_running: Bytes that operations take besides, for as long as they run.

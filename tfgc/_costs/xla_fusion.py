@@ -53,13 +53,7 @@ class FusedOutput:
 
 
 class Fusion:
-    """What XLA fuses in one call.
-
-    Args:
-        operations: The operations of the call.
-        buffers: Its buffers; fused ones count as nothing from now on.
-        inputs, outputs: Its inputs and outputs.
-    """
+    """What XLA fuses in one call; buffers that are fused count as nothing from now on."""
 
     def __init__(
         self, operations: Operations, buffers: Buffers, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]

@@ -20,12 +20,7 @@ _APART = {"", *PADS}
 
 
 def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
-    """The graph in which only what XLA writes to memory makes a buffer.
-
-    Args:
-        graph: A graph with the costs of calls as XLA compiles them.
-        footprints: The footprint of each call, by name of the node; nodes without one stay as they are.
-    """
+    """The graph in which only what XLA writes to memory makes a buffer; nodes without a footprint stay as they are."""
     in_memory = {*graph.outputs, *_shared(graph, footprints)}
     for node in graph.nodes:
         if node.name in footprints:

@@ -1,9 +1,8 @@
 """Let the backward passes of nodes run one after the other in the graph of a replay.
 
-The executor starts whatever is ready: two branches of a residual block would be differentiated
-at the same time, and what both need meanwhile would add up. Each node's backward pass is made
-to wait for that of the node after it. Values do not change. XLA drops control edges
-and chooses its own order.
+The executor starts whatever is ready: two branches of a residual block would be differentiated at the same time, and
+what both need meanwhile would add up. So each node's backward pass waits for that of the node after it. Values do not
+change. XLA drops control edges and chooses its own order.
 
 Invariant: an edge leads from a node's backward pass to that of a node before it, which does not wait for it, not for
 the order of effects either. So there is no circle.
@@ -106,13 +105,7 @@ class BackwardChain:
     def run(
         self, function: Callable[[dict[Ref, Any]], list], refs: Sequence[Ref], table: Mapping[Ref, Any]
     ) -> list[Any]:
-        """Run what is next, noting where its backward pass will start and end.
-
-        Args:
-            function: Makes a list of tensors from a table of those that it reads.
-            refs: What it reads of `table`.
-            table: Tensors, and whatever else a node makes.
-        """
+        """Run what is next on what it reads of `table`, noting where its backward pass will start and end."""
         starts: list[tf.Tensor] = []
         ends: list[tuple[tf.Tensor, tf.Tensor]] = []
         self._starts.append(starts)
@@ -140,8 +133,7 @@ class BackwardChain:
     def edges(self, unasked: Sequence[tf.Tensor]) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
         """What waits for what: in the backward pass every start for the ends of the next one that has any.
 
-        Args:
-            unasked: Tensors whose gradients are no ends.
+        Gradients of `unasked` tensors are no ends.
         """
         yield from self._forward
         left_out = set(map(id, unasked))
@@ -153,12 +145,9 @@ class BackwardChain:
 
 
 def passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list[tf.Tensor]) -> Any:
-    """A copy of `tensor`, with a function that its gradient goes through; sparse and ragged ones as they are.
+    """A copy of `tensor` whose gradient goes through `backward`; sparse and ragged ones as they are.
 
-    Args:
-        tensor: The tensor, and what Keras attached to it, which is copied, too.
-        backward: The function.
-        copies: A list that all copies are added to.
+    What Keras attached to it is copied, too. All copies are added to the list `copies`.
     """
     if not isinstance(tensor, tf.Tensor):
         return tensor

@@ -25,15 +25,10 @@ from tfgc._framework.internals import record
 
 
 def watch(tape: tf.GradientTape, variables: Sequence[Any], take: Callable[[int, Any], None]) -> list[Any]:
-    """Let `take(i, gradient)` have the gradient of each variable while `tape`, which is recording, differentiates.
+    """Let `take(i, gradient)` have the gradient of each variable that has one while `tape` differentiates.
 
-    Args:
-        tape: Is not to watch accessed variables.
-        variables: Keras variables.
-        take: Is not called for a variable without a gradient.
-
-    Returns:
-        What to ask the tape for the gradients of. They are none, or of no use.
+    The tape is recording, and is not to watch accessed variables. Returns what to ask it for the gradients of; these
+    are none, or of no use.
     """
     anchor = tf.zeros(())
     tape.watch(anchor)

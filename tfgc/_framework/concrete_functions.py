@@ -79,13 +79,7 @@ def shape_of(tensor: tf.Tensor) -> tuple[int, ...]:
 
 
 def reached_outputs(graph: Any, inputs: int, outputs: list[int]) -> list[frozenset[int]]:
-    """For each of the first inputs of a function's graph those of some outputs that depend on it.
-
-    Args:
-        graph: The graph.
-        inputs: How many inputs.
-        outputs: Positions of outputs.
-    """
+    """For each of the first `inputs` of a function's graph those of some outputs, by position, that depend on it."""
     places = {id(tensor): i for i, tensor in enumerate(graph.inputs[:inputs])}
     found: list[set[int]] = [set() for _ in range(inputs)]
     for output in outputs:

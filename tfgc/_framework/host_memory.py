@@ -42,8 +42,7 @@ _MEASURED, _ROUNDS = 2**24, 5
 def bandwidth(device: str) -> float | None:
     """Bytes a second in each direction between a device and its host, measured once; None if its memory is the host's.
 
-    Args:
-        device: The full name of a logical device, such as `/device:GPU:0`.
+    The device is given by the full name of a logical one, such as `/device:GPU:0`.
     """
     with tf.init_scope():
         with tf.device(device):
@@ -59,12 +58,7 @@ def bandwidth(device: str) -> float | None:
 
 
 class HostCopy:
-    """A copy of a tensor in the host's memory.
-
-    Args:
-        tensor: The tensor.
-        host: The device of the host.
-    """
+    """A copy of a tensor in the memory of the device `host`."""
 
     def __init__(self, tensor: tf.Tensor, host: str) -> None:
         device = _device_of(tensor)

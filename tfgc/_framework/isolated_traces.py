@@ -45,12 +45,7 @@ def in_own_thread(
 ) -> Result:
     """Call a function in a thread of its own, outside of all tapes, graphs and calls, and return what it returns.
 
-    An interrupt ends the function, too.
-
-    Args:
-        function: The function.
-        patience: Seconds after which `on_wait` is called, if the function is not done.
-        on_wait: A function without arguments.
+    An interrupt ends the function, too. If it is not done after `patience` seconds, `on_wait` is called.
     """
     handed = {name: value for name, value in _state().items() if name not in _SURROUNDINGS}
     found: list[Result] = []

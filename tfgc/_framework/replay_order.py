@@ -1,17 +1,9 @@
 """Let the replays of one backward pass run one after the other in a graph, the last first run first.
 
-The executor starts a replay as soon as its upstream gradients are there: the replays of two branches, or of two calls
-of a shared layer, would hold all that they recompute at the same time. And gradients of weights, which nothing waits
-for, would queue up behind the replays to come, and keep what they read. So each replay waits for the gradients that the
-one of the first run after its own passes on, and for those of weights of the one before that: those of the last may run
-beside it, unless the executor has one thread, which takes first what became ready last.
-
-A tape goes through branches in turn, operation by operation: it comes to a replay, which is one, long before it is
-through a branch that is kept. What a branch stores would stay meanwhile. So a replay that was traced too early is made
-to wait for those of first runs after its own.
-
-It waits only for those that the pass was asked for: TensorFlow computes whatever a control edge comes from, also what
-it would have pruned. XLA drops control edges. Where a replay runs a plan, `backward_order` makes the edges inside.
+Each waits for the gradients that the one of the first run after its own passes on, and for those of weights of the one
+before that. docs/design/framework.md says why. It waits only for those that the pass was asked for: TensorFlow computes
+whatever a control edge comes from, also what it would have pruned. XLA drops control edges. Where a replay runs a plan,
+`backward_order` makes the edges inside.
 
 Invariant: an edge leads from operations that exist to one that is being made, or to the start of a replay that none of
 them needs: there is no circle. Both belong to one graph and to one call of `tape.gradient`, hence to one replica.

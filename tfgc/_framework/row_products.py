@@ -15,13 +15,7 @@ _PASSING = ("Identity", "Cast")
 
 
 def places(gradients: Sequence[Any], samples: int, all_samples: int) -> list[int]:
-    """Which gradients of a slice are products of rows, that for the whole batch are less than the gradient.
-
-    Args:
-        gradients: Tensors of a graph, or others, which are not.
-        samples: In the slice.
-        all_samples: In the batch.
-    """
+    """Which gradients of a slice are products of rows, that for the whole batch are less than the gradient."""
     return [i for i, gradient in enumerate(gradients) if _is_worthwhile(gradient, samples, all_samples)]
 
 

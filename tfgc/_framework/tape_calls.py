@@ -10,8 +10,6 @@ from tfgc._framework import versions
 
 
 class GradientCall(NamedTuple):
-    """A call of `tape.gradient`."""
-
     tape: tf.GradientTape
     targets: list[tf.Tensor]
     sources: list[tf.Tensor]

@@ -15,13 +15,8 @@ def written_variables(
 ) -> tuple[list[tf.Variable], list[str]]:
     """The variables that some operations of a function's graph may write, functions that they call included.
 
-    Args:
-        graph: The graph.
-        operations: Some of its operations.
-        known: Variables that may be among them. TensorFlow does not list those that are made in the trace.
-
-    Returns:
-        The variables, and the names of operations that may write what is no variable, such as a table.
+    Those that are made in the trace, which TensorFlow does not list, are found among `known` ones. Returns the names of
+    operations, too, that may write what is no variable, such as a table.
     """
     variables = {id(variable.handle): variable for variable in (*graph.variables, *known)}
     outside = {id(inner): outer for outer, inner in graph.captures}

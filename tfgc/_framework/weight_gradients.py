@@ -1,12 +1,9 @@
 """Let gradients of weights come before the gradients that are passed on, in the graph of a backward pass.
 
-The gradient of a convolution is two operations, which read the same upstream gradient: one makes the gradient of the
-weights, which nothing waits for, the other goes on to the layers before. The executor may put the first off for long,
-and what it reads stays: the layer's input and the upstream gradient. In a chain of convolutions that was a fifth to a
-third of the plan's peak, another amount in each step. So an operation on the way to what is passed on waits for
-operations that read the same tensor and lead to gradients of weights alone. In a network of many small operations every
-wait costs time, so it waits for those that have been put off the longest, and only while what all of them hold is more
-than a share of the plan's peak.
+Nothing waits for them, so that the executor may put them off for long, and what they read stays. So an operation on the
+way to what is passed on waits for operations that read the same tensor and lead to gradients of weights alone: those
+that were put off the longest, and only while all of them hold more than a share of the plan's peak, since every wait
+costs time. docs/design/framework.md has figures.
 
 Invariant: there is an order of all operations, with the edges that are there already, in which each comes after what it
 waits for. A new edge leads to an operation from one that needs nothing that comes later in this order but other
@@ -88,14 +85,9 @@ class Backward:
             self._before = next((i for i in range(len(operations), 0, -1) if operations[i - 1] in targets), 0)
 
     def order(self, passed_on: Iterable[Any], weights: Iterable[Any], backlog: Backlog | None) -> None:
-        """Compute gradients of weights before those that are passed on, where both read the same.
+        """Compute gradients of weights that were asked for before those that are passed on, where both read the same.
 
-        XLA makes its own order.
-
-        Args:
-            passed_on: The gradients with respect to what a replay is given.
-            weights: Those with respect to weights that were asked for: others would be pruned.
-            backlog: What may be put off.
+        Others would be pruned. XLA makes its own order.
         """
         if backlog is None or tf.executing_eagerly() or private_api.in_xla():
             return

@@ -1,9 +1,8 @@
 """Gradients of max pooling in replays that XLA compiles, without what XLA makes at the start of a step.
 
-XLA scatters the gradient of max pooling. On CPUs that takes four index tensors of the input's size, on GPUs zeros:
-they read nothing, so that they wait for nothing, and live from the start of the step. Comparisons, selections and pads
-do it as TensorFlow's own kernels: each window's gradient goes to the first of its largest elements, and where windows
-overlap, gradients are added in the order of the windows. (Of equal elements in padded windows XLA takes another one.)
+XLA scatters them into what reads nothing, and so waits for nothing. Comparisons, selections and pads do it as
+TensorFlow's own kernels: each window's gradient goes to the first of its largest elements, and where windows overlap,
+gradients are added in the order of the windows. (Of equal elements in padded windows XLA takes another one.)
 """
 
 import itertools

@@ -1,13 +1,10 @@
 """Turn a call that reads and writes state into a pure function of tensors.
 
-Data: a call is a `Packing` (structure and static leaves) and a flat list of
-tensors. `run` executes the function once with every Keras variable served from
-a table, and returns all that it did: output tensors, the losses it added and
-the new values of the variables it wrote. Nothing outside has changed by then.
+`run` executes the function once with every Keras variable served from a table, and returns all that it did: output
+tensors, the losses it added and the new values of the variables it wrote. Nothing outside has changed by then.
 
-Invariant: two runs with the same tensors and the same table do the same thing,
-so a replay cannot draw other random numbers or move a statistic twice. Whether
-a function keeps to that (raw `tf.random` numbers few enough to be stored, no
+Invariant: two runs with the same tensors and the same table do the same thing, so a replay cannot draw other random
+numbers or move a statistic twice. Whether a function keeps to that (raw `tf.random` numbers few enough to be stored, no
 write to a plain `tf.Variable`) is what `side_effects` finds out, by tracing it once.
 """
 
@@ -171,8 +168,7 @@ class Scope(keras.StatelessScope):
 def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """The new value of a variable, with gradients going to the variable.
 
-    A tape sums the gradients of all reads of a variable, whatever was written
-    in between, and sees no path through the write itself.
+    A tape sums the gradients of all its reads, whatever was written in between, and sees no path through the write.
     """
     return graph_gradients.attached([tf.stop_gradient(value)], [given], lambda upstream: [upstream])[0]
 
@@ -250,13 +246,8 @@ def run(
 ) -> Run:
     """Run `fn` once, without changing anything but the state of random generators.
 
-    Args:
-        fn: The function.
-        packing: The structure of its arguments.
-        tensors: Their tensors.
-        variables: The Keras variables that it may read.
-        values: The values of these.
-        draws: Called with a list; a context that adds the drawn tensors to the list, or replaces them by others.
+    It may read some Keras variables of given values. `draws` is called with a list, for a context that adds the drawn
+    tensors to the list, or replaces them by others.
     """
     args, kwargs = packing.unpack(tensors)
     table = {id(v): value for v, value in zip(variables, values)}

@@ -1,12 +1,8 @@
 """Compare what a segment's layers made in two runs, by a few numbers for each.
 
-A checksum holds the norm of a tensor, two weighted sums (one over all places but the
-last axis, one along it, so that a shuffle shows too), and by how much these may
-move if every element is rounded anew: two runs of the same code in one graph need not be
-bit-equal, since TensorFlow's optimizer fuses operations in one and not in the other. Drawing
-another dropout mask moves the sums by about the norm.
-
-A checksum is carried as integers, because no gradient flows through it.
+A checksum holds the norm of a tensor, two weighted sums (one over all places but the last axis, one along it, so that a
+shuffle shows too), and by how much these may move if every element is rounded anew: docs/design/pure.md says why. It is
+carried as integers, because no gradient flows through it.
 """
 
 from typing import Any
@@ -52,13 +48,7 @@ def _weighted(values: tf.Tensor) -> tf.Tensor:
 def raise_if_different(
     name: str, labels: list[str], first: list[tf.Tensor], again: list[tf.Tensor], gradients: Any
 ) -> Any:
-    """Return `gradients`, provided that the checksums of both runs agree.
-
-    Args:
-        name: The segment.
-        labels: The layer behind each checksum.
-        first, again: The checksums of the two runs.
-        gradients: What the second run gave; None and `tf.IndexedSlices` among them.
+    """Return `gradients` of the second run of a segment, provided that the checksums of both runs agree.
 
     Raises:
         ReplayMismatchError: In eager calls. A graph fails when it runs, with

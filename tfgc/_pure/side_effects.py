@@ -1,7 +1,7 @@
 """Find out what a function touches besides its arguments, by tracing it once.
 
-Nothing is run: the trace shows which variables are read, what is closed over, and
-whether some operation would give another result or have another effect when run again.
+Nothing is run: the trace shows which variables are read, what is closed over, and whether some operation would give
+another result or have another effect when run again.
 """
 
 import contextlib
@@ -92,10 +92,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
 class Trace:
     """One symbolic run of a function, and what it shows besides the graph.
 
-    Args:
-        fn: The function.
-        packing: The structure of its arguments.
-        stand_in: Gives what stands for a Keras variable when it is first read; by default nothing that can be run.
+    `stand_in` gives what stands for a Keras variable when it is first read; by default nothing that can be run.
 
     Attributes:
         result: What the function returned.
@@ -146,14 +143,8 @@ def symbolic(
 ) -> tuple[Any, Scope, list[tf.Tensor], list[tf.Tensor]]:
     """Run `fn` in the graph being built, a placeholder for each variable that it reads.
 
-    Args:
-        fn: A function without arguments.
-        tape: A tape that records.
-        apart: As `inner_functions.inlined` takes it.
-
-    Returns:
-        The result, what was read, written and added as losses, all placeholders, and those of
-        trainable variables, which `tape` watches.
+    Returns the result, what was read, written and added as losses, all placeholders, and those of trainable variables,
+    which `tape` watches. `apart` is as `inner_functions.inlined` takes it.
     """
     standing: list[tf.Tensor] = []
     trainable: list[tf.Tensor] = []

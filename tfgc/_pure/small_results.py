@@ -22,11 +22,9 @@ _SELECTIONS = frozenset([
 
 
 def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """The small results of a traced function.
+    """The small results of a traced function, whose operations are in the order in which they were made.
 
-    Args:
-        operations: Its operations, in the order in which they were made.
-        given: Its arguments and the values of its variables; what depends on none of them is a constant.
+    What depends on none of the `given` arguments and values of variables is a constant.
     """
     after = {tensor.op for tensor in given}
     found = []

@@ -127,11 +127,7 @@ class Packing:
     def unread(self, given: Sequence[tf.Tensor], returned: Sequence[tf.Tensor]) -> frozenset[int]:
         """Slots of logits, attached to tensors or behind them, that a trace never looked at.
 
-        A mask counts as read: that there is one may matter.
-
-        Args:
-            given: The symbolic tensors that the trace got.
-            returned: Those that it made.
+        It got the symbolic tensors `given`. A mask counts as read: that there is one may matter.
         """
         returned_ids = {id(tensor) for tensor in returned}
         found = set()

@@ -122,12 +122,9 @@ class TracedCall:
     ) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
 
-        Nothing waits for those of `doubtful` inputs, which may be pruned.
-
-        They come from some of the differentiable tensors, by position among these.
-
-        A copy is given the inputs, draws and results of the first run, and what flows back. None where a copy would
-        itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied, or draws once more.
+        They come from the `asked` differentiable tensors. Nothing waits for those of `doubtful` inputs, which may be
+        pruned. A copy is given the inputs, draws and results of the first run, and what flows back. None where a copy
+        would itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied, or draws once more.
         """
         try:
             return self._backward(sources, asked, doubtful)
