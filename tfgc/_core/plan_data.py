@@ -1,7 +1,7 @@
 """Plans as the dictionaries and lists that JSON knows, and back."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from tfgc._core import checked_json
@@ -9,56 +9,40 @@ from tfgc._core.segments import Segment, Segmentation
 
 PlanType = TypeVar("PlanType", bound=Segmentation)
 
-
-# Fields of a segment that files of the first versions do not have.
-_OF_RESULTS = ("result_bytes", "spared_work")
-# Fields of a segment that only those have that store products with weights.
-_OF_SELECTIVE = ("selective",)
-# Fields of a plan that only those of calls have.
-_OF_CALLS = ("calls", "parts")
-# Fields of a segment, and of a plan, that only those have that store on the host.
-_OF_HOST, _OF_LINK = ("host_bytes", "on_device"), ("link",)
-# By class, what files of earlier versions, or other plans, do not have.
-_YOUNGER = {Segment: (*_OF_RESULTS, *_OF_HOST, *_OF_SELECTIVE), Segmentation: (*_OF_CALLS, *_OF_LINK)}
+# By class, the fields that files of earlier versions do not have, and others only where they are no default.
+_YOUNGER: dict[type, dict[str, Any]] = {
+    Segment: {"result_bytes": None, "spared_work": None, "host_bytes": None, "on_device": (), "selective": False},
+    Segmentation: {"calls": False, "parts": {}, "link": None},
+}
+_DEFAULTS = {name: value for fields in _YOUNGER.values() for name, value in fields.items()}
 
 
 def version(plan: Segmentation) -> int:
     """The oldest version of the format that knows what is in a plan."""
-    if _is_selective(plan):
+    segments = list(_all_segments(plan))
+    if any(segment.selective for segment in segments):
         return 5
-    if plan.link is not None or any(segment.offload for segment in plan.segments):
+    if plan.link is not None or any(segment.offload for segment in segments):
         return 4
-    return 3 if _takes_over_results(plan) else 1 + plan.calls
+    return 3 if any(segment.result_bytes is not None for segment in segments) else 1 + plan.calls
 
 
-def _takes_over_results(plan: Segmentation) -> bool:
-    """Whether the plan says what replays take over of the first run."""
-    inside = [segment.inner for segment in plan.segments if segment.inner is not None]
-    others = any(map(_takes_over_results, [*inside, *plan.parts.values()]))
-    return others or any(segment.result_bytes is not None for segment in plan.segments)
-
-
-def _is_selective(plan: Segmentation) -> bool:
-    """Whether segments of the plan, or of its parts, store products with weights."""
-    return any(segment.selective for segment in plan.segments) or any(map(_is_selective, plan.parts.values()))
+def _all_segments(plan: Segmentation) -> Iterator[Segment]:
+    """The segments of a plan, of its replays and of its parts."""
+    for segment in plan.segments:
+        yield segment
+        yield from () if segment.inner is None else _all_segments(segment.inner)
+    for part in plan.parts.values():
+        yield from _all_segments(part)
 
 
 def plain(plan: Segmentation) -> dict[str, Any]:
-    """A plan as plain data; only a plan of calls has more than the first version of the format."""
-    data = dataclasses.asdict(plan)
-    for fields, segment in zip(data["segments"], plan.segments):
-        fields["inner"] = None if segment.inner is None else plain(segment.inner)
-        for name in _OF_RESULTS if segment.result_bytes is None else ():
-            del fields[name]
-        for name in () if segment.selective else _OF_SELECTIVE:
-            del fields[name]
-        for name in () if segment.offload else _OF_HOST:
-            del fields[name]
-    for name in _OF_LINK if plan.link is None else ():
-        del data[name]
-    if plan.calls:
-        return {**data, "parts": {name: plain(part) for name, part in plan.parts.items()}}
-    return {name: value for name, value in data.items() if name not in _OF_CALLS}
+    """A plan as plain data."""
+    return dataclasses.asdict(plan, dict_factory=_written)
+
+
+def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if name not in _DEFAULTS or value != _DEFAULTS[name]}
 
 
 def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
