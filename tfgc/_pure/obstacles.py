@@ -11,33 +11,12 @@ from tfgc._pure import random_draws
 
 # Stateful by TensorFlow's declaration, yet running them twice is harmless.
 _REPEATABLE = frozenset(
-    [
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VarHandleOp",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "Placeholder",
-        "StatefulPartitionedCall",
-        "If",
-        "While",
-        "Case",
-        "For",
-        "Assert",
-        "PrintV2",
-        "StringFormat",
-        "LookupTableSizeV2",
-        "HashTableV2",
-        "LookupTableFindV2",
-        "Empty",
-        "CheckNumerics",
-        "CheckNumericsV2",
-        "CudnnRNN",
-        "CudnnRNNV2",
-        "CudnnRNNV3",
-    ]
+    ["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableShape", "VarIsInitializedOp"]
+    + ["Placeholder", "StatefulPartitionedCall", "If", "While", "Case", "For", "Assert", "PrintV2", "StringFormat"]
+    + ["LookupTableSizeV2", "HashTableV2", "LookupTableFindV2", "Empty", "CheckNumerics", "CheckNumericsV2"]
+    + ["CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"]
 )
+_BRANCHING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 
 
 def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
@@ -98,6 +77,30 @@ def functions_called(node: Any) -> list[str]:
     """The functions of branches and loops that a node runs, by name."""
     values = node.attr.values()
     return [f.name for value in values for f in (value.func, *value.list.func) if f.name]
+
+
+def branches_differ(graph: Any) -> bool:
+    """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them.
+
+    What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
+    """
+    definition = graph.as_graph_def()
+    functions = {function.signature.name: function for function in definition.library.function}
+    nodes = [*definition.node, *(node for function in functions.values() for node in function.node_def)]
+    branches = (functions_called(node) for node in nodes if node.op in _BRANCHING)
+    return any(len({_entered(functions[name]) for name in names}) > 1 for names in branches)
+
+
+def _entered(function: Any) -> frozenset[int]:
+    """The positions of the floating arguments that a function reads."""
+    reads = [*(name for node in function.node_def for name in node.input), *function.ret.values()]
+    read = {name.lstrip("^").partition(":")[0] for name in reads}
+    arguments = enumerate(function.signature.input_arg)
+    return frozenset(i for i, argument in arguments if argument.name in read and _flows(tf.as_dtype(argument.type)))
+
+
+def _flows(dtype: tf.DType) -> bool:
+    return dtype.is_floating or dtype.is_complex or dtype == tf.resource
 
 
 def untraceable(error: BaseException) -> str:

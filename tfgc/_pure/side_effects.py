@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import diverted_calls, graph_building, private_api, tensor_attributes
-from tfgc._pure import branches, inner_functions, obstacles, python_random, random_draws
+from tfgc._pure import inner_functions, obstacles, python_random, random_draws
 from tfgc._pure.functional import Scope
 from tfgc._pure.tensor_packing import Packing
 
@@ -84,7 +84,7 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         seeded=random_draws.draws(graph.get_operations()),
         chooses=chooses,
-        branches=bool(trace.scope.trained_in[True] - trace.scope.trained_in[False]) or branches.differ(graph),
+        branches=bool(trace.scope.trained_in[True] - trace.scope.trained_in[False]) or obstacles.branches_differ(graph),
         obstacle=trace.obstacle or obstacles.obstacle(graph),
     )
 
