@@ -14,8 +14,8 @@ from tfgc._calls import fused_step, owners, turns, xla_bytes
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Operation, Step
 from tfgc._calls.tree import Call
-from tfgc._costs import early_products, folded_constants, kernel_memory, tensor_buffers
-from tfgc._costs.folded_constants import SMALL
+from tfgc._costs import grappler, kernel_memory, tensor_buffers
+from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._pure import flop_counts, obstacles, selective_results
@@ -30,7 +30,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     late = turns.late(operations, trace.gradients)
     buffers = Buffers(trace.graph, [], [])
     turn = turns.turns(operations, late, trace.updates)
-    constant = folded_constants.folded(operations, buffers)
+    constant = grappler.folded(operations, buffers)
     running = _running(trace, operations, constant)
     runs = [op for op in running if _is_large(op, buffers)] or running  # A small step has no large ones.
     places = turns.places_under_xla(runs, {buffers.root(t).op for t in trace.wanted}) if xla else {}
@@ -58,7 +58,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         for op in runs
     ]
     if not xla:
-        _move_products(made, early_products.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
+        _move_products(made, grappler.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
     products = _products(trace, operations, late)
     calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
@@ -75,7 +75,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
         spans=spans,
         obstacles=_obstacles(trace, operations, calling),
         uncopied=_uncopied(trace.root, operations, calling),
-        resident=tuple(folded_constants.sizes(runs, constant, buffers).values())
+        resident=tuple(grappler.sizes(runs, constant, buffers).values())
         if fusion is None
         else (fusion.copied_weights(),),
         products=numbering.of(products if fusion is None else fusion.behind(products)),
@@ -93,7 +93,7 @@ def _move_products(
     """Let the forward pass make what TensorFlow's optimizer moves there, when it first reads what is multiplied."""
     for op, tensor in products:
         # What is too small to count has no number.
-        for factor in numbering.of([tensor]) if early_products.are_made(tensor.op.name) else ():
+        for factor in numbering.of([tensor]) if grappler.are_made(tensor.op.name) else ():
             first = next((i for i, run in enumerate(made) if factor in run.reads), numbering.makers[factor])
             product = numbering.another(factor, first)
             made[first] = dataclasses.replace(made[first], makes=(*made[first].makes, product))

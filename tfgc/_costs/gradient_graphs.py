@@ -14,9 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Cost
-from tfgc._costs import folded_constants, kernel_memory, tensor_buffers
+from tfgc._costs import grappler, kernel_memory, tensor_buffers
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
-from tfgc._costs.early_products import early_products
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
@@ -73,7 +72,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         if fusion
         else tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
     )
-    moved = () if xla else early_products(call, operations, buffers)
+    moved = () if xla else grappler.early_products(call, operations, buffers)
     besides = {} if xla else kernel_memory.while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
@@ -122,8 +121,8 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
 
 
 def _constants(call: Call, operations: Operations, buffers: Buffers) -> dict[Any, int]:
-    folded = folded_constants.folded(call.graph.get_operations(), buffers)
-    return folded_constants.sizes([*operations.early, *operations.late], folded, buffers)
+    folded = grappler.folded(call.graph.get_operations(), buffers)
+    return grappler.sizes([*operations.early, *operations.late], folded, buffers)
 
 
 def shared_bytes(call: Call) -> int:

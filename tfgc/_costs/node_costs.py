@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs import batch_coupling, early_products, gradient_graphs, tensor_lists, xla_functions, xla_graph
+from tfgc._costs import batch_coupling, gradient_graphs, grappler, tensor_lists, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._costs.gradient_graphs import Footprint
 from tfgc._costs.xla_functions import Temporary
@@ -108,7 +108,7 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...], xla: bool) -> 
         call = (id(operation), str(arguments), specs, wanted, training)
         own = _OWN.get()
         readings = {} if own is None else own
-    call = (call, xla, early_products.are_made(program.name))
+    call = (call, xla, grappler.are_made(program.name))
     footprint = readings.get(call)
     if footprint is None:
         try:
