@@ -176,11 +176,7 @@ class Graph:
 
     def counting(self, *, whole_step: bool) -> "Graph":
         """This graph with `whole_step` as given; the other one of the two is made once."""
-        return self if whole_step == self.whole_step else self._other_scope
-
-    @functools.cached_property
-    def _other_scope(self) -> "Graph":
-        return dataclasses.replace(self, whole_step=not self.whole_step)
+        return self if whole_step == self.whole_step else self.once(_with_other_scope)
 
     @functools.cached_property
     def position(self) -> dict[str, int]:
@@ -270,3 +266,7 @@ class Graph:
     def node_bytes(self) -> tuple[int, ...]:
         """Bytes of the outputs of each node: a simple measure of what it costs to keep it."""
         return tuple(sum(self.bytes(Ref(n.name, i)) for i in range(len(n.outputs))) for n in self.nodes)
+
+
+def _with_other_scope(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, whole_step=not graph.whole_step)

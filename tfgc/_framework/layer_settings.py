@@ -60,7 +60,7 @@ class Settings:
         """Put attributes back by `vars`, so that Keras tracks nothing; those that a layer changes itself stay."""
         before = []
         for layer, values in kept:
-            own, names = vars(layer), values.keys() - self._changing.get(layer, set())
+            own, names = layer.__dict__, values.keys() - self._changing.get(layer, set())
             before.append((own, {name: own.get(name, _MISSING) for name in names}))
             _put(own, {name: values[name] for name in names})
         try:

@@ -131,7 +131,7 @@ class _Operations:
     def computing(self, gradient: Sequence[tf.Tensor], after: _Update) -> list[tf.Operation]:
         """What computes a gradient, of the operations that were made after an update and come after it."""
         last = max((self._place[op] for op in self.writers(after)), default=-1)
-        ends = self._without_last_steps(gradient)
+        ends = [op for op in self._last_steps(gradient) if op.type not in _LAST_STEPS]
         return [op for op in ends if self._made[op] >= after.end and self._place[op] > last]
 
     def delay_additions(self, gradient: Sequence[tf.Tensor]) -> None:
@@ -160,6 +160,3 @@ class _Operations:
                 yield op
                 if op.type in _LAST_STEPS:
                     waiting += [x.op for x in op.inputs]
-
-    def _without_last_steps(self, gradient: Sequence[tf.Tensor]) -> list[tf.Operation]:
-        return [op for op in self._last_steps(gradient) if op.type not in _LAST_STEPS]

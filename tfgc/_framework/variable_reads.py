@@ -34,9 +34,5 @@ def values(stored: Sequence[Any]) -> list[tf.Tensor]:
     read = execute.execute(_ALL, len(handles), handles, attributes, context.context()) if handles else []
     for variable, handle, value in zip(stored, handles, read):
         resource_variable_ops.variable_accessed(variable)
-        record.record_operation(_ONE, [value], [handle], _passed_on)
+        record.record_operation(_ONE, [value], [handle], lambda upstream: [upstream])
     return list(read)
-
-
-def _passed_on(gradient: Any) -> list[Any]:
-    return [gradient]
