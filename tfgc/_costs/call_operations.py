@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._framework import operation_order
 from tfgc._pure import small_results
 
 
@@ -101,14 +102,7 @@ def replayed(
 
 def _ancestors(tensors: Iterable[tf.Tensor], ends: Set[tf.Operation] = frozenset()) -> set[tf.Operation]:
     """All operations that some tensors depend on, as far as `ends`."""
-    found: set[tf.Operation] = set()
-    stack = [t.op for t in tensors]
-    while stack:
-        op = stack.pop()
-        if op not in found:
-            found.add(op)
-            stack += [] if op in ends else [t.op for t in op.inputs]
-    return found
+    return operation_order.reached((t.op for t in tensors), lambda op: () if op in ends else [t.op for t in op.inputs])
 
 
 def refs(tensors: Iterable[tf.Tensor]) -> set[Any]:

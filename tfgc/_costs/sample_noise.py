@@ -5,14 +5,16 @@ and values on both sides of these, are put among the noise, as fuzzers (AFL's di
 among its inputs. Every sample has another share of them, so that samples, and both halves of a batch, differ.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfgc._framework import operation_order
 from tfgc._pure.obstacles import functions_called
 
 SAMPLES = 6  # An even number.
@@ -55,7 +57,7 @@ def special_values(operations: Sequence[tf.Operation]) -> list[float]:
     called = {name for node in nodes for name in _functions(node)}
     if called:
         library = {f.signature.name: f.node_def for f in operations[0].graph.as_graph_def().library.function}
-        for name in _reached(library, called):
+        for name in operation_order.reached(called & library.keys(), functools.partial(_called_by, library)):
             nodes += library[name]
             found |= _compared_in(library[name])
     if any(node.op in _ASKS_FOR_ZERO or _is_made_bool(node) for node in nodes):
@@ -131,16 +133,8 @@ def _numbers(constant: Any) -> set[float]:
     return {x for x in constant.astype("float64").ravel().tolist() if math.isfinite(x) and abs(x) < 2**31 - 1}
 
 
-def _reached(library: dict[str, Any], names: Iterable[str]) -> set[str]:
-    """The functions of these names, and those that they call."""
-    found: set[str] = set()
-    waiting = [name for name in names if name in library]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [other for node in library[name] for other in _functions(node) if other in library]
-    return found
+def _called_by(library: dict[str, Any], name: str) -> list[str]:
+    return [other for node in library[name] for other in _functions(node) if other in library]
 
 
 def _compared_in(nodes: Sequence[Any]) -> set[float]:

@@ -6,6 +6,7 @@ stands in the data adapter of the running `fit`, a local variable of Keras's.
 
 import re
 import sys
+import traceback
 import weakref
 from collections.abc import Iterator
 from types import FrameType
@@ -43,11 +44,7 @@ def _frames() -> Iterator[FrameType]:
     """The frames of this thread; in a replica of a strategy, which has a thread of its own, those of all threads."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     starts = sys._current_frames().values() if replicas > 1 else [sys._getframe(1)]
-    for start in starts:
-        frame: FrameType | None = start
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+    return (frame for start in starts for frame, _ in traceback.walk_stack(start))
 
 
 def _of(adapter: Any) -> int | None:

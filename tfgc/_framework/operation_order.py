@@ -6,8 +6,8 @@ effects that were traced before its own.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -15,6 +15,7 @@ from tfgc._framework import private_api
 from tfgc._framework.internals import get_read_write_resource_inputs
 from tfgc._framework.versions import attribute
 
+Thing = TypeVar("Thing", bound=Hashable)
 _EFFECTS = "tfgc_effects"  # the attribute of a graph that holds them, and goes with it
 
 
@@ -80,13 +81,18 @@ def ancestors(
     before: Mapping[tf.Operation, set[tf.Operation]], last: Iterable[tf.Operation], known: Collection[tf.Operation] = ()
 ) -> set[tf.Operation]:
     """Some operations, and all that these need, without those that are known."""
-    found: set[tf.Operation] = set()
-    waiting = list(last)
+    return reached(last, before.__getitem__, known)
+
+
+def reached(start: Iterable[Thing], further: Callable[[Thing], Iterable[Thing]], known: Collection = ()) -> set[Thing]:
+    """Where one comes from `start` by going `further`, without what is known."""
+    found: set[Thing] = set()
+    waiting = list(start)
     while waiting:
-        op = waiting.pop()
-        if op not in found and op not in known:
-            found.add(op)
-            waiting.extend(before[op])
+        here = waiting.pop()
+        if here not in found and here not in known:
+            found.add(here)
+            waiting.extend(further(here))
     return found
 
 
@@ -119,15 +125,12 @@ def has_effects(graph: Any) -> bool:
 def descendants(first: tf.Operation) -> set[tf.Operation]:
     """An operation, and all in its graph that wait for it."""
     after = _Effects.of(first.graph)
-    found: set[tf.Operation] = set()
-    waiting = [first]
-    while waiting:
-        op = waiting.pop()
-        if op not in found:
-            found.add(op)
-            waiting += [reader for tensor in op.outputs for reader in tensor.consumers()]
-            waiting += attribute(op, "_control_outputs") + after.get(op, [])
-    return found
+
+    def waiting(op: tf.Operation) -> list[tf.Operation]:
+        readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
+        return readers + attribute(op, "_control_outputs") + after.get(op, [])
+
+    return reached([first], waiting)
 
 
 def ends(

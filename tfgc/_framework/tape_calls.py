@@ -1,6 +1,7 @@
 """The calls of `tape.gradient` that run, found among the frames of the thread: no hook shows them."""
 
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,8 +18,7 @@ class GradientCall(NamedTuple):
 
 def gradient_calls() -> Iterator[GradientCall]:
     """Those that run in a graph, innermost first."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         # By name: others may have wrapped the method.
         if frame.f_code.co_name == "gradient" and frame.f_globals.get("__name__") == tf.GradientTape.__module__:
             found = frame.f_locals
@@ -26,4 +26,3 @@ def gradient_calls() -> Iterator[GradientCall]:
                 raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
             if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
                 yield GradientCall(found["self"], found["flat_targets"], found["flat_sources"])
-        frame = frame.f_back
