@@ -17,10 +17,8 @@ def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
             return x.shape == y.shape and bool(tf.reduce_all(x == y))
         error = _ROUNDING[x.dtype.name]
         one, other = (np.asarray(tf.cast(t, "float64")) for t in (x, y))
-        finite = np.isfinite(one) & np.isfinite(other)
-        largest = np.abs(one[finite]).max(initial=0)
-        same = np.allclose(one[finite], other[finite], rtol=error, atol=error * largest)
-        return same and np.array_equal(one[~finite], other[~finite], equal_nan=True)
+        largest = np.abs(one[np.isfinite(one)]).max(initial=0)
+        return np.allclose(one, other, rtol=error, atol=error * largest, equal_nan=True)
 
     return len(a) == len(b) and all(map(close, a, b))
 
@@ -31,12 +29,8 @@ def equal_sums(
     """Whether gradients of weights are the sums of those of the parts of a batch, but for rounding.
 
     A gradient that is zero, as that of the bias of attention's keys, is rounding alone: a rest of terms that are as
-    large as other gradients.
-
-    Args:
-        whole: Those of the whole batch.
-        parts: For each of them, those of the parts.
-        computed_in: Names of dtypes; rounding is that of the coarsest of these and of the gradients' own.
+    large as other gradients. Rounding is that of the coarsest dtype of the gradients and of those that they were
+    `computed_in`.
     """
     dtypes = ({t.dtype.name for t in whole} | {*computed_in}) & {*_ROUNDING}
     largest = max((_largest(t) for t in whole), default=0.0)

@@ -52,23 +52,21 @@ def _function_bodies(graph: Any) -> dict[str, dict[int, int]]:
         shapes = {name: found.attr["_output_shapes"].list.shape for name, found in {**shapes, **nodes}.items()}
         gains = {}
         for i, argument in enumerate(function.signature.output_arg):
-            node = nodes.get(function.ret[argument.name].partition(":")[0])
-            while node is not None and node.op == "Identity":
-                node = nodes.get(node.input[0].partition(":")[0])
+            node = _maker(nodes, function.ret[argument.name])
             if node is None or node.op not in ("TensorListPushBack", "TensorListSetItem"):
                 continue
             name, *port = node.input[1 if node.op == "TensorListPushBack" else 2].split(":")
             item = shapes.get(name)
-            if item and not _is_weight(nodes, name):
+            made_by = _maker(nodes, name)
+            # What reads a variable puts the one buffer of the variable into a list, at each trip.
+            if item and not (made_by is not None and made_by.op == "ReadVariableOp"):
                 shape = tf.TensorShape(item[int(port[1]) if port else 0])
                 gains[i] = (shape.num_elements() or 0) * tf.as_dtype(node.attr["element_dtype"].type).size
         bodies[function.signature.name] = gains
     return bodies
 
 
-def _is_weight(nodes: dict[str, Any], name: str) -> bool:
-    """Whether a node reads a variable: what each trip puts into a list then is the one buffer of the variable."""
-    node = nodes.get(name)
-    while node is not None and node.op == "Identity":
-        node = nodes.get(node.input[0].partition(":")[0])
-    return node is not None and node.op == "ReadVariableOp"
+def _maker(nodes: dict[str, Any], tensor: str) -> Any:
+    """The node that makes a tensor of a function, behind identities; None for an argument."""
+    node = nodes.get(tensor.partition(":")[0])
+    return _maker(nodes, node.input[0]) if node is not None and node.op == "Identity" else node

@@ -42,11 +42,7 @@ def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
 def _shared(graph: Graph, footprints: Mapping[str, Footprint]) -> Iterator[Ref]:
     """What several nodes read: it is written once, but for concatenations, which all of them read from their parts."""
     readers = collections.Counter(ref for node in graph.nodes for ref in set(node.inputs))
-    return (ref for ref, count in readers.items() if count > 1 and not _concatenates(ref, footprints))
-
-
-def _concatenates(ref: Ref, footprints: Mapping[str, Footprint]) -> bool:
-    return _made_by(ref, footprints) == "ConcatV2"
+    return (ref for ref, count in readers.items() if count > 1 and _made_by(ref, footprints) != "ConcatV2")
 
 
 def _made_by(ref: Ref, footprints: Mapping[str, Footprint]) -> str:
