@@ -83,13 +83,9 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read(kind: type[Kind], data: Any, where: str = "it", younger: Mapping[type, Collection[str]] = {}) -> Kind:
-    """Make a dataclass of JSON data.
+    """Make a dataclass of JSON data, whose place is called `where` in errors.
 
-    Args:
-        kind: The dataclass.
-        data: What `loads` returned, or a part of it.
-        where: What names its place in errors.
-        younger: By dataclass the fields that files of earlier versions do not have.
+    Files of earlier versions may lack `younger` fields, by dataclass.
 
     Raises:
         ValueError: If it is something else.

@@ -18,7 +18,7 @@ def order(nodes: Sequence[Node], outputs: Iterable[Ref], after: Iterable[tuple[i
 
     Args:
         nodes: Nodes in some order that respects the edges.
-        outputs: `Ref`s that stay alive to the end.
+        outputs: What stays alive to the end.
         after: Pairs (i, j) of positions: node j must not run before node i.
     """
     position = {node.name: i for i, node in enumerate(nodes)}

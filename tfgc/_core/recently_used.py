@@ -10,17 +10,7 @@ Value = TypeVar("Value")
 
 
 class RecentlyUsed(Generic[Key, Value]):
-    """At most so many entries: a new one takes the place of the one that was used longest ago. Threads may share it.
-
-    Example:
-        >>> cache = RecentlyUsed(2)
-        >>> cache["a"], cache["b"] = 1, 2
-        >>> cache.get("a")
-        1
-        >>> cache["c"] = 3
-        >>> cache
-        {'a': 1, 'c': 3}
-    """
+    """At most so many entries: a new one takes the place of the one that was used longest ago. Threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -48,9 +38,6 @@ class RecentlyUsed(Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __repr__(self) -> str:
-        return repr(self.copy())
 
     def copy(self) -> dict[Key, Value]:
         """The entries as a dictionary, the one that was used longest ago first."""

@@ -25,20 +25,7 @@ _MISSING = object()
 
 
 class Settings:
-    """The settings of layers, and of all layers inside them.
-
-    Args:
-        layers: The layers that are called.
-
-    Example:
-        >>> import keras
-        >>> drop = keras.layers.Dropout(0.5)
-        >>> settings = Settings([drop])
-        >>> before = settings()
-        >>> drop.rate = 0.1
-        >>> settings() == before
-        False
-    """
+    """The settings of layers that are called, and of all layers inside them."""
 
     def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())

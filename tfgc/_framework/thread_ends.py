@@ -16,13 +16,9 @@ _POLL = 0.1  # Seconds: a thread that waits for a lock cannot be interrupted.
 def run_to_end(function: Callable[[], Any], patience: float, on_wait: Callable[[], Any]) -> None:
     """Call a function in a new thread and wait until it is done.
 
-    What ends this thread meanwhile, such as a KeyboardInterrupt, is raised in the new one, too, which then unwinds.
-    Code that is not Python's runs to its end first.
-
-    Args:
-        function: It raises nothing.
-        patience: Seconds after which `on_wait` is called, if the function is not done.
-        on_wait: A function without arguments.
+    The function raises nothing. What ends this thread meanwhile, such as a KeyboardInterrupt, is raised in the new one,
+    too, which then unwinds. Code that is not Python's runs to its end first. If the function is not done after
+    `patience` seconds, `on_wait` is called.
     """
     # Not `Thread.join`: interrupted, it takes a thread that runs for one that has ended (in Python 3.11).
     done = threading.Event()
