@@ -109,6 +109,11 @@ class Node:
     declared: tuple[Spec, ...] = ()
     cost: Cost | None = None
 
+    @property
+    def made(self) -> tuple[Ref, ...]:
+        """The tensors that it makes."""
+        return tuple(Ref(self.name, i) for i in range(len(self.outputs)))
+
     def describe(self) -> str:
         """One line that is the same for this node at any batch, in any process."""
         return f"{self.name} ({self.kind}) -> {', '.join(map(str, self.declared or self.outputs))}"
@@ -188,7 +193,7 @@ class Graph:
         """`Spec` of every tensor by its `Ref`, in the order in which they are made."""
         specs = {Ref(name): spec for name, spec in self.inputs.items()}
         for node in self.nodes:
-            specs.update((Ref(node.name, i), spec) for i, spec in enumerate(node.outputs))
+            specs.update(zip(node.made, node.outputs))
         return specs
 
     @functools.cached_property
@@ -219,12 +224,11 @@ class Graph:
         """The `Cost` of one node. A node without one saves its inputs and outputs and computes one flop per element."""
         if node.cost is not None:
             return node.cost
-        outputs = tuple(Ref(node.name, i) for i in range(len(node.outputs)))
-        made = tuple(self.bytes(ref) for ref in outputs)
+        made = tuple(map(self.bytes, node.made))
         wants = tuple(r for r in dict.fromkeys(node.inputs) if r.node in self.position and self.floating(r))
         elements = self.elements(node)
         return Cost(
-            saved_tensors=(*dict.fromkeys(node.inputs), *outputs),
+            saved_tensors=(*dict.fromkeys(node.inputs), *node.made),
             forward_trace=made,
             forward_saving_trace=made,
             backward_trace=tuple(self.bytes(ref) for ref in wants),
@@ -265,7 +269,7 @@ class Graph:
     @functools.cached_property
     def node_bytes(self) -> tuple[int, ...]:
         """Bytes of the outputs of each node: a simple measure of what it costs to keep it."""
-        return tuple(sum(self.bytes(Ref(n.name, i)) for i in range(len(n.outputs))) for n in self.nodes)
+        return tuple(sum(map(self.bytes, node.made)) for node in self.nodes)
 
 
 def _with_other_scope(graph: Graph) -> Graph:

@@ -105,7 +105,7 @@ def _obstacle(
     masks = {ref: tensor_attributes.mask_of(table[ref]) for ref in given}
     masked = [ref for ref in given if masks[ref] is not None]
     read = [*(table[ref] for ref in given), *(masks[ref] for ref in masked)]
-    made = [table[Ref(node.name, i)] for i in range(len(node.outputs))]
+    made = [table[ref] for ref in node.made]
     dense = all(isinstance(t, tf.Tensor) for t in (*read, *made))
     shown = dense and not batch_coupling.couples(operations, read, made)
     if shown and keras_models.is_keras_own(operation) and not scope.losses:

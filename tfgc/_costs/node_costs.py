@@ -71,7 +71,7 @@ def _annotated(program: Program, xla: bool) -> Graph:
             constants.update(added)
             cost = dataclasses.replace(cost, resident_bytes=cost.resident_bytes + sum(added.values()))
         if cost.differentiable:
-            flows.update(Ref(node.name, i) for i in range(len(node.outputs)) if graph.floating(Ref(node.name, i)))
+            flows.update(filter(graph.floating, node.made))
         nodes.append(dataclasses.replace(node, cost=cost))
     annotated = dataclasses.replace(graph, nodes=tuple(nodes))
     return xla_graph.fused(annotated, footprints) if xla else annotated
@@ -195,7 +195,7 @@ def _read(
 
         def call() -> list[Any]:
             program.run([node.name], table, training=True)
-            return [_values(table[Ref(node.name, i)]) for i in range(len(node.outputs))]
+            return [_values(table[ref]) for ref in node.made]
 
         functions: list[Temporary] = []
         apart = None if xla else xla_functions.measured(functions.append)

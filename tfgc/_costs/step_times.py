@@ -5,14 +5,14 @@ pass of one node, whatever its name. The step runs a few times under TensorFlow'
 same time share it, so that all of them together take as long as the step.
 """
 
+import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
-from tfgc._core.graph import Graph, Node, Ref, Spec
+from tfgc._core.graph import Graph, Ref, Spec
 from tfgc._costs import call_operations
 from tfgc._framework import operation_hooks, profiler
 from tfgc._pure import functional, selective_results, side_effects, tensor_packing
@@ -58,11 +58,11 @@ class _Charge(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """A node's pass, as it was traced: its operations, and what its gradients are taken of."""
+    """A node's forward pass, as it was traced: its operations, and what its gradients are taken of."""
 
-    operations: Sequence[tf.Operation]
-    tape: tf.GradientTape | None = None
-    sources: Sequence[Any] = ()
+    operations: list[tf.Operation]
+    tape: tf.GradientTape
+    sources: list[Any]
 
 
 class _Step:
@@ -74,7 +74,9 @@ class _Step:
         self._packing = tensor_packing.Packing((tuple(inputs), {}))
         self._packing.take_tensors()
         self._weights: dict[int, tf.Tensor] = {}  # the values of trainable variables, by their ids
-        self._variables = side_effects.discover(lambda *tensors: self._forward(tensors)[0], self._packing).reads
+        self._table: dict[Ref, Any] = {}
+        self._passes: list[_Pass] = []
+        self._variables = side_effects.discover(self._forward, self._packing).reads
         self._arguments = inputs, [tf.convert_to_tensor(variable.value) for variable in self._variables]
         self._charges: dict[str, _Charge] = {}
         self._function = tf.function(self._trace, autograph=False)
@@ -108,24 +110,15 @@ class _Step:
 
     def _trace(self, inputs: list[tf.Tensor], values: list[tf.Tensor]) -> list[Any]:
         self._weights = {id(v): value for v, value in zip(self._variables, values) if v.trainable}
-        table: dict[Ref, Any] = {}
-        passes: list[_Pass] = []
-
-        def forward(*tensors: tf.Tensor) -> list[Any]:
-            made, tensors_by_ref, traced = self._forward(tensors)
-            table.update(tensors_by_ref)
-            passes.extend(traced)
-            return made
-
-        functional.run(forward, self._packing, inputs, self._variables, values)
-        gradients, backward = self._backward(table, passes)
-        self._note(passes, backward, inputs, values, list(table.values()))
+        functional.run(self._forward, self._packing, inputs, self._variables, values)
+        gradients, backward = self._backward()
+        self._note(backward, inputs, values)
         return gradients
 
-    def _forward(self, tensors: Sequence[tf.Tensor]) -> tuple[list[Any], dict[Ref, Any], list[_Pass]]:
-        """The outputs, every tensor by its `Ref`, and the forward pass of each node."""
-        table = dict(zip(map(Ref, self._graph.inputs), tensors))
-        passes: list[_Pass] = []
+    def _forward(self, *tensors: tf.Tensor) -> list[Any]:
+        """The outputs; notes every tensor, and the forward pass of each node."""
+        self._table = table = dict(zip(map(Ref, self._graph.inputs), tensors))
+        self._passes = []
         for node in self._graph.nodes:
             layer, _, _ = self._program.call_of(node.name)
             sources = [table[ref] for ref in self._graph.cost(node).differentiable_inputs]
@@ -134,60 +127,48 @@ class _Step:
             with operation_hooks.noted() as made, tf.GradientTape() as tape:
                 tape.watch(sources)
                 self._program.run([node.name], table, training=True)
-            passes.append(_Pass(made, tape, sources))
-        return [table[ref] for ref in self._graph.outputs], table, passes
+            self._passes.append(_Pass(made, tape, sources))
+        return [table[ref] for ref in self._graph.outputs]
 
-    def _backward(self, table: dict[Ref, Any], forward: Sequence[_Pass]) -> tuple[list[Any], list[_Pass]]:
-        """The gradients of the weights, and the backward pass of each node."""
-        graph, weights, passes = self._graph, [], []
+    def _backward(self) -> tuple[list[Any], list[list[tf.Operation]]]:
+        """The gradients of the weights, and the operations of each node's backward pass."""
+        graph, table, weights, passes = self._graph, self._table, [], []
         upstream = {ref: [tf.ones_like(table[ref])] for ref in graph.outputs if graph.floating(ref)}
-        for node, (_, tape, sources) in zip(reversed(graph.nodes), reversed(forward)):
-            refs = [ref for ref in _outputs(node) if ref in upstream]
+        for node, (_, tape, sources) in zip(reversed(graph.nodes), reversed(self._passes)):
+            refs = [ref for ref in node.made if ref in upstream]
             flowing = graph.cost(node).differentiable_inputs
             found: list[Any] = []
             with operation_hooks.noted() as made:
-                if refs and tape is not None:
+                if refs:
                     sums = [tf.add_n(upstream[ref]) for ref in refs]
-                    found = tape.gradient([table[ref] for ref in refs], list(sources), output_gradients=sums)
+                    found = tape.gradient([table[ref] for ref in refs], sources, output_gradients=sums)
                 for ref, gradient in zip(flowing, found):
                     if gradient is not None:
                         upstream.setdefault(ref, []).append(tf.convert_to_tensor(gradient))
             weights += [gradient for gradient in found[len(flowing) :] if gradient is not None]
-            passes.append(_Pass(made))
+            passes.append(made)
         return weights, passes[::-1]
 
-    def _note(
-        self,
-        forward: Sequence[_Pass],
-        backward: Sequence[_Pass],
-        inputs: list[tf.Tensor],
-        values: list[tf.Tensor],
-        made: list[Any],
-    ) -> None:
+    def _note(self, backward: list[list[tf.Operation]], inputs: list[tf.Tensor], values: list[tf.Tensor]) -> None:
         """Note what each operation's time counts as."""
-        given = [*inputs, *values]
-        early = [op for traced in forward for op in traced.operations]
-        late = [op for traced in backward for op in traced.operations]
+        given, made = [*inputs, *values], list(self._table.values())
+        forward = [traced.operations for traced in self._passes]
+        early, late = (list(itertools.chain.from_iterable(operations)) for operations in (forward, backward))
         tensors = [t for t in tf.nest.flatten(made, expand_composites=True) if t.op not in {x.op for x in given}]
         read = {t.ref(): t for op in late for t in op.inputs}
         needed = [*tensors, *(t.deref() for t in read)]
         replayed, _ = call_operations.replayed(early, given, needed)
-        stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node[0]}
+        stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node}
         products = [t for t in selective_results.selective_results(early, inputs, tensors) if t.op in stored]
         light, _ = call_operations.replayed(early, given, needed, products)
         for position, (first, second) in enumerate(zip(forward, backward)):
-            charges = {op.name: _Charge(position, False, op in replayed, op in light) for op in first.operations}
-            self._charges.update(charges)
-            self._charges.update({op.name: _Charge(position, True, False, False) for op in second.operations})
+            self._charges.update({op.name: _Charge(position, False, op in replayed, op in light) for op in first})
+            self._charges.update({op.name: _Charge(position, True, False, False) for op in second})
         scopes: dict[str, set[_Charge]] = {}
         for name, charge in self._charges.items():
             scopes.setdefault(name.rpartition("/")[0], set()).add(charge)
         alike = {scope: charges.pop() for scope, charges in scopes.items() if len({c[:2] for c in charges}) == 1}
         self._charges = {**alike, **self._charges}
-
-
-def _outputs(node: Node) -> Iterator[Ref]:
-    return (Ref(node.name, i) for i in range(len(node.outputs)))
 
 
 def _filled(spec: Spec) -> tf.Tensor:

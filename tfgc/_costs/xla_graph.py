@@ -66,7 +66,6 @@ def _fused(
 ) -> Node:
     """One node; notes in `behind` what each of its outputs is made of that is in memory."""
     cost = node.cost
-    outputs = [Ref(node.name, i) for i in range(len(node.outputs))]
     if footprint is None or cost is None:
         return node
     refs = tuple(dict.fromkeys(node.inputs))
@@ -74,7 +73,7 @@ def _fused(
     aliases = list(cost.aliases)
     traces = [cost.forward_trace, cost.forward_saving_trace]
     dropped: set[int] = set()
-    for i, (ref, output) in enumerate(zip(outputs, footprint.fused_outputs)):
+    for i, (ref, output) in enumerate(zip(node.made, footprint.fused_outputs)):
         if output is None or ref in in_memory:
             continue
         made_of = _replaced([refs[k] for k in output.inputs], behind)
