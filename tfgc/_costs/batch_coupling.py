@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_ELEMENTWISE = frozenset(
-    ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "FloorDiv", "FloorMod", "Maximum", "Minimum", "Pow"]
-    + ["Neg", "Exp", "Expm1", "Log", "Log1p", "Abs", "Sign", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Erf", "Erfc"]
-    + ["Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Tanh", "Sigmoid", "Softplus", "Softsign", "Sin", "Cos", "Round"]
-    + ["SquaredDifference", "SelectV2", "ClipByValue", "Cast", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less"]
-    + ["LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Floor", "Ceil", "IsNan", "BiasAdd", "Identity"]
-    + ["StopGradient", "PreventGradient", "ZerosLike", "OnesLike", "Xdivy", "Xlogy", "CheckNumerics"]
-)
+from tfgc._costs.tensor_buffers import IN_PLACE
+
+_ELEMENTWISE = (IN_PLACE - {"LogSoftmax", "Softmax"}) | {
+    "Cast", "Ceil", "CheckNumerics", "Cos", "Equal", "Expm1", "FloorDiv", "FloorMod", "Greater", "GreaterEqual",
+    "Identity", "IsNan", "Less", "LessEqual", "LogicalOr", "NotEqual", "OnesLike", "PreventGradient", "Sin",
+    "StopGradient", "ZerosLike",
+}  # fmt: skip
 _WINDOWS = frozenset(
     ["Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool", "MaxPool3D", "AvgPool", "AvgPool3D", "ResizeBilinear"]
     + ["ResizeNearestNeighbor", "ResizeBicubic", "SpaceToDepth", "DepthToSpace", "Dilation2D", "LRN"]

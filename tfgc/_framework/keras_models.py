@@ -49,29 +49,22 @@ def _function_of(model: Any) -> Any:
 
 
 class FunctionalGraph:
-    """The nodes of a functional model, and the structure of its inputs and outputs."""
+    """The nodes of a functional model, and the structure of its inputs and outputs.
+
+    Attributes:
+        inputs, outputs: The symbolic ones, flat.
+        input: The inputs in their structure.
+    """
 
     def __init__(self, function: Any) -> None:
         self._function = function
+        self.inputs: list[keras.KerasTensor] = function.inputs
+        self.outputs: list[keras.KerasTensor] = function.outputs
+        self.input: Any = function.input
 
     def is_still_of(self, model: Any) -> bool:
         """Whether this is the graph that a model has now."""
         return self._function is _function_of(model)
-
-    @property
-    def inputs(self) -> list[keras.KerasTensor]:
-        """The symbolic inputs, flat."""
-        return self._function.inputs
-
-    @property
-    def outputs(self) -> list[keras.KerasTensor]:
-        """The symbolic outputs, flat."""
-        return self._function.outputs
-
-    @property
-    def input(self) -> Any:
-        """The symbolic inputs in their structure."""
-        return self._function.input
 
     def calls(self) -> Iterator[Any]:
         """The node of each call, in Keras's order."""
