@@ -33,7 +33,7 @@ class Buffers:
         counted = {t.ref() for t in upstream}
         roots = (self.root(g).ref() for g in weight_gradients)
         self._sizes = {ref: 0 for ref in roots if ref not in counted}
-        self._loops = tensor_lists.Loops(graph)
+        self._gains = tensor_lists.gains_in_loops(graph)
 
     def root(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor that `tensor` renames, or itself."""
@@ -48,7 +48,8 @@ class Buffers:
         key = tensor.ref()
         if key not in self._sizes:
             lists = tensor.dtype == tf.variant
-            self._sizes[key] = self._loops.list_bytes(tensor) if lists else tensor_lists.tensor_bytes(tensor)
+            size = tensor_lists.list_bytes(tensor, self._gains) if lists else tensor_lists.tensor_bytes(tensor)
+            self._sizes[key] = size
         return self._sizes[key]
 
     def fuse(self, tensor: tf.Tensor) -> None:

@@ -7,20 +7,16 @@ import tensorflow as tf
 from tfgc._core.tensors import itemsize
 
 
-class Loops:
-    """The lists of a graph's loops."""
+def list_bytes(tensor: tf.Tensor, gains: dict[str, dict[int, int]]) -> int:
+    """Bytes of a list: what a loop puts into it, once a trip, or the tensor that it was made of.
 
-    def __init__(self, graph: Any) -> None:
-        self._bodies = _function_bodies(graph) if any(_is_loop(op) for op in graph.get_operations()) else {}
-
-    def list_bytes(self, tensor: tf.Tensor) -> int:
-        """Bytes of a list: what a loop puts into it, once a trip, or the tensor that it was made of."""
-        if tensor.op.type == "TensorListFromTensor":
-            return tensor_bytes(tensor.op.inputs[0])
-        if not _is_loop(tensor.op):
-            return 0
-        body = self._bodies.get(tensor.op.get_attr("body").name, {})
-        return _trips(tensor.op) * body.get(tensor.value_index, 0)
+    `gains` are those of the graph's loops.
+    """
+    if tensor.op.type == "TensorListFromTensor":
+        return tensor_bytes(tensor.op.inputs[0])
+    if not _is_loop(tensor.op):
+        return 0
+    return _trips(tensor.op) * gains.get(tensor.op.get_attr("body").name, {}).get(tensor.value_index, 0)
 
 
 def tensor_bytes(tensor: tf.Tensor) -> int:
@@ -42,9 +38,11 @@ def _trips(loop: tf.Operation) -> int:
     return max((int(n) for n in [*lengths, *reserved] if n is not None), default=1)
 
 
-def _function_bodies(graph: Any) -> dict[str, dict[int, int]]:
-    """For each function of a loop: bytes that each of its outputs gains in one trip."""
-    bodies = {}
+def gains_in_loops(graph: Any) -> dict[str, dict[int, int]]:
+    """For each function of a graph with loops: bytes that each of its outputs gains in one trip."""
+    bodies: dict[str, dict[int, int]] = {}
+    if not any(map(_is_loop, graph.get_operations())):
+        return bodies
     for function in graph.as_graph_def(add_shapes=True).library.function:
         nodes = {node.name: node for node in function.node_def}
         # What a trip starts with is an argument, and no node.

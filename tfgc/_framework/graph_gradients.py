@@ -22,17 +22,7 @@ _KEPT = "_grappler_do_not_remove"  # of operations that Grappler is to leave whe
 _names = map("tfgc-replay-{}".format, itertools.count())
 
 
-class _Backward:
-    """The gradients of results and arguments, given those of copies of both."""
-
-    def __init__(self, function: Callable, results: int) -> None:
-        self._function, self._results = function, results
-
-    def __call__(self, *upstream: Any) -> list[Any]:
-        return [None] * self._results + list(self._function(*upstream[: self._results]))
-
-
-_found: weakref.WeakValueDictionary[str, _Backward] = weakref.WeakValueDictionary()
+_found: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
 
 
 def attached(
@@ -53,7 +43,12 @@ def attached(
             made = [tf.identity(x) for x in results]
         _record(made, arguments, backward)
         return _noted(made, asked)
-    graph, name, held = tf.compat.v1.get_default_graph(), next(_names), _Backward(backward, len(results))
+    graph, name, count = tf.compat.v1.get_default_graph(), next(_names), len(results)
+
+    def held(*upstream: Any) -> list[Any]:
+        """The gradients of results and arguments, given those of copies of both."""
+        return [None] * count + list(backward(*upstream[:count]))
+
     setattr(graph, _HELD, [*getattr(graph, _HELD, ()), held])
     _found[name] = held
     tf.RegisterGradient(name)(functools.partial(_gradients, name))

@@ -96,35 +96,25 @@ def reached(start: Iterable[Thing], further: Callable[[Thing], Iterable[Thing]],
     return found
 
 
-class _Effects:
-    """The operations of a graph that wait for another one's effect, so far."""
-
-    def __init__(self) -> None:
-        self._order, self._known = EffectOrder(), 0
-        self._after: dict[tf.Operation, list[tf.Operation]] = defaultdict(list)
-
-    @classmethod
-    def of(cls, graph: Any) -> Mapping[tf.Operation, list[tf.Operation]]:
-        """For operations of a graph what waits for their effects."""
-        found = getattr(graph, _EFFECTS, None)
-        if found is None:
-            setattr(graph, _EFFECTS, found := cls())
-        operations = graph.get_operations()
-        for op in operations[found._known :]:
-            for other in found._order.awaited(op):
-                found._after[other].append(op)
-        found._known = len(operations)
-        return found._after
+def _after_effects(graph: Any) -> Mapping[tf.Operation, list[tf.Operation]]:
+    """For operations of a graph what waits for their effects, so far."""
+    order, after, known = getattr(graph, _EFFECTS, None) or (EffectOrder(), defaultdict(list), 0)
+    operations = graph.get_operations()
+    for op in operations[known:]:
+        for other in order.awaited(op):
+            after[other].append(op)
+    setattr(graph, _EFFECTS, (order, after, len(operations)))
+    return after
 
 
 def has_effects(graph: Any) -> bool:
     """Whether operations of a graph wait for the effects of others."""
-    return bool(_Effects.of(graph))
+    return bool(_after_effects(graph))
 
 
 def descendants(first: tf.Operation) -> set[tf.Operation]:
     """An operation, and all in its graph that wait for it."""
-    after = _Effects.of(first.graph)
+    after = _after_effects(first.graph)
 
     def waiting(op: tf.Operation) -> list[tf.Operation]:
         readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
