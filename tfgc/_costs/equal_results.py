@@ -17,8 +17,7 @@ def equal(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> bool:
             return x.shape == y.shape and bool(tf.reduce_all(x == y))
         error = _ROUNDING[x.dtype.name]
         one, other = (np.asarray(tf.cast(t, "float64")) for t in (x, y))
-        largest = np.abs(one[np.isfinite(one)]).max(initial=0)
-        return np.allclose(one, other, rtol=error, atol=error * largest, equal_nan=True)
+        return np.allclose(one, other, rtol=error, atol=error * _largest(x), equal_nan=True)
 
     return len(a) == len(b) and all(map(close, a, b))
 
@@ -41,5 +40,5 @@ def equal_sums(
 
 def _largest(tensor: tf.Tensor) -> float:
     """The largest number of a tensor that is finite, without its sign."""
-    sizes = tf.abs(tf.reshape(tensor, [-1]))
-    return float(tf.reduce_max(tf.concat([[0], tf.boolean_mask(sizes, tf.math.is_finite(sizes))], 0)))
+    sizes = np.abs(tensor)
+    return float(sizes[np.isfinite(sizes)].max(initial=0))

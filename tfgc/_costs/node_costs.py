@@ -25,6 +25,7 @@ from tfgc._costs.gradient_graphs import Footprint
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, keras_models, row_products, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.replaced import within
 from tfgc._pure import drawn_rows, obstacles, side_effects
 from tfgc._tracing.keras_graph import Program
 
@@ -81,11 +82,8 @@ def _annotated(program: Program, xla: bool) -> Graph:
 def remembered() -> Iterator[None]:
     """Read a call of the same layer once in here, though its class may be the user's: one plan looks at it twice."""
     own = _OWN.get()
-    token = _OWN.set({} if own is None else own)
-    try:
+    with within(_OWN, {} if own is None else own):
         yield
-    finally:
-        _OWN.reset(token)
 
 
 # A node that TensorFlow's optimizer drops, since another one computes the same of the same inputs.

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref
 from tfgc._framework import graph_building, operation_order, tensor_attributes
+from tfgc._framework.replaced import within
 
 _CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.ContextVar("tfgc_chains", default=None)
 
@@ -40,25 +41,14 @@ def sequential_backward() -> Iterator[list[tf.Tensor]]:
             _let_wait(tensor, others)
 
 
-@contextlib.contextmanager
-def noted_order() -> "Iterator[list[BackwardChain]]":
-    """Yield the chains of what runs in here; what waits for what is left to the caller."""
-    chains: list[BackwardChain] = []
-    token = _CHAINS.set(chains)
-    try:
-        yield chains
-    finally:
-        _CHAINS.reset(token)
+def noted_order() -> "contextlib.AbstractContextManager[list[BackwardChain]]":
+    """A context that gives the chains of what runs in it; what waits for what is left to the caller."""
+    return within(_CHAINS, [])
 
 
-@contextlib.contextmanager
-def unordered_backward() -> Iterator[None]:
-    """Leave what runs in here out: its gradients come from elsewhere."""
-    token = _CHAINS.set(None)
-    try:
-        yield
-    finally:
-        _CHAINS.reset(token)
+def unordered_backward() -> contextlib.AbstractContextManager:
+    """A context that leaves what runs in it out: its gradients come from elsewhere."""
+    return within(_CHAINS, None)
 
 
 def _let_wait(tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> None:

@@ -14,13 +14,14 @@ import contextlib
 import contextvars
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfgc._core.segments import Segmentation
 from tfgc._framework import operation_order, private_api
+from tfgc._framework.replaced import within
 from tfgc._framework.versions import attribute
 
 # Of a plan's peak.
@@ -54,14 +55,9 @@ class Backlog(NamedTuple):
 _BACKLOG: contextvars.ContextVar[Backlog | None] = contextvars.ContextVar("tfgc_backlog", default=None)
 
 
-@contextlib.contextmanager
-def limited(backlog: Backlog | None) -> Iterator[None]:
-    """Limit the backlog of what runs in here; None for no limit."""
-    token = _BACKLOG.set(backlog)
-    try:
-        yield
-    finally:
-        _BACKLOG.reset(token)
+def limited(backlog: Backlog | None) -> contextlib.AbstractContextManager:
+    """A context that limits the backlog of what runs in it; None for no limit."""
+    return within(_BACKLOG, backlog)
 
 
 def backlog() -> Backlog | None:

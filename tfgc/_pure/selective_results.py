@@ -10,11 +10,12 @@ What others of a plan's nodes read is left out: a segment may end there, which s
 
 import contextlib
 import contextvars
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfgc._framework.replaced import within
 from tfgc._pure import flop_counts
 from tfgc._pure.small_results import elements
 
@@ -31,15 +32,9 @@ _SCALED = frozenset(["Add", "AddV2", "Cast", "Identity", "Mul", "Sub"])
 _BOUNDARIES: contextvars.ContextVar[list[tf.Tensor] | None] = contextvars.ContextVar("boundaries", default=None)
 
 
-@contextlib.contextmanager
-def boundaries() -> Iterator[list[tf.Tensor]]:
-    """Collect the results of nodes that are made in this block of code."""
-    noted: list[tf.Tensor] = []
-    token = _BOUNDARIES.set(noted)
-    try:
-        yield noted
-    finally:
-        _BOUNDARIES.reset(token)
+def boundaries() -> contextlib.AbstractContextManager[list[tf.Tensor]]:
+    """A context that collects the results of nodes that are made in it."""
+    return within(_BOUNDARIES, [])
 
 
 def note_boundary(name: str, made: Iterable[Any]) -> None:

@@ -2,26 +2,21 @@
 
 import contextlib
 import contextvars
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import backward_order, graph_building, host_memory, private_api
+from tfgc._framework.replaced import within
 
 _NOTED: contextvars.ContextVar["list[HostInputs] | None"] = contextvars.ContextVar("tfgc_host_inputs", default=None)
 
 
-@contextlib.contextmanager
-def noted() -> "Iterator[list[HostInputs]]":
-    """Yield a list of what is stored on the host by the runs in here."""
-    made: list[HostInputs] = []
-    token = _NOTED.set(made)
-    try:
-        yield made
-    finally:
-        _NOTED.reset(token)
+def noted() -> "contextlib.AbstractContextManager[list[HostInputs]]":
+    """A context that gives a list of what is stored on the host by the runs in it."""
+    return within(_NOTED, [])
 
 
 class HostInputs:
