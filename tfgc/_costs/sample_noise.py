@@ -6,7 +6,6 @@ among its inputs. Every sample has another share of them, so that samples, and b
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -52,8 +51,8 @@ def special_values(operations: Sequence[tf.Operation]) -> list[float]:
     """
     nodes = [op.node_def for op in operations]
     found: set[float] = set()
-    for constant in itertools.chain.from_iterable(map(_compared, operations)):
-        found |= _numbers(constant)
+    for tensor in (tensor for op in operations if op.type in _COMPARISONS for tensor in op.inputs):
+        found |= _numbers(tf.get_static_value(tensor))
     called = {name for node in nodes for name in _functions(node)}
     if called:
         library = {f.signature.name: f.node_def for f in operations[0].graph.as_graph_def().library.function}
@@ -109,11 +108,6 @@ def _chosen(random: np.random.Generator, shape: tuple[int, ...], shares: Sequenc
     order = random.random((SAMPLES, int(np.prod(shape[1:])))).argsort(axis=1)
     counts = np.rint(np.multiply(shares, order.shape[1]))
     return (order < counts[:, None]).reshape(shape)
-
-
-def _compared(op: tf.Operation) -> list[Any]:
-    """The constants that an operation compares with, None for what is none."""
-    return [tf.get_static_value(tensor) for tensor in op.inputs] if op.type in _COMPARISONS else []
 
 
 def _is_made_bool(node: Any) -> bool:

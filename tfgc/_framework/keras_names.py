@@ -110,11 +110,7 @@ def _check_outputs(kind: str, given: dict[str, Any], model: keras.Model) -> None
     known = list(dict.fromkeys([*names, *(structure if isinstance(structure, dict) else [])]))
     for name in given:
         if name not in known:
-            has = (
-                f"it has {', '.join(map(repr, known))}"
-                if known
-                else f"it has one, without a name: give its {kind} alone"
-            )
+            has = ", ".join(map(repr, known)) or f"one, without a name: give its {kind} alone"
             raise OptionError(
-                f"{kind}={given!r}: {model.name!r} has no output {name!r}{did_you_mean(name, known)}; {has}"
+                f"{kind}={given!r}: {model.name!r} has no output {name!r}{did_you_mean(name, known)}; it has {has}"
             )

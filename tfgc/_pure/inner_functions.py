@@ -1,11 +1,9 @@
 """Run the body of a `tf.function` in place when it is called inside a pure run.
 
-A `tf.function` keeps its traces. One traced in a pure run would keep what it saw there: variables served from
-a table, writes that were only recorded. So its body runs in place. Where it needs a separate graph, because it asks for
-XLA (as Keras does for grouped convolutions, which TensorFlow cannot run on CPUs otherwise) or because TensorFlow made
-it (`tf.vectorized_map`), that graph belongs to a function made for this one call.
-
-Only the thread that runs purely is affected: calls in other threads go to TensorFlow as they are.
+A `tf.function` keeps its traces. One traced in a pure run would keep what it saw there: variables served from a table,
+writes that were only recorded. Where its body needs a separate graph, since it asks for XLA (as Keras does for grouped
+convolutions, which TensorFlow cannot run on CPUs otherwise) or since TensorFlow made it (`tf.vectorized_map`), that
+graph belongs to a function made for this one call.
 
 Known weaknesses. In eager calls op by op a function for XLA is traced and compiled at every call. AutoGraph does not
 convert a body that runs in place: one that branches on tensors in Python cannot be recomputed.

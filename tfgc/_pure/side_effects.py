@@ -73,14 +73,9 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         # Keras seeds it from Python's stream, once.
         private_api.make_global_seed()
         return discover(fn, packing)
-    return Effects(
-        reads=tuple(trace.scope.reads.values()),
-        writes=tuple(variable for variable, _ in trace.scope.written.values()),
+    return trace.effects(
         captured=tuple(t for t in graph.external_captures if t.dtype.is_floating or t.dtype.is_complex),
         variables=tuple(graph.variables),
-        constants=any(tensor.dtype != tf.resource for tensor in trace.captured),
-        unread=trace.unread,
-        unmasked=trace.unmasked,
         draws=any(op.type in random_draws.TYPES for op in graph.get_operations()),
         seeded=random_draws.draws(graph.get_operations()),
         chooses=chooses,
@@ -129,6 +124,17 @@ class Trace:
         self.unmasked = tuple(sorted({*masked} - {*tensor_attributes.masked(given)}))
         self.obstacle = self.scope.obstacle or self._set_in_branch() or self.obstacle or result.unsupported
         return result.tensors
+
+    def effects(self, **others: Any) -> Effects:
+        """What the last run touched; `others` is what its graph shows."""
+        return Effects(
+            reads=tuple(self.scope.reads.values()),
+            writes=tuple(variable for variable, _ in self.scope.written.values()),
+            constants=any(tensor.dtype != tf.resource for tensor in self.captured),
+            unread=self.unread,
+            unmasked=self.unmasked,
+            **others,
+        )
 
     def _set_in_branch(self) -> str | None:
         here = tf.compat.v1.get_default_graph()

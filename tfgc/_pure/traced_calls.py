@@ -71,18 +71,9 @@ class TracedCall:
             python_random.rewind(start)
             private_api.set_global_seed(generator)
             raise NotCopyableError
-        reads, writes = trace.scope.reads.values(), (variable for variable, _ in trace.scope.written.values())
-        constants = any(tensor.dtype != tf.resource for tensor in trace.captured)
         operations = self._graph.get_operations()
         drawing = [op for op in operations if op.type in random_draws.TYPES]
-        self.effects = side_effects.Effects(
-            tuple(reads),
-            tuple(writes),
-            constants=constants,
-            unread=trace.unread,
-            unmasked=trace.unmasked,
-            draws=bool(drawing),
-        )
+        self.effects = trace.effects(draws=bool(drawing))
         if trace.obstacle or not self._is_closed() or len(self.effects.reads) > len(self._variables):
             raise NotCopyableError
         numbered = operation_seeds.numbered(self._graph, drawing)
