@@ -34,29 +34,26 @@ def explain(plan: Segmentation) -> str:
         lines.append(_UNKNOWN + ("" if again else _KEPT))
         return filled([*lines, ""]) + "\n" + table(_COLUMNS, _rows(plan, None), (0, 1, 5))
     lines += [*_outlook(plan, plan.outlook), *_surety(plan, plan.outlook), ""]
-    rows = _rows(plan, plan.outlook)
     lines.append(
         "'stores' is the memory that a segment holds from its forward to its backward pass, and that no earlier "
         "segment holds already: a recomputed one stores its inputs, a kept one all that its backward pass reads."
     )
-    results = sum(segment.result_bytes or 0 for segment in plan.segments if not segment.selective)
     if slices:
         lines.append(
             f"{slices} of the segments run in slices of the batch, one after the other, forward and again for their "
             "gradients, so that their inside needs a share of the memory."
         )
+    results, spared = _taken_over(plan.segments, plan.outlook, selective=False)
     if results:
-        spared = _spared(plan.segments, plan.outlook, selective=False)
         lines.append(
             f"Of this, {format_bytes(results)} are small results of the first run, such as statistics of "
             f"normalizations, which replays take over: that spares them {spared}."
         )
-    products = sum(segment.result_bytes or 0 for segment in plan.segments if segment.selective)
+    products, spared = _taken_over(plan.segments, plan.outlook, selective=True)
     if products:
         lines.append(
             "Segments marked 'selective' also store results of products with weights, and random masks, "
-            f"{format_bytes(products)} of results in all: that spares their replays "
-            f"{_spared(plan.segments, plan.outlook, selective=True)}."
+            f"{format_bytes(products)} of results in all: that spares their replays {spared}."
         )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)
     if on_host:
@@ -66,7 +63,7 @@ def explain(plan: Segmentation) -> str:
         )
     if plan.is_nested:
         lines.append("Indented: how the replay of the segment above is split again, and what that stores meanwhile.")
-    text = filled(lines) + "\n" + table(_COLUMNS, rows, range(6))
+    text = filled(lines) + "\n" + table(_COLUMNS, _rows(plan, plan.outlook), range(6))
     for name, part in plan.parts.items():
         inside = table(_COLUMNS, _rows(part, part.outlook), range(6))
         text += f"\n\n{name!r} by segments of its own, each of its calls:\n{inside}"
@@ -151,9 +148,10 @@ def _in_words(work: float, outlook: Outlook) -> str:
     return format_seconds(work) if outlook.unit == "s" else format_work(work)
 
 
-def _spared(segments: Iterable[Segment], outlook: Outlook, selective: bool) -> str:
-    """The work that replays leave out since they take over results, in words."""
-    return _in_words(sum(s.spared_work or 0 for s in segments if s.selective == selective), outlook)
+def _taken_over(segments: Iterable[Segment], outlook: Outlook, selective: bool) -> tuple[int, str]:
+    """Bytes of the results that replays take over, and the work that they leave out for that, in words."""
+    chosen = [segment for segment in segments if segment.selective == selective]
+    return sum(s.result_bytes or 0 for s in chosen), _in_words(sum(s.spared_work or 0 for s in chosen), outlook)
 
 
 def _note(segment: Segment, outlook: Outlook | None, last: bool) -> str:

@@ -87,11 +87,8 @@ def replayed(
 ) -> tuple[set[tf.Operation], list[tf.Tensor]]:
     """The operations that a replay runs to have what is `read`, and the results that it takes over for that.
 
-    Args:
-        operations: Those of the first run, in the order in which they were made.
-        given: What they start from.
-        read: Tensors; those that no such operation makes count for nothing.
-        products: What it takes over besides small results.
+    The operations of the first run, in the order in which they were made, start from what is `given`. Tensors that none
+    of them makes count for nothing. It takes over `products` besides small results.
     """
     operations = list(operations)
     results = [*small_results.small_results(operations, given), *products]

@@ -34,11 +34,9 @@ class _Made(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NoiseRuns:
-    """Runs of one node.
+    """Runs of one node of a program.
 
     Attributes:
-        program: The model's program.
-        name: The node.
         given: The tensors that it reads; an optional one that is None is left out.
         masked: Those that carry masks.
         read: Tensors like those that it reads, and then like their masks.

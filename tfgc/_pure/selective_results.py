@@ -49,10 +49,8 @@ def selective_results(
 ) -> list[tf.Tensor]:
     """The results of products with weights in a traced function, each with the bias and scale that follow; and masks.
 
-    Args:
-        operations: Those of its forward pass, in the order in which they were made.
-        arguments: Its arguments; what depends on none of them are weights.
-        ends: Results of nodes, the function's own among them.
+    Operations of its forward pass are in the order in which they were made. What depends on none of its arguments are
+    weights. `ends` are results of nodes, the function's own among them.
     """
     products = _Products(operations, arguments, ends)
     found = [products.finished(op.outputs[0]) for op in operations if products.is_dear(op)]
