@@ -73,11 +73,9 @@ class Buffers:
         self.result_bytes = [cost.result_bytes for cost in graph.costs]
         self.selective_bytes = [cost.selective_bytes if cost.saved_internal_bytes else 0 for cost in graph.costs]
         flow = CotangentFlow(graph, self.number, self.size, self.outputs)
-        self.pending_gradient_bytes, self.cotangent_changes, self.cotangent_bytes = (
-            flow.pending,
-            flow.changes,
-            flow.bytes,
-        )
+        self.pending_gradient_bytes = flow.pending
+        self.cotangent_changes = flow.changes
+        self.cotangent_bytes = flow.bytes
         self.gradient_bytes_at: list[int | None] = []
         for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
             self.gradient_bytes_at.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)

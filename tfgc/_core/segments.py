@@ -62,13 +62,12 @@ class Segment:
             raise OptionError(f"a segment's mode is {' or '.join(_MODES)}, not {self.mode!r}")
         if self.offload and self.mode == "keep":
             raise OptionError("offload=True: a segment of mode 'keep' stores no checkpoint; leave offload at False")
+        why = "is kept" if self.mode == "keep" else "runs in slices" if self.inner is None else "has an inner plan"
         if self.selective and not self.takes_over_results:
-            why = "is kept" if self.mode == "keep" else "has an inner plan" if self.inner else "runs in slices"
             raise OptionError(f"selective=True: a segment that {why} takes over nothing; leave selective at False")
         if not isinstance(self.chunks, int) or isinstance(self.chunks, bool) or self.chunks < 1:
             raise OptionError(f"chunks={self.chunks!r} is not a number of slices: give 1 or more")
         if self.chunks > 1 and (self.mode == "keep" or self.inner is not None):
-            why = "is kept" if self.mode == "keep" else "has an inner plan"
             raise OptionError(f"chunks={self.chunks}: a segment that {why} runs on the whole batch; leave chunks at 1")
         if self.inner is None:
             return
