@@ -11,12 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import private_api, versions
-
-try:
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework import private_api
+from tfgc._framework.internals import gen_xla_ops
 
 with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
     tf.RegisterGradient("XlaOptimizationBarrier")(lambda op, *upstream: [*upstream])
