@@ -8,11 +8,9 @@ allocator can serve the plan, too.
 """
 
 import numbers
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
@@ -20,18 +18,8 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError
 from tfgc._simulate import simulator
 from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._flat_steps import Steps
 from tfgc.strategies._least_peak import least_peak
-
-
-class _StepTable(NamedTuple):
-    """Steps from many states, an array for each column: where they start, their row there, and as in `Steps`."""
-
-    source: NDArray[np.int64]
-    row: NDArray[np.int64]
-    target: NDArray[np.int64]
-    need: NDArray[np.int64]
-    added: NDArray[np.int64]
-    work: NDArray[Any]
 
 
 def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
@@ -59,27 +47,6 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     return plans.plan(path or least, strategy="ilp", options={"gap": gap})
 
 
-def _usable_steps(plans: FlatPlans, peak: int) -> tuple[_StepTable, Mapping[int, int]]:
-    """All steps that may be on a path under `peak`, and those of `ends` that may."""
-    least = np.full(len(plans), np.inf)
-    least[0] = 0
-    rows = {}
-    for state, steps in plans.steps.items():
-        rows[state] = usable = np.flatnonzero(least[state] + steps.need <= peak)
-        np.minimum.at(least, steps.target[usable], least[state] + steps.added[usable])
-    ends = {end: need for end, need in plans.ends.items() if least[end] + need <= peak}
-    found = _StepTable(
-        np.repeat(list(rows), [len(usable) for usable in rows.values()]),
-        np.concatenate(list(rows.values())),
-        *(
-            np.concatenate([getattr(plans.steps[state], name)[usable] for state, usable in rows.items()])
-            for name in ("target", "need", "added", "work")
-        ),
-    )
-    leads_on = np.array([target in ends or target not in plans.ends for target in found.target], bool)
-    return _StepTable(*(column[leads_on] for column in found)), ends
-
-
 def _solved(
     optimize: Any, sparse: Any, plans: FlatPlans, budget: int, time_limit: float
 ) -> tuple[Path | None, float | None]:
@@ -87,8 +54,11 @@ def _solved(
 
     One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
     """
-    steps, ends = _usable_steps(plans, budget)
-    n, states = len(steps.source), len(plans)
+    steps = Steps(*(np.concatenate(column) for column in zip(*plans.steps.values())))
+    counts = [len(each.need) for each in plans.steps.values()]
+    source, row = np.repeat(list(plans.steps), counts), np.concatenate([np.arange(count) for count in counts])
+    ends = {end: need for end, need in plans.ends.items() if need <= budget}
+    n, states = len(source), len(plans)
     each, need, added = np.arange(n), steps.need / budget, steps.added / budget
 
     def matrix(rows: Any, columns: Any, values: Any, height: int) -> Any:
@@ -96,13 +66,13 @@ def _solved(
         return sparse.coo_array(entries, shape=(height, n + states))
 
     # As many steps leave a state as lead to it, except the first state and the ends.
-    flow = matrix(steps.target, each, 1.0, states) - matrix(steps.source, each, 1.0, states)
+    flow = matrix(steps.target, each, 1.0, states) - matrix(source, each, 1.0, states)
     balance = np.zeros(states)
     balance[0] = -1
     inner = np.array([state not in ends for state in range(states)])
-    fits = matrix(each, each, need, n) + matrix(each, n + steps.source, 1.0, n)
+    fits = matrix(each, each, need, n) + matrix(each, n + source, 1.0, n)
     # If a step is taken, its target holds what its source holds and what the step adds.
-    grows = matrix(each, each, 1.0 + added, n) + matrix(each, n + steps.source, 1.0, n)
+    grows = matrix(each, each, 1.0 + added, n) + matrix(each, n + source, 1.0, n)
     grows -= matrix(each, n + steps.target, 1.0, n)
     room = np.array([1 - ends.get(state, 0) / budget for state in range(states)])
     # The work is scaled, since the solver ignores absolute gaps below a millionth, which in seconds would be large. Its
@@ -120,12 +90,12 @@ def _solved(
     )
     if result.x is None:
         return None, None
-    step_from = {int(steps.source[i]): i for i in np.flatnonzero(result.x[:n] > 0.5)}
+    step_from = {int(source[i]): i for i in np.flatnonzero(result.x[:n] > 0.5)}
     path: Path = []
     state = 0
     while state not in ends:
         step = step_from[state]
-        path.append((state, int(steps.row[step])))
+        path.append((state, int(row[step])))
         state = int(steps.target[step])
     # The solver lets a constraint be missed by a millionth.
     return (path, float(result.mip_gap)) if plans.peak(path) <= budget else (None, None)
