@@ -5,7 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tfgc
-from tfgc.zoo._catalogue import families
+from tfgc import strategies, zoo
 
 project = "tfgc"
 author = "the tfgc contributors"
@@ -32,12 +32,17 @@ def setup(app):
 
 def list_folders(app, name, source):
     """Write a section for each strategy and family of networks into `api.md`: a new file there needs no edit here."""
-    for mark, package, modules, members in (
-        ("<!-- strategies -->", "strategies", tfgc.strategies.available(), " plan"),
-        ("<!-- networks -->", "zoo", families(), ""),
+    families = {}
+    for network in sorted(zoo.catalogue(), key=lambda network: network.family):
+        families.setdefault(network.family, []).append(network.name)
+    del families[""]  # those of keras.applications
+    for mark, package, modules in (
+        ("<!-- strategies -->", "strategies", {name: ["plan"] for name in strategies.available()}),
+        ("<!-- networks -->", "zoo", families),
     ):
         sections = (
-            f"### {module}\n\n```{{eval-rst}}\n.. automodule:: tfgc.{package}.{module}\n   :members:{members}\n```"
-            for module in modules
+            f"### {module}\n\n```{{eval-rst}}\n.. automodule:: tfgc.{package}.{module}\n"
+            f"   :members: {', '.join(members)}\n```"
+            for module, members in modules.items()
         )
         source[0] = source[0].replace(mark, "\n\n".join(sections))

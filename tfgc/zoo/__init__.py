@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 from tfgc import _user_modules
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean, one_line
 from tfgc._units import parse_count
-from tfgc.zoo._catalogue import catalogue, families
+from tfgc.zoo._catalogue import catalogue
 
 if TYPE_CHECKING:
     import keras
@@ -37,11 +37,10 @@ def available() -> dict[str, Callable[..., keras.Model]]:
     >>> "unet" in available()
     True
     """
-    networks = {}
-    for module in families():
-        family = importlib.import_module(f"{__name__}.{module}")
-        networks.update((name, getattr(family, name)) for name in family.__all__)
-    return networks
+    own = (network for network in catalogue() if network.family)
+    return {
+        network.name: getattr(importlib.import_module(f"{__name__}.{network.family}"), network.name) for network in own
+    }
 
 
 def build(name: str, image_size: int | None = None) -> keras.Model:

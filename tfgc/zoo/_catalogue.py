@@ -7,7 +7,6 @@ Listing and shell completion have to start at once: the families are read as tex
 import ast
 import dataclasses
 import pathlib
-import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +52,7 @@ def catalogue() -> list[Network]:
     [{'image_size': 224, 'classes': 1000}]
     """
     folder = pathlib.Path(__file__).parent
-    own = [network for module in families() for network in _read(module, (folder / f"{module}.py").read_bytes())]
+    own = [network for path in folder.glob("[!_]*.py") for network in _read(path)]
     keras_own = [
         Network(name.lower(), "keras.applications", "", {"image_size": None}, f"keras.applications.{name}.")
         for name in APPLICATIONS
@@ -61,27 +60,11 @@ def catalogue() -> list[Network]:
     return sorted(own, key=lambda network: network.name) + sorted(keras_own, key=lambda network: network.name)
 
 
-def families() -> list[str]:
-    """Names of the modules of this folder that hold networks."""
-    path = pathlib.Path(__file__).parent
-    return [module.name for module in pkgutil.iter_modules([str(path)]) if not module.name.startswith("_")]
-
-
-def _read(family: str, source: bytes) -> Iterator[Network]:
-    tree = ast.parse(source)
-    listed = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and _assigned(node) == "__all__"
-    )
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name in listed:
+def _read(family: pathlib.Path) -> Iterator[Network]:
+    """The networks of a family: its public functions."""
+    for node in ast.parse(family.read_bytes()).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             names = [argument.arg for argument in node.args.args]
             defaults = [ast.literal_eval(default) for default in node.args.defaults]
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
-            yield Network(node.name, "tfgc.zoo", family, dict(zip(names, defaults, strict=True)), summary)
-
-
-def _assigned(node: ast.stmt) -> str | None:
-    target = node.targets[0] if isinstance(node, ast.Assign) else None
-    return target.id if isinstance(target, ast.Name) else None
+            yield Network(node.name, "tfgc.zoo", family.stem, dict(zip(names, defaults, strict=True)), summary)

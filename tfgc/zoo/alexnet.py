@@ -6,8 +6,6 @@ the classifier; here the first dense layer takes what there is.
 
 import keras
 
-__all__ = ["alexnet"]
-
 
 def alexnet(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build AlexNet (Krizhevsky 2014, arXiv:1404.5997): five convolutions and three dense layers.

@@ -7,8 +7,6 @@ They are the networks of a 2020 TF2 study of gradient checkpointing
 
 import keras
 
-__all__ = ["big_cnn", "sample_cnn"]
-
 
 def sample_cnn(image_size: int = 256) -> keras.Model:
     """Eleven 5x5 convolutions of 10 to 60 filters at full resolution, and a dense head.

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import keras
 
-__all__ = ["amoebanet_cifar10", "darts_cifar10", "nasnet_cifar10"]
-
 
 class Cell(NamedTuple):
     """What a cell adds up: in each step two operations, each on the state of that number.

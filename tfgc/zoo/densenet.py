@@ -6,8 +6,6 @@ Strided layers pad as TensorFlow does ("same").
 
 import keras
 
-__all__ = ["densenet161"]
-
 
 def densenet161(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build DenseNet161 (Huang et al. 2016, arXiv:1608.06993), which grows by 48 channels a layer.

@@ -9,8 +9,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["gpt"]
-
 
 def gpt(
     blocks: int = 12, width: int = 768, length: int = 1024, vocabulary: int = 50257, heads: int | None = None

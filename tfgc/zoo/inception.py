@@ -9,8 +9,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["inception_v4"]
-
 
 def inception_v4(image_size: int = 299, classes: int = 1000) -> keras.Model:
     """Build Inception v4 (Szegedy et al. 2016, arXiv:1602.07261).

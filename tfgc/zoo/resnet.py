@@ -10,8 +10,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["resnet18", "resnet34", "resnet200"]
-
 
 def resnet18(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build ResNet18 (He et al. 2015, arXiv:1512.03385) of eight basic blocks.

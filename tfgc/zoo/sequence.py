@@ -2,8 +2,6 @@
 
 import keras
 
-__all__ = ["bidirectional_lstm", "transformer_encoder"]
-
 
 def transformer_encoder(
     blocks: int = 6, width: int = 256, length: int = 256, vocabulary: int = 8192, heads: int = 8

@@ -8,8 +8,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["unet"]
-
 
 def unet(width: int = 64, depth: int = 4, image_size: int = 128, classes: int = 2) -> keras.Model:
     """Build a U-Net.

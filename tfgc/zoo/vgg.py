@@ -6,8 +6,6 @@ BatchNormalization.
 
 import keras
 
-__all__ = ["vgg11", "vgg13"]
-
 
 def vgg11(image_size: int = 224, classes: int = 1000) -> keras.Model:
     """Build VGG11 (Simonyan & Zisserman 2014, arXiv:1409.1556): eight 3x3 convolutions, three dense layers.

@@ -7,8 +7,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["vit"]
-
 
 def vit(blocks: int = 12, width: int = 384, image_size: int = 224, patch: int = 16, classes: int = 1000) -> keras.Model:
     """Build a vision transformer, ViT-S/16 by default (Dosovitskiy et al. 2021, arXiv:2010.11929).
