@@ -17,7 +17,7 @@ from tfgc._framework.profiler import Interval
 from tfgc._simulate import simulator
 from tfgc._tracing.keras_graph import Program
 from tfgc._units import format_bytes
-from tfgc.strategies import _cheapest_path, _flat_plans, _least_peak
+from tfgc.strategies import _flat_paths, _flat_plans
 
 L = keras.layers
 
@@ -140,8 +140,8 @@ def test_strategies_count_stored_results_as_the_simulator_does():
     graph = with_costs(graph, lambda i: {"result_bytes": 500_000 * (i + 1)})
     plain = simulator.predict(graph, strategies.apply("keep_all", graph)).peak_bytes
     plans = _flat_plans.FlatPlans(graph, plain)
-    least = _least_peak.least_peak(plans)
-    middle = _cheapest_path.cheapest(plans, (plans.peak(least) + plain) // 2)
+    least = _flat_paths.least_peak(plans)
+    middle = _flat_paths.cheapest(plans, (plans.peak(least) + plain) // 2)
     for path in (least, middle):
         plan = plans.plan(path, strategy="optimal")
         assert any(segment.mode == "recompute" for segment in plan.segments)

@@ -1,40 +1,72 @@
-"""Plans without nesting, as paths through states, and the one of least peak.
+"""Plans without nesting, as paths through states.
 
-A state is a position and the set of buffers that segments before it hold and that are still of use after it. Its label
-is the number of bytes held. A step is a segment that is recomputed or a node that is kept. With fewer bytes held in the
-same state everything stays possible that is possible with more, so one label per state decides what fits under a peak.
+A state is a position and the set of buffers that segments before it hold and that are still of use after it. A step is
+a segment that is recomputed or a node that is kept. What it needs on top of the bytes held before depends on the state
+alone.
 """
 
 import dataclasses
 from collections.abc import Collection, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate.work import node_work
 from tfgc.strategies import _sliced_costs
-from tfgc.strategies._flat_steps import Row, State, Steps
 from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts, runs_until
 
 # Pairs of a state and the row of the step taken from there
 Path: TypeAlias = list[tuple[int, int]]
+# The values of `Steps` for one step
+Row: TypeAlias = tuple[int, int, int, int, float, int, int, bool]
+
+
+class State(NamedTuple):
+    """A position, and the buffers that are held there."""
+
+    position: int
+    held: frozenset[int]
+
+
+class Steps(NamedTuple):
+    """The steps from one state, an array for each column.
+
+    Attributes:
+        target: The state that a step leads to.
+        need: Most bytes at once meanwhile, on top of those held before.
+        backward: The same in the replay and the backward pass alone.
+        added: Bytes that are held afterwards in addition.
+        work: Work of a replay.
+        slices: Of the batch, in which a segment is recomputed; 0 where the step is a node that is kept.
+        host: Bytes that a segment stores on the host, in place of `added`.
+        selective: Whether the replay of a segment takes over products with weights.
+    """
+
+    target: NDArray[np.int64]
+    need: NDArray[np.int64]
+    backward: NDArray[np.int64]
+    added: NDArray[np.int64]
+    work: NDArray[Any]
+    slices: NDArray[np.int64]
+    host: NDArray[np.int64]
+    selective: NDArray[np.bool_]
 
 
 class FlatPlans:
     """All plans without nesting of one graph.
 
     Args:
-        graph: The `Graph`.
         limit: Bytes that no plan of interest exceeds.
         places: Positions where segments that are recomputed may start; by default all where one may start.
         slices: Of the batch, in which segments whose nodes allow it may run; see `_sliced_costs`.
         host: Whether segments may store their inputs on the host. `_host_plans` says what fits then.
 
     Attributes:
-        limit: That of the arguments.
+        states: Each `State`, by number.
         steps: The `Steps` from each state that some plan under the limit comes to.
         ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
@@ -55,7 +87,7 @@ class FlatPlans:
         chosen = range(n) if places is None else frozenset(places)
         self._may_cut = [*(b.may_start[i] and i in chosen for i in range(n)), True]
         self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
-        self._states: list[State] = []
+        self.states: list[State] = []
         self._ids: dict[State, int] = {}
         # For each state the least bytes held there, by plans that stay under the limit so far: what they leave is all
         # that is worth looking at. A plan that stores on the host may hold less.
@@ -69,23 +101,19 @@ class FlatPlans:
                     self.steps[state] = self._steps_from(state)
         self.ends: dict[int, int] = {}
         for state in self._at[n]:
-            held = self._states[state].held
+            held = self.states[state].held
             self.ends[state] = b.loss_bytes + sum(b.size[x] for x in b.graph_outputs if x not in held)
-
-    def __len__(self) -> int:
-        """The number of states."""
-        return len(self._states)
 
     def _id(self, state: State) -> int:
         if state not in self._ids:
-            self._ids[state] = len(self._states)
+            self._ids[state] = len(self.states)
             self._least_held.append(0 if self._host else np.inf)
-            self._at[state.position].append(len(self._states))
-            self._states.append(state)
+            self._at[state.position].append(len(self.states))
+            self.states.append(state)
         return self._ids[state]
 
     def _steps_from(self, number: int) -> Steps:
-        state, room = self._states[number], self.limit - self._least_held[number]
+        state, room = self.states[number], self.limit - self._least_held[number]
         rows = [self._keep(state)]
         if self._may_cut[state.position]:
             for segment in self._costs.sweep(state.position, state.held, room):
@@ -154,7 +182,11 @@ class FlatPlans:
         pieces: list[tuple[int, int, str | int]] = []  # of `Plan.from_pieces`
         on_host: set[int] = set()  # ends of segments
         for state, row in path:
-            steps, start, end = self.steps[state], self.position(state), self.position(self.steps[state].target[row])
+            steps, start, end = (
+                self.steps[state],
+                self.states[state].position,
+                self.states[self.steps[state].target[row]].position,
+            )
             slices = int(steps.slices[row])
             if not slices and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()
@@ -166,7 +198,3 @@ class FlatPlans:
         return dataclasses.replace(
             plan, segments=tuple(dataclasses.replace(s, offload=o) for s, o in zip(plan.segments, offload))
         )
-
-    def position(self, state: int) -> int:
-        """Where a state is: the number of nodes before it."""
-        return self._states[state].position

@@ -39,7 +39,7 @@ class HostPlans:
         self._pruning = Pruning(host_counts=host.budget is not None)
         self._host_budget = np.inf if host.budget is None else host.budget
         self._work_per_byte = 0.0 if host.link is None else 1 / host.link
-        self._position = np.array([plans.position(state) for state in range(len(plans))])
+        self._position = np.array([state.position for state in plans.states])
         works, _ = node_work(plans.graph)
         self._forward = np.concatenate([[0.0], np.cumsum([work.forward for work in works])])
         self._backward = np.concatenate([[0.0], np.cumsum([work.backward for work in works])])
@@ -109,7 +109,7 @@ class HostPlans:
         self, number: int, vertex: _Vertex, labels: Labels, budget: int, waiting: list[dict[_Vertex, list[Labels]]]
     ) -> None:
         """Add what each step makes of the labels of a vertex to those that wait for its target."""
-        steps, start = self.plans.steps[vertex.state], self.plans.position(vertex.state)
+        steps, start = self.plans.steps[vertex.state], self.plans.states[vertex.state].position
         ends, nothing = self._position[steps.target], np.zeros(len(labels.work))
         usable = budget - np.maximum(steps.need, steps.backward) >= labels.device.min()
         usable &= steps.host * self._work_per_byte <= self._forward[ends] - self._forward[start]

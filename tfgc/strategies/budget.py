@@ -2,7 +2,7 @@
 
 One Pareto front of plans is made for all budgets, each judged by the simulator, and a budget picks from it: a larger
 budget never gives a slower plan, a smaller one never a higher peak. Plans without nesting are paths through states
-(`_flat_plans`), found for all budgets at once by dynamic programming over memory (`_cheapest_path`). Those with nested
+(`_flat_plans`), found for all budgets at once by dynamic programming over memory (`_flat_paths`). Those with nested
 replays are found by dynamic programming after rotor (Beaumont et al., arXiv:1911.13214), for any graph in its fixed
 order (`_nested_plans`), O(p^3) for p positions. They go below the least peak of one replay, and gain next to nothing
 far above it. So in graphs of many positions they are made for budgets up to 1.3 times that peak alone.
@@ -26,7 +26,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._cheapest_path import at_some, cheapest, front
+from tfgc.strategies._flat_paths import at_some, cheapest, front
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans

@@ -16,7 +16,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks, simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._cheapest_path import at_some
+from tfgc.strategies._flat_paths import at_some
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._host_memory import HostMemory
@@ -83,7 +83,7 @@ def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple
     most, (floor, _) = simulator.predict(graph, plain).peak_bytes, outlooks.floor(graph)
     found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), host)
     least = found.least_peak(max(1, floor // slices), most)
-    states = len(found.plans)
+    states = len(found.plans.states)
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
     paths = _every(found, most) if states <= _ALL else at_some(found.cheapest, least, most, some)
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths]

@@ -17,9 +17,8 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError
 from tfgc._simulate import simulator
-from tfgc.strategies._flat_plans import FlatPlans, Path
-from tfgc.strategies._flat_steps import Steps
-from tfgc.strategies._least_peak import least_peak
+from tfgc.strategies._flat_paths import least_peak
+from tfgc.strategies._flat_plans import FlatPlans, Path, Steps
 
 
 def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
@@ -58,7 +57,7 @@ def _solved(
     counts = [len(each.need) for each in plans.steps.values()]
     source, row = np.repeat(list(plans.steps), counts), np.concatenate([np.arange(count) for count in counts])
     ends = {end: need for end, need in plans.ends.items() if need <= budget}
-    n, states = len(source), len(plans)
+    n, states = len(source), len(plans.states)
     each, need, added = np.arange(n), steps.need / budget, steps.added / budget
 
     def matrix(rows: Any, columns: Any, values: Any, height: int) -> Any:

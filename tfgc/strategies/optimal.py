@@ -2,9 +2,8 @@
 
 Feng & Huang, "Optimal Gradient Checkpoint Search for Arbitrary Computation Graphs", CVPR 2021, find such plans by
 dynamic programming. Here a state is a position together with those buffers that earlier segments hold and later nodes
-still read: a buffer in several cuts is stored once, and is counted once. For a trial peak the least bytes held in each
-state decide whether the rest fits; trial peaks are halved until the least is known. Segments may be kept where that
-stores less than running them again (an addition saves nothing).
+still read: a buffer in several cuts is stored once, and is counted once. Segments may be kept where that stores less
+than running them again (an addition saves nothing).
 
 Guarantee: no plan of kept and recomputed segments without nesting, and without cuts between a node and one that
 overwrites its output, has a lower predicted peak. Among equal peaks the cheapest of those examined is taken, and its
@@ -24,9 +23,8 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._cheapest_path import cheapest
+from tfgc.strategies._flat_paths import cheapest, least_peak
 from tfgc.strategies._flat_plans import FlatPlans
-from tfgc.strategies._least_peak import least_peak
 
 _PLACES = 100
 # Graphs with more states than this at so many places keep to these: all places would take minutes or more.
@@ -60,7 +58,7 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
     plans, options = FlatPlans(graph, limit, chosen), {"coarsened": len(chosen)}
     best = least_peak(plans)
     assert best is not None  # At the least the simple plan is under the limit.
-    if len(plans) <= _MOST_STATES:
+    if len(plans.states) <= _MOST_STATES:
         options = {}
         if len(chosen) < len(places):
             plans = FlatPlans(graph, plans.peak(best))

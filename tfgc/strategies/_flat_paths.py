@@ -1,19 +1,49 @@
-"""The least work of a plan without nesting under a peak, by dynamic programming over memory in slots."""
+"""The plan without nesting of least peak, and those of least work under a peak, each by dynamic programming."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tfgc.strategies._flat_plans import FlatPlans, Path
 
+# Of memory, where bytes are counted in slots.
+SLOTS = 512
 
-def cheapest(plans: FlatPlans, peak: int, slots: int = 512) -> Path | None:
+
+def least_peak(plans: FlatPlans) -> Path | None:
+    """The path of least peak; None if none is under the limit of the plans.
+
+    What the rest of a path needs on top of the bytes held before it depends on the state alone, so that the least peak
+    of the rest, from the last state on, is that of the first one. Where the peak leaves room, less work is done.
+    """
+    above = np.full(len(plans.states), np.inf)  # the least peak from each state on
+    work = np.zeros(len(plans.states))  # of that
+    above[list(plans.ends)] = list(plans.ends.values())
+    for state in reversed(plans.steps):
+        steps = plans.steps[state]
+        peaks, works = np.maximum(steps.need, steps.added + above[steps.target]), steps.work + work[steps.target]
+        row = np.lexsort((works, peaks))[0]
+        above[state], work[state] = peaks[row], works[row]
+    if above[0] > plans.limit:
+        return None
+    path: Path = []
+    state = held = 0
+    while state not in plans.ends:
+        steps = plans.steps[state]
+        fits = held + np.maximum(steps.need, steps.added + above[steps.target]) <= above[0]
+        row = int(np.where(fits, steps.work + work[steps.target], np.inf).argmin())
+        path.append((state, row))
+        state, held = int(steps.target[row]), held + int(steps.added[row])
+    return path
+
+
+def cheapest(plans: FlatPlans, peak: int) -> Path | None:
     """The path of least work under `peak` bytes, which are counted in slots: rounded up, so never too few.
 
     Exact where all byte counts are multiples of a slot; None if nothing fits.
     """
-    found = _LeastWork(plans, peak, slots, rounded_up=True)
+    found = _LeastWork(plans, peak, rounded_up=True)
     return found.path(found.slots) if np.isfinite(found.of_all[found.slots]) else None
 
 
@@ -23,15 +53,21 @@ def at_some(cheapest: Callable[[int], Path | None], least: int, most: int, count
     return (path for path in found if path is not None)
 
 
-def front(plans: FlatPlans, most: int, slots: int = 512) -> list[Path]:
+def front(plans: FlatPlans, most: int) -> list[Path]:
     """The paths of least work at each number of slots up to `most` bytes at which it falls, fewest first.
 
     Byte counts are rounded to the nearest slot: each path is one that should need what it is found for. Exact where all
     of them are multiples of a slot.
     """
-    found = _LeastWork(plans, most, slots, rounded_up=False)
+    found = _LeastWork(plans, most, rounded_up=False)
     falls = found.of_all < np.concatenate([[np.inf], found.of_all[:-1]])
     return [found.path(room) for room in np.flatnonzero(falls).tolist()]
+
+
+def slot_bytes(counts: Iterable[ArrayLike], most: int) -> float:
+    """Bytes of a slot: what all counts are multiples of, if that makes no more than `SLOTS` of so many bytes."""
+    common = int(np.gcd.reduce(np.concatenate([*counts]).astype(np.int64)))
+    return common if common and most // common <= SLOTS else most / SLOTS
 
 
 class _LeastWork:
@@ -42,15 +78,14 @@ class _LeastWork:
         of_all: The least work of a whole plan, from no slot to that number.
     """
 
-    def __init__(self, plans: FlatPlans, peak: int, slots: int, rounded_up: bool) -> None:
+    def __init__(self, plans: FlatPlans, peak: int, rounded_up: bool) -> None:
         counts = [column for steps in plans.steps.values() for column in (steps.need, steps.added)]
-        common = int(np.gcd.reduce(np.concatenate([*counts, list(plans.ends.values())]).astype(np.int64)))
-        self._slot = common if common and peak // common <= slots else peak / slots
+        self._slot = slot_bytes([*counts, list(plans.ends.values())], peak)
         self._plans, self._rounded_up = plans, rounded_up
         self.slots = int(peak // self._slot)
         left = np.arange(self.slots + 1)
-        least_work = np.full((len(plans), self.slots + 1), np.inf)
-        self._choice = np.zeros((len(plans), self.slots + 1), np.int32)
+        least_work = np.full((len(plans.states), self.slots + 1), np.inf)
+        self._choice = np.zeros((len(plans.states), self.slots + 1), np.int32)
         for end, need in plans.ends.items():
             least_work[end, self._in_slots(need) :] = 0
         for state in reversed(plans.steps):
