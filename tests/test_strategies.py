@@ -14,7 +14,7 @@ from random_graphs import chain, flat, graphs, nested, outcomes, random_graph
 from tfgc import Graph, InfeasibleBudgetError, OptionError, Plan, TfgcError, strategies
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._simulate import outlooks, simulator
-from tfgc.strategies._unbeaten import unbeaten
+from tfgc.strategies._host_labels import unbeaten
 
 
 class Claims(NamedTuple):

@@ -46,17 +46,14 @@ class Frontier:
     def _add_more(self) -> None:
         """Add the further plans, once."""
         if self._more is not None:
-            least_work = self._work_below()
-            judged = _judged(self._graph, self._more(self._below))
-            further = [pair for pair in judged if self._counts(pair[1], least_work)]
+            below, least_work = self._below, self._work_below()
+            judged = _judged(self._graph, self._more(below))
+            further = [pair for pair in judged if pair[1].peak_bytes < below and pair[1].work >= least_work]
             self._front, self._more = _front([*self._front, *further]), None
 
     def _work_below(self) -> float:
         """The least work of a plan whose peak is at most `below`."""
         return min((found.work for _, found in self._front if found.peak_bytes <= self._below), default=0.0)
-
-    def _counts(self, further: Prediction, least_work: float) -> bool:
-        return further.peak_bytes < self._below and further.work >= least_work
 
     def within(self, budget: int) -> Plan:
         """The plan of least work whose peak, in bytes of buffers, is at most `budget`.

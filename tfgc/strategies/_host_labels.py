@@ -4,13 +4,12 @@ A label beats another one of its vertex if it has no more of any figure. Without
 count. Groups of labels with the same bytes in flight are gone through from the fewest on.
 """
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from tfgc.strategies._unbeaten import unbeaten
 
 # Labels with the same bytes in flight, and groups in which more than these are first thinned out
 _MOST_LABELS, _GROUPS = 256, 24
@@ -122,3 +121,28 @@ def _unbeaten_of_two(groups: list[Labels]) -> Iterator[Labels]:
         order = np.argsort(np.concatenate([device, group.device]), kind="stable")
         device = np.concatenate([device, group.device])[order]
         least = np.minimum.accumulate(np.concatenate([least, group.work])[order])
+
+
+def unbeaten(host: Sequence[float], work: Sequence[float]) -> list[int]:
+    """Positions of the pairs for which no pair before has both at most as large.
+
+    The front of a set of points sorted by a first coordinate: Kung, Luccio & Preparata, "On Finding the Maxima of a Set
+    of Vectors", 1975.
+
+    >>> unbeaten([3, 1, 2, 4, 1], [5, 7, 6, 5, 6])
+    [0, 1, 2, 4]
+    """
+    found = []
+    hosts: list[float] = []  # the front so far, hosts ascending, works descending
+    works: list[float] = []
+    for i, (h, w) in enumerate(zip(host, work)):
+        place = bisect.bisect_right(hosts, h)
+        if place and works[place - 1] <= w:
+            continue
+        found.append(i)
+        first = place - 1 if place and hosts[place - 1] == h else place
+        last = place
+        while last < len(works) and works[last] >= w:
+            last += 1
+        hosts[first:last], works[first:last] = [h], [w]
+    return found

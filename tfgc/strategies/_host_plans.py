@@ -36,18 +36,13 @@ class HostPlans:
 
     def __init__(self, plans: FlatPlans, host: HostMemory, hidden: bool = False) -> None:
         self.plans, self._hidden = plans, hidden
-        self._pruning = Pruning(host_counts=host.budget is not None)
+        self.pruning = Pruning(host_counts=host.budget is not None)
         self._host_budget = np.inf if host.budget is None else host.budget
         self._work_per_byte = 0.0 if host.link is None else 1 / host.link
         self._position = np.array([state.position for state in plans.states])
         works, _ = node_work(plans.graph)
         self._forward = np.concatenate([[0.0], np.cumsum([work.forward for work in works])])
         self._backward = np.concatenate([[0.0], np.cumsum([work.backward for work in works])])
-
-    @property
-    def thinned(self) -> bool:
-        """Whether labels were dropped that nothing beats, so that a cheaper plan may exist."""
-        return self._pruning.thinned
 
     def cheapest(self, budget: int) -> Path | None:
         """The path of least work within `budget` bytes on the device; None if nothing fits."""
@@ -57,12 +52,12 @@ class HostPlans:
         done: list[tuple[_Vertex, Labels]] = []
         for position in waiting[:-1]:
             for vertex, parts in position.items():
-                labels = self._pruning.unbeaten(joined(parts))
+                labels = self.pruning.unbeaten(joined(parts))
                 done.append((vertex, labels))
                 self._extend(len(done) - 1, vertex, labels, budget, waiting)
         ends = []
         for vertex, parts in waiting[-1].items():
-            labels = self._pruning.unbeaten(joined(parts))
+            labels = self.pruning.unbeaten(joined(parts))
             coming = labels.in_flight * (not vertex.after_kept)
             wait = coming * self._work_per_byte
             fits = labels.device + self.plans.ends[vertex.state] + coming <= budget

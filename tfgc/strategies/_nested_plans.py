@@ -22,8 +22,8 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Piece
 from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate.work import node_work
-from tfgc.strategies._pass_liveness import PassLiveness
-from tfgc.strategies._passes import Option, Pass, Replayed
+from tfgc.strategies._flat_paths import slot_bytes
+from tfgc.strategies._passes import Option, Pass, PassLiveness, Replayed
 from tfgc.strategies._segment_costs import SegmentCosts
 
 
@@ -31,26 +31,26 @@ class NestedPlans:
     """Plans of a graph with segments that start at given positions.
 
     Args:
-        graph: The `Graph`.
         positions: Where segments may start, ascending, 0 among them.
         most: Bytes; plans that need more are left out.
-        slots: How many slots memory is divided into.
     """
 
-    def __init__(self, graph: Graph, positions: Sequence[int], most: int, slots: int = 512) -> None:
+    def __init__(self, graph: Graph, positions: Sequence[int], most: int) -> None:
         self._buffers = b = Buffers.of(graph)
         self._work, _ = node_work(graph)
         self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(
             work.replay != work.forward for work in self._work
         )
-        self._costs = SegmentCosts(b, [work.forward for work in self._work])
-        self._forward_peak = np.array(self._costs.forward_peak)
+        self._costs = costs = SegmentCosts(b, [work.forward for work in self._work])
+        self._forward_peak = np.array(costs.forward_peak)
         self._forward_work = np.array([work.forward for work in self._work])
         self._ends = [*positions, len(graph)]
         self._next = dict(itertools.pairwise(self._ends))
         self._size = np.array(b.size)
         self._liveness = PassLiveness(b)
-        self._slot = self._slot_bytes(most, slots)
+        gradients = [count or 0 for count in b.gradient_bytes_at]
+        counts = [b.size, b.internal_bytes, b.selective_bytes, gradients, b.pending_gradient_bytes, b.backward_peak]
+        self._slot = slot_bytes([*counts, costs.saving_peak, costs.selective_peak, costs.forward_peak], most)
         self.slots = int(-(-most // self._slot)) + 1
         self._left = np.arange(self.slots)
         self._replayed: dict[tuple[int, int, frozenset[int]], Replayed] = {}
@@ -62,19 +62,6 @@ class NestedPlans:
         self._options: list[list[Option]] = []
         self._choices: list[NDArray[np.int16] | None] = []
         self._root = self._solve(Pass(0, len(graph), frozenset(), True))
-
-    def _slot_bytes(self, most: int, slots: int) -> float:
-        b = self._buffers
-        counts = [
-            *b.size,
-            *b.internal_bytes,
-            *b.selective_bytes,
-            *(g or 0 for g in b.gradient_bytes_at),
-            *b.pending_gradient_bytes,
-        ]
-        counts += [*self._costs.saving_peak, *self._costs.selective_peak, *self._costs.forward_peak, *b.backward_peak]
-        common = int(np.gcd.reduce(np.array(counts, np.int64)))
-        return common if common and most // common <= slots else most / slots
 
     def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
         return np.rint(np.asarray(count) / self._slot).astype(int)
@@ -89,7 +76,7 @@ class NestedPlans:
                 options, choice, enough = [], None, int(self._in_slots(self._need_of_loss(part)))
                 least_work = np.where(self._left >= enough, 0.0, np.inf)
             else:
-                options = self._options_of(part)
+                options = [self._keep_first(part), *self._replay_first(part)]
                 need, added = self._in_slots([(o.need, o.added) for o in options]).T
                 enough = max(int(need[0]), int(added[0]) + self._enough[options[0].rest])
                 least_work, choice = self._choose(options, need, added, enough + 1)
@@ -111,10 +98,6 @@ class NestedPlans:
 
     def _pending(self, part: Pass) -> int:
         return 0 if part.first else self._buffers.pending_gradient_bytes[part.end]
-
-    def _options_of(self, part: Pass) -> list[Option]:
-        """The options to begin a pass; the first one keeps the first unit of nodes."""
-        return [self._keep_first(part), *self._replay_first(part)]
 
     def _replay_first(self, part: Pass) -> list[Option]:
         """The options to run a segment forward now, and to make a pass over it at the end."""
@@ -165,12 +148,7 @@ class NestedPlans:
     ) -> Iterator[Option]:
         """The options to run a segment once more as a whole, with small results, and with products, of the first run.
 
-        Args:
-            start, stop: Its positions.
-            segment: What it reads.
-            alive: Bytes at each of its nodes in the first run.
-            rest: The row of the pass behind it.
-            work: Work of the first run.
+        `alive` are bytes at each of its nodes in that run, `work` is that of the run, `rest` the pass behind it.
         """
         b = self._buffers
         results = np.cumsum([0, *b.result_bytes[start:stop]])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.taken_products import takes_over_products
-from tfgc.strategies._segment_peaks import Captured, FirstPass, Replay
+from tfgc.strategies._segment_peaks import FirstPass, Replay
 
 
 class SegmentCost(NamedTuple):
@@ -99,8 +99,8 @@ class _GrowingSegment:
 
     def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: AbstractSet[int]) -> None:
         self._buffers, self._start, self._held = costs.buffers, start, held
-        self._captured = Captured(costs.buffers)
-        self._result_bytes = self._product_bytes = 0
+        self._inputs: frozenset[int] = frozenset()
+        self._input_bytes = self._result_bytes = self._product_bytes = 0
         self._first_pass = FirstPass(costs.buffers, costs.forward_peak, live, start, held)
         self._replay = Replay(
             costs.buffers, costs.saving_peak, costs.work, start, costs.selective_peak, costs.selective_work
@@ -130,30 +130,31 @@ class _GrowingSegment:
         self._first_pass.run(node)
         self._result_bytes += b.result_bytes[node]
         self._product_bytes += b.selective_bytes[node]
-        captured, replay, results = self._captured, self._replay, self._result_bytes
+        replay, results = self._replay, self._result_bytes
         selective = None
         if replay.selective and takes_over_products(b, range(self._start, end)):
             selective = SegmentCost(
                 end,
                 self._first_pass.selective_peak,
                 replay.selective_peak(end, self._product_bytes) + results,
-                captured.bytes + results + self._product_bytes,
-                captured.inputs,
+                self._input_bytes + results + self._product_bytes,
+                self._inputs,
                 replay.selective_work,
             )
         return SegmentCost(
             end,
             self._first_pass.peak,
             replay.peak(end) + results,
-            captured.bytes + results,
-            captured.inputs,
+            self._input_bytes + results,
+            self._inputs,
             replay.work,
             selective,
         )
 
     def _use(self, number: int, at: int) -> int:
         """Read a buffer that is not held at node `at` of the replay; return the first node where more is alive."""
-        if self._buffers.producer[number] < self._start and number not in self._captured.inputs:
-            self._captured.add(number)
+        if self._buffers.producer[number] < self._start and number not in self._inputs:
+            self._inputs |= {number}
+            self._input_bytes += self._buffers.size[number]
             self._first_pass.capture(number)
         return self._replay.use(number, at)

@@ -1,4 +1,4 @@
-"""What a segment needs while its end moves on: its inputs, the peak of its first pass, and that of its replay.
+"""What a segment needs while its end moves on: the peak of its first pass, and that of its replay.
 
 Each peak is also that of the segment as a selective one, which stores products with weights from its first pass on.
 """
@@ -7,19 +7,6 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from tfgc._core.buffers import Buffers
-
-
-class Captured:
-    """The inputs of a segment, which are stored from its first pass to its replay."""
-
-    def __init__(self, buffers: Buffers) -> None:
-        self._size = buffers.size
-        self.inputs: frozenset[int] = frozenset()
-        self.bytes = 0
-
-    def add(self, number: int) -> None:
-        self.inputs |= {number}
-        self.bytes += self._size[number]
 
 
 class FirstPass:

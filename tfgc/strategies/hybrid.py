@@ -87,7 +87,7 @@ def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
     paths = _every(found, most) if states <= _ALL else at_some(found.cheapest, least, most, some)
     plans = [found.plans.plan(path, strategy="hybrid") for path in paths]
-    coarsened = len(chosen) if len(chosen) < len(places) or found.thinned else None
+    coarsened = len(chosen) if len(chosen) < len(places) or found.pruning.thinned else None
     return [*plans, optimal], coarsened
 
 

@@ -15,7 +15,6 @@ segments start at 100 places alone, chosen as by `budget`, and the plan's option
 """
 
 import dataclasses
-import itertools
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
@@ -49,8 +48,7 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
     places, sqrt = _cut_places.places(graph), strategies.get("sqrt")
     allowed, simple = set(places), []
     for n in _counts(len(graph)):
-        ends = itertools.accumulate(len(segment.nodes) for segment in sqrt(graph, segments=n).segments[:-1])
-        cuts = [end for end in ends if end in allowed]
+        cuts = [cut for cut in _cut_places.of(sqrt(graph, segments=n))[1:] if cut in allowed]
         simple.append((simulator.predict(graph, Plan.from_cuts(graph, cuts, strategy="optimal")).peak_bytes, cuts))
     limit, cuts = min(simple)
     # The simple plan of least peak stays among the plans.
