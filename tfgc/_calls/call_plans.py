@@ -84,7 +84,7 @@ class CallPlans:
 
     def least(self) -> Plan:
         """The plan of least peak."""
-        return self._plan(self._search.least())
+        return self._plan(self._search.least)
 
     def front(self) -> list[Plan]:
         """The Pareto front, from the least peak to the plain step."""
@@ -97,7 +97,7 @@ class CallPlans:
             InfeasibleBudgetError: If there is none; it names the least budget that works, and the call that sets it.
         """
         # Of equal peaks the front has the one of less work, which may leave larger gaps between chunks.
-        choices = [self._search.least(), *self._front]
+        choices = [self._search.least, *self._front]
         for judged in reversed(choices):
             if self.reserved(judged) + self.constant(fixed) <= total:
                 return self._plan(judged)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tfgc._calls import sweep
 from tfgc._calls.options import Choice, Option, pieces_of, reduced
 from tfgc._calls.simulation import Outcome, Simulator
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call
 
 # What a doubled step may cost in shares of the plain peak: least peak first, then less and less.
 _PRICES = (0.05, 0.5, 2.0)
@@ -44,6 +44,10 @@ class Search:
     Args:
         simulator: The simulator of the step.
         options: What can be recomputed.
+
+    Attributes:
+        plain: The plain step.
+        least: The choice of least peak, almost regardless of work.
     """
 
     def __init__(self, simulator: Simulator, options: Sequence[Option]) -> None:
@@ -57,7 +61,7 @@ class Search:
         for choice in self._first():
             self.judge(choice)
         self._improve(_PRICES[0])
-        self._least = min(self._judged.values(), key=lambda judged: self._cost(judged, _PRICES[0]))
+        self.least = min(self._judged.values(), key=lambda judged: self._cost(judged, _PRICES[0]))
 
     def judge(self, options: Iterable[Option]) -> Judged:
         """What a choice needs, worked out once."""
@@ -67,10 +71,6 @@ class Search:
             self._judged[choice] = Judged(choice, self._simulator.outcome(pieces))
             self._left -= len(self._simulator.step.operations) + 40 * len(pieces)
         return self._judged[choice]
-
-    def least(self) -> Judged:
-        """The choice of least peak, almost regardless of work."""
-        return self._least
 
     def front(self) -> list[Judged]:
         """The choices that no other one beats both in peak and in work, from the least peak to the plain step.
@@ -88,7 +88,7 @@ class Search:
     def _for_budgets(self) -> list[Judged]:
         for price in _PRICES[1:]:
             self._improve(price)
-        self._thin_out(self.least().choice)
+        self._thin_out(self.least.choice)
         self._store_more()
         return list(self._judged.values())
 
@@ -133,7 +133,7 @@ class Search:
 
     def _store_more(self) -> None:
         """Store the products of one layer more at a time, from the least peak on, and keep layers from there on."""
-        chosen = sorted(self.least().choice, key=lambda option: option.calls[0].first)
+        chosen = sorted(self.least.choice, key=lambda option: option.calls[0].first)
         selective = [*map(self._selective, chosen)]
         if selective == chosen:
             return

@@ -8,9 +8,9 @@ from tfgc._calls import sweep
 from tfgc._calls.options import Choice, pieces_of
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Outcome, Simulator
-from tfgc._calls.step import Step
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call, Step
 from tfgc._core.segments import Outlook, Segment
+from tfgc._simulate.work import least_work
 
 
 def call_names(root: Call, layers: Mapping[str, keras.Layer], whole: str) -> dict[Call, str]:
@@ -144,11 +144,6 @@ def _alone(step: Step, i: int) -> int:
 
 def _least_work(step: Step, peak: int) -> float:
     """Work that any plan of this peak repeats: what is kept beyond it is made again, the cheapest bytes first."""
-    excess, least = sum(step.sizes[b] for b in step.kept) - peak, 0.0
-    costs = [(step.operations[step.makers[b]].work / step.sizes[b], step.sizes[b]) for b in step.kept if step.sizes[b]]
-    for work_per_byte, size in sorted(costs):
-        if excess <= 0:
-            break
-        least += work_per_byte * min(size, excess)
-        excess -= size
-    return least
+    sizes = {b: step.sizes[b] for b in step.kept if step.sizes[b]}
+    costs = ((step.operations[step.makers[b]].work / size, size) for b, size in sizes.items())
+    return least_work(sum(sizes.values()) - peak, costs)

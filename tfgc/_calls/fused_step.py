@@ -1,4 +1,4 @@
-"""What XLA fuses in a whole training step, of which the calls of layers are parts.
+"""What XLA fuses in a whole training step, of which the calls of layers are parts; and what it takes inside of a step.
 
 What one call makes and several others read is written once, but for concatenations: each reader computes these again.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._calls.recording import Trace
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
@@ -59,3 +59,17 @@ def _shared(early: Iterable[tf.Operation], owner: Mapping[tf.Operation, Call], b
             roots[root.ref()] = root
             readers.setdefault(root.ref(), set()).add(owner[op])
     return [roots[ref] for ref, calls in readers.items() if len(calls) > 1 and roots[ref].op.type != "ConcatV2"]
+
+
+def temporary(
+    trace: Trace, runs: list[tf.Operation], late: set[tf.Operation], owner: Mapping[tf.Operation, Call]
+) -> dict[tf.Operation, int]:
+    """What XLA takes for functions, as bytes of the first operation forward and backward of the call around each."""
+    operations, found = trace.graph.get_operations(), {}
+    for first, needed in trace.functions:
+        inside = [op for op in runs if owner[op] is owner[operations[first]]]
+        for count, backward in ((needed.forward, False), (needed.backward, True)):
+            op = next((op for op in inside if (op in late) == backward), None)
+            if op is not None:
+                found[op] = max(count, found.get(op, 0))
+    return found

@@ -7,8 +7,7 @@ from typing import TypeAlias
 import keras
 
 from tfgc._calls.replays import Piece, stored_products
-from tfgc._calls.step import Step
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call, Step
 from tfgc._core.plan import Plan
 
 

@@ -21,7 +21,7 @@ from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
 from tfgc._calls.simulation import Outcome
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call
 from tfgc._core.plan import Plan
 
 Shape: TypeAlias = tuple[int | None, ...]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from tfgc._calls.tree import Call, around_all
+from tfgc._calls.step import Call
 
 _GRADIENTS = "gradient_tape"
 
@@ -66,4 +66,15 @@ def _reader(op: tf.Operation, late: set[tf.Operation], found: Mapping[tf.Operati
     if early:
         return found[early[-1]]
     above = [found[t.op] for t in op.inputs if t.op in late and t.op in found]
-    return around_all(above) if above else None
+    return _around_all(above) if above else None
+
+
+def _around_all(calls: list[Call]) -> Call:
+    """The innermost call that is, or is around, each of some calls."""
+    found = calls[0]
+    for call in calls[1:]:
+        holders = {call, *call.ancestors()}
+        while found not in holders:
+            assert found.parent is not None  # the step itself is around every call
+            found = found.parent
+    return found

@@ -12,8 +12,7 @@ import keras
 from tfgc import strategies
 from tfgc._calls.options import Option, calls_by_layer, trained
 from tfgc._calls.replays import Piece
-from tfgc._calls.step import Step
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call, Step
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs

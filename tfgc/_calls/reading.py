@@ -10,10 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import fused_step, owners, turns, xla_bytes
+from tfgc._calls import fused_step, owners, turns
 from tfgc._calls.recording import Trace
-from tfgc._calls.step import Operation, Step
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call, Operation, Step
 from tfgc._costs import grappler, kernel_memory, tensor_buffers
 from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
@@ -41,7 +40,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     free = constant | {op for op in operations if op.type in _FREE or (not op.inputs and op not in numbers)}
     fusion = fused_step.fusion(trace, runs, late, free, owner, buffers) if xla else None
     numbering = _Numbering(buffers, numbers, fusion)
-    temporary = xla_bytes.temporary(trace, runs, late, owner)
+    temporary = fused_step.temporary(trace, runs, late, owner)
     besides = {} if xla else kernel_memory.while_running(runs)
     made = [
         Operation(

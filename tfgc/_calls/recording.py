@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call
 from tfgc._costs import xla_functions
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, isolated_traces, keras_models, private_api, replicas

@@ -7,8 +7,7 @@ selective one takes over products with weights of the first run.
 import dataclasses
 from typing import NamedTuple
 
-from tfgc._calls.step import Step
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call, Step
 
 
 class Piece(NamedTuple):

@@ -6,12 +6,12 @@ the step ends.
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import TypeAlias
 
 from tfgc._calls.order import Orders, Run
 from tfgc._calls.replays import Piece, Replay
-from tfgc._calls.step import Step
-from tfgc._calls.tree import Call
+from tfgc._calls.step import Call, Step
 from tfgc._core.segments import Phase
 from tfgc._simulate.bfc_allocator import Address, Allocator
 
@@ -45,7 +45,6 @@ class Simulator:
     def __init__(self, step: Step) -> None:
         self.step = step
         self._orders = Orders(step)
-        self._stays = step.weight_gradients | step.batch
 
     def replay(self, piece: Piece) -> Replay:
         """The second run of a piece."""
@@ -95,18 +94,18 @@ class Simulator:
             pieces: What is recomputed.
             there: Bytes of each variable and constant, which are there before.
         """
-        lives = list(self._lives(pieces))
+        of_step = list(self._lives(pieces))
         allocator = Allocator()
         for size in there:
             allocator.allocate(size)
-        return int(statistics.median([self._allocated(lives, allocator) for _ in range(_ROUNDS)][1:]))
+        return int(statistics.median([self._allocated(of_step, allocator) for _ in range(_ROUNDS)][1:]))
 
-    def _allocated(self, lives: Sequence[tuple[Run, int | None, list[int]]], allocator: Allocator) -> int:
+    def _allocated(self, of_step: Sequence["Life"], allocator: Allocator) -> int:
         base = peak = allocator.in_use
         sizes, count = self.step.sizes, len(self.step.sizes)
         at: dict[int, Address] = {}
         spaces: list[Address] = []
-        for (i, _, makes, _), overwritten, freed in lives:
+        for (i, _, makes, _), overwritten, freed in of_step:
             for buffer in makes:
                 at[buffer] = allocator.allocate(sizes[buffer % count]) if overwritten is None else at.pop(overwritten)
             spaces.append(allocator.allocate(self.step.operations[i].workspace))
@@ -119,23 +118,31 @@ class Simulator:
             allocator.free(address)
         return peak - base
 
-    def _lives(self, pieces: Sequence[Piece]) -> Iterator[tuple[Run, int | None, list[int]]]:
-        """Each run with the buffer that it writes its result over, or None, and the buffers that go after it."""
-        runs, operations, sizes = self._orders.runs(pieces), self.step.operations, self.step.sizes
-        last: dict[int, int] = {}
-        for position, (_, reads, makes, _) in enumerate(runs):
-            for buffer in makes:
-                last[buffer] = position
-            for buffer in reads:
-                last[buffer] = position
-        last.update(dict.fromkeys(self._stays, len(runs)))
-        for position, run in enumerate(runs):
-            i, reads, makes, _ = run
-            freed = [b for b in dict.fromkeys((*reads, *makes)) if last[b] == position]
-            overwritten = None
-            if operations[i].in_place and len(makes) == 1:
-                size, count = sizes[makes[0] % len(sizes)], len(sizes)
-                overwritten = next((b for b in freed if b != makes[0] and sizes[b % count] == size), None)
-                if overwritten is not None:
-                    freed.remove(overwritten)
-            yield run, overwritten, freed
+    def _lives(self, pieces: Sequence[Piece]) -> Iterator["Life"]:
+        return lives(self.step, self._orders.runs(pieces), self.step.weight_gradients | self.step.batch)
+
+
+# A run, the buffer that it writes its result over, or None, and the buffers that go after it.
+Life: TypeAlias = tuple[Run, int | None, list[int]]
+
+
+def lives(step: Step, runs: Sequence[Run], stays: Set[int]) -> Iterator[Life]:
+    """Each of these runs as a `Life`; what `stays` is never freed."""
+    operations, sizes, count = step.operations, step.sizes, len(step.sizes)
+    last: dict[int, int] = {}
+    for position, (_, reads, makes, _) in enumerate(runs):
+        for buffer in makes:
+            last[buffer] = position
+        for buffer in reads:
+            last[buffer] = position
+    last.update(dict.fromkeys(stays, len(runs)))
+    for position, run in enumerate(runs):
+        i, reads, makes, _ = run
+        freed = [b for b in dict.fromkeys((*reads, *makes)) if last[b] == position]
+        overwritten = None
+        if operations[i].in_place and len(makes) == 1:
+            size = sizes[makes[0] % count]
+            overwritten = next((b for b in freed if b != makes[0] and sizes[b % count] == size), None)
+            if overwritten is not None:
+                freed.remove(overwritten)
+        yield run, overwritten, freed

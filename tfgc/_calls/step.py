@@ -1,12 +1,54 @@
-"""A training step as plain numbers: its operations, the buffers that they read and make, and whose they are.
+"""A training step as plain data: the calls of layers, one inside the other, its operations, and their buffers.
 
 Operations are numbered in the order in which they start, buffers as they are met.
 """
 
 import dataclasses
 import functools
+from collections.abc import Iterator
+from typing import Any, Optional
 
-from tfgc._calls.tree import Call
+
+@dataclasses.dataclass(eq=False)
+class Call:
+    """One call of a layer or op.
+
+    Attributes:
+        layer: What is called; None for the step itself.
+        parent: The call inside of which it happens.
+        first, last: Its operations are those of the graph from `first` up to, not including, `last`.
+        scope: The name scope of its operations; None for an op, which has none of its own.
+        training: The `training` that it runs with.
+        inputs: The shapes of the tensors that it is given.
+        children: The calls directly inside of it, in order.
+    """
+
+    layer: Any
+    parent: Optional["Call"]
+    first: int
+    last: int = 0
+    scope: str | None = None
+    training: bool | None = None
+    inputs: tuple[tuple[int | None, ...], ...] = ()
+    children: list["Call"] = dataclasses.field(default_factory=list)
+
+    def ancestors(self) -> Iterator["Call"]:
+        """The calls around it, innermost first; the step itself is the last."""
+        at = self.parent
+        while at is not None:
+            yield at
+            at = at.parent
+
+    def within(self) -> Iterator["Call"]:
+        """It, and all calls inside of it, in order."""
+        yield self
+        for child in self.children:
+            yield from child.within()
+
+    @property
+    def depth(self) -> int:
+        """How many calls are around it."""
+        return sum(1 for _ in self.ancestors())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

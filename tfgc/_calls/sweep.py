@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from tfgc._calls.options import Option
 from tfgc._calls.replays import Piece, Replay
-from tfgc._calls.simulation import Simulator
-from tfgc._calls.step import Step
-from tfgc._calls.tree import Call
+from tfgc._calls.simulation import Simulator, lives
+from tfgc._calls.step import Call, Step
 
 
 def under(simulator: Simulator, options: Mapping[int, Option], limit: int) -> list[Option]:
@@ -62,25 +61,14 @@ def kept_inside(step: Step, call: Call) -> int:
 
 def peak_of(step: Step, replay: Replay) -> int:
     """The peak of a replay and its backward pass alone, on top of what is held when it starts."""
-    runs = [*replay.runs, *replay.late]
-    last: dict[int, int] = {}
-    for position, i in enumerate(runs):
-        operation = step.operations[i]
-        last.update(dict.fromkeys((*operation.reads, *operation.makes), position))
-    alive: dict[int, int] = {}
+    turns = (*replay.runs, *replay.late)
+    runs = [(i, step.operations[i].reads, step.operations[i].makes, False) for i in turns]
+    made = {b for _, _, makes, _ in runs for b in makes} - step.weight_gradients
+    outside = {b for _, reads, makes, _ in runs for b in (*reads, *makes)} - made
     total = peak = 0
-    for position, i in enumerate(runs):
-        operation = step.operations[i]
-        dying = [b for b in operation.reads if b in alive and last[b] == position]
-        for buffer in operation.makes:
-            alive[buffer] = 0 if buffer in step.weight_gradients else step.sizes[buffer]
-            total += alive[buffer]
-        if operation.in_place and operation.makes:
-            taken = next((b for b in dying if alive[b] == alive[operation.makes[0]]), None)
-            if taken is not None:
-                total -= alive.pop(taken)
+    for (_, _, makes, _), overwritten, freed in lives(step, runs, outside):
+        total += sum(step.sizes[b] for b in makes if b in made)
+        total -= 0 if overwritten is None else step.sizes[overwritten]
         peak = max(peak, total)
-        for buffer in (*operation.reads, *operation.makes):
-            if buffer in alive and last[buffer] == position:
-                total -= alive.pop(buffer)
+        total -= sum(step.sizes[b] for b in freed)
     return peak

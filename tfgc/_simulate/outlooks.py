@@ -10,7 +10,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
 from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import host_copies, simulator
-from tfgc._simulate.work import NodeWork, node_work
+from tfgc._simulate.work import NodeWork, least_work, node_work
 
 
 def with_outlook(graph: Graph, plan: Plan) -> Plan:
@@ -73,13 +73,7 @@ def _least_replay_work(graph: Graph, peak: int) -> float:
         size = made + b.internal_bytes[i]
         if size:
             replayable += _pieces(works[i], size, size - b.selective_bytes[i])
-    excess, least = saved - peak, 0.0
-    for work_per_byte, size in sorted(replayable):
-        if excess <= 0:
-            break
-        least += work_per_byte * min(size, excess)
-        excess -= size
-    return least
+    return least_work(saved - peak, replayable)
 
 
 def _pieces(work: NodeWork, size: int, without_products: int) -> list[tuple[float, int]]:

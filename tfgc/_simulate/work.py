@@ -1,5 +1,6 @@
 """What work is counted in."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tfgc._core.graph import Graph
@@ -36,3 +37,14 @@ def node_work(graph: Graph) -> tuple[list[NodeWork], str]:
 def _work(forward: float, backward: float, replay: float | None, selective: float | None) -> NodeWork:
     replay = forward if replay is None else replay
     return NodeWork(forward, backward, replay, replay if selective is None else selective)
+
+
+def least_work(excess: int, pieces: Iterable[tuple[float, int]]) -> float:
+    """The least work of making so many bytes again, of pieces (work per byte, bytes) or parts of them."""
+    least = 0.0
+    for work_per_byte, size in sorted(pieces):
+        if excess <= 0:
+            break
+        least += work_per_byte * min(size, excess)
+        excess -= size
+    return least
