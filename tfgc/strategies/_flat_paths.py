@@ -14,8 +14,9 @@ SLOTS = 512
 def least_peak(plans: FlatPlans) -> Path | None:
     """The path of least peak; None if none is under the limit of the plans.
 
-    What the rest of a path needs on top of the bytes held before it depends on the state alone, so that the least peak
-    of the rest, from the last state on, is that of the first one. Where the peak leaves room, less work is done.
+    What the rest of a path needs on top of the bytes held before it depends on the state alone, so that the least of
+    the rest is known from the last state on. Of the steps that keep the peak that of least work is taken, estimated by
+    slots: exact where all byte counts are multiples of a slot.
     """
     above = np.full(len(plans.states), np.inf)  # the least peak from each state on
     work = np.zeros(len(plans.states))  # of that
@@ -27,14 +28,16 @@ def least_peak(plans: FlatPlans) -> Path | None:
         above[state], work[state] = peaks[row], works[row]
     if above[0] > plans.limit:
         return None
+    by_slots = _LeastWork(plans, int(above[0]), rounded_up=False)
     path: Path = []
-    state = held = 0
+    state, left = 0, above[0]
     while state not in plans.ends:
         steps = plans.steps[state]
-        fits = held + np.maximum(steps.need, steps.added + above[steps.target]) <= above[0]
-        row = int(np.where(fits, steps.work + work[steps.target], np.inf).argmin())
+        fits = np.maximum(steps.need, steps.added + above[steps.target]) <= left
+        rest = np.minimum(work[steps.target], by_slots.work(steps.target, np.maximum(left - steps.added, 0)))
+        row = int(np.where(fits, steps.work + rest, np.inf).argmin())
         path.append((state, row))
-        state, held = int(steps.target[row]), held + int(steps.added[row])
+        state, left = int(steps.target[row]), left - steps.added[row]
     return path
 
 
@@ -44,7 +47,7 @@ def cheapest(plans: FlatPlans, peak: int) -> Path | None:
     Exact where all byte counts are multiples of a slot; None if nothing fits.
     """
     found = _LeastWork(plans, peak, rounded_up=True)
-    return found.path(found.slots) if np.isfinite(found.of_all[found.slots]) else None
+    return found.path(len(found.of_all) - 1) if np.isfinite(found.of_all[-1]) else None
 
 
 def at_some(cheapest: Callable[[int], Path | None], least: int, most: int, count: int) -> Iterator[Path]:
@@ -74,18 +77,16 @@ class _LeastWork:
     """The least work from each state on, by the slots of memory that are left there.
 
     Attributes:
-        slots: Their number.
-        of_all: The least work of a whole plan, from no slot to that number.
+        of_all: That of a whole plan, from no slot to all.
     """
 
     def __init__(self, plans: FlatPlans, peak: int, rounded_up: bool) -> None:
         counts = [column for steps in plans.steps.values() for column in (steps.need, steps.added)]
         self._slot = slot_bytes([*counts, list(plans.ends.values())], peak)
         self._plans, self._rounded_up = plans, rounded_up
-        self.slots = int(peak // self._slot)
-        left = np.arange(self.slots + 1)
-        least_work = np.full((len(plans.states), self.slots + 1), np.inf)
-        self._choice = np.zeros((len(plans.states), self.slots + 1), np.int32)
+        left = np.arange(int(peak // self._slot) + 1)
+        least_work = np.full((len(plans.states), len(left)), np.inf)
+        self._choice = np.zeros((len(plans.states), len(left)), np.int32)
         for end, need in plans.ends.items():
             least_work[end, self._in_slots(need) :] = 0
         for state in reversed(plans.steps):
@@ -96,11 +97,16 @@ class _LeastWork:
             work[~fits] = np.inf
             self._choice[state] = work.argmin(axis=0)
             least_work[state] = work[self._choice[state], left]
-        self.of_all: NDArray[np.float64] = least_work[0]
+        self._least_work: NDArray[np.float64] = least_work
+        self.of_all = least_work[0]
 
     def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
         slots = np.asarray(count) / self._slot
         return (np.ceil(slots - 1e-9) if self._rounded_up else np.rint(slots)).astype(int)
+
+    def work(self, states: NDArray[np.int64], left: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The least work from each of some states on, with so many bytes left."""
+        return self._least_work[states, (left / self._slot + 1e-9).astype(int)]
 
     def path(self, room: int) -> Path:
         """The path of least work of a whole plan in so many slots."""

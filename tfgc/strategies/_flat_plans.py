@@ -173,10 +173,6 @@ class FlatPlans:
             peak, held, end = max(peak, held + steps.need[row]), held + steps.added[row], steps.target[row]
         return int(max(peak, held + self.ends[end]))
 
-    def work(self, path: Path) -> float:
-        """Work of the replays on a path."""
-        return sum(self.steps[state].work[row] for state, row in path)
-
     def plan(self, path: Path, *, strategy: str, options: dict[str, Any] | None = None) -> Plan:
         """The `Plan` of a path, neighbouring kept nodes as one segment."""
         pieces: list[tuple[int, int, str | int]] = []  # of `Plan.from_pieces`

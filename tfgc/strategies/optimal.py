@@ -22,8 +22,9 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import cheapest, least_peak
-from tfgc.strategies._flat_plans import FlatPlans
+from tfgc.strategies._flat_paths import least_peak
+from tfgc.strategies._flat_plans import FlatPlans, Path
+from tfgc.strategies._frontier import Frontier
 
 _PLACES = 100
 # Graphs with more states than this at so many places keep to these: all places would take minutes or more.
@@ -54,38 +55,26 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
     # The simple plan of least peak stays among the plans.
     chosen = sorted({*_cut_places.merged(graph, places, _PLACES), *cuts})
     plans, options = FlatPlans(graph, limit, chosen), {"coarsened": len(chosen)}
-    best = least_peak(plans)
-    assert best is not None  # At the least the simple plan is under the limit.
     if len(plans.states) <= _MOST_STATES:
         options = {}
         if len(chosen) < len(places):
-            plans = FlatPlans(graph, plans.peak(best))
-            best = least_peak(plans) or best
-    cheaper = cheapest(plans, plans.peak(best))
-    if cheaper is not None and plans.work(cheaper) < plans.work(best):
-        best = cheaper
-    plan = _kept_at_the_end(graph, plans.plan(best, strategy="optimal", options=options))
-    return (
-        plan
-        if slices == 1
-        else _least(graph, plan, FlatPlans(graph, limit, chosen, slices), {**options, "slices": slices})
-    )
+            plans = FlatPlans(graph, plans.peak(_path(plans)))
+    if slices == 1:
+        return _least(graph, plans, options)
+    options["slices"] = slices
+    found = [_least(graph, each, options) for each in (plans, FlatPlans(graph, limit, chosen, slices))]
+    return Frontier(graph, found).plans[0]
 
 
-def _least(graph: Graph, plan: Plan, plans: FlatPlans, options: dict[str, int]) -> Plan:
-    """The plan of least peak, `plan` or one of `plans`."""
+def _path(plans: FlatPlans) -> Path:
     path = least_peak(plans)
-    assert path is not None  # That of `plan` is among them.
-    cheaper = cheapest(plans, plans.peak(path)) or path
-    found = [plans.plan(each, strategy="optimal", options=options) for each in (path, cheaper)]
-    candidates = [dataclasses.replace(plan, options=options), *(_kept_at_the_end(graph, each) for each in found)]
-    predicted = [simulator.predict(graph, each) for each in candidates]
-    best = min(range(len(candidates)), key=lambda i: (predicted[i].peak_bytes, predicted[i].work))
-    return candidates[best]
+    assert path is not None  # At the least the simple plan is under the limit.
+    return path
 
 
-def _kept_at_the_end(graph: Graph, plan: Plan) -> Plan:
-    """The plan with its last segments kept as long as the peak stays: what they store is read at once."""
+def _least(graph: Graph, plans: FlatPlans, options: dict[str, int]) -> Plan:
+    """The plan of least peak, its last segments kept as long as the peak stays: what they store is read at once."""
+    plan = plans.plan(_path(plans), strategy="optimal", options=options)
     peak, segments = simulator.predict(graph, plan).peak_bytes, list(plan.segments)
     for i, segment in reversed(list(enumerate(segments))):
         kept = [*segments[:i], dataclasses.replace(segment, mode="keep", chunks=1, selective=False), *segments[i + 1 :]]
