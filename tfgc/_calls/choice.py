@@ -133,42 +133,41 @@ class Search:
 
     def _store_more(self) -> None:
         """Store the products of one layer more at a time, from the least peak on, and keep layers from there on."""
-        chosen = sorted(self.least.choice, key=lambda option: option.calls[0].first)
-        selective = [*map(self._selective, chosen)]
+        chosen = self.least.choice
+        selective = tuple(map(self._selective, chosen))
         if selective == chosen:
             return
         for i in range(1, len(chosen) + 1):
             self.judge([*selective[:i], *chosen[i:]])
-        self._thin_out(frozenset(selective))
+        self._thin_out(selective)
 
     def _thin_out(self, choice: Choice) -> None:
         """Keep one layer more at a time, from a choice to the plain step: what budgets in between buy."""
         self._left = _EFFORT
         while choice and self._left > 0:
-            fewer = [self.judge(choice - {option}) for option in choice]
+            fewer = [self.judge(_without(choice, option)) for option in choice]
             best = min(fewer, key=lambda judged: (judged.outcome.peak_bytes, judged.outcome.work))
             choice = best.choice
 
     def _changed(self, choice: Choice, selective: bool) -> Iterator[Iterable[Option]]:
         """The choices that differ in one thing; for the least peak, no products are worth storing."""
-        chosen = sorted(choice, key=lambda option: option.calls[0].first)
-        for option in chosen:
-            others = choice - {option}
+        for option in choice:
+            others = _without(choice, option)
             yield others
             for other in self._by_layer[id(option.layer)]:
                 if other is not option and (selective or not other.selective):
-                    yield others | {other}
+                    yield [*others, other]
             inside = [o for call in option.calls for o in self._nearest(call)]
             if inside:
-                yield others | set(inside)
+                yield [*others, *inside]
             around = next((o for call in option.calls[0].ancestors() for o in self._of(call)), None)
             if around is not None:
-                yield others | {around}
+                yield [*others, around]
         taken = {id(option.layer) for option in choice}
         rest = [o for o in self._options if id(o.layer) not in taken and not o.selective]
         rest.sort(key=self._inside_bytes, reverse=True)
         for option in rest[:_MOST_ADDED]:
-            yield choice | {option}
+            yield [*choice, option]
 
     def _selective(self, option: Option) -> Option:
         """The same layer with its products stored, if it has some."""
@@ -186,3 +185,7 @@ class Search:
     def _inside_bytes(self, option: Option) -> int:
         step = self._simulator.step
         return sum(sweep.kept_inside(step, call) for call in option.calls)
+
+
+def _without(choice: Choice, left_out: Option) -> list[Option]:
+    return [option for option in choice if option is not left_out]

@@ -32,7 +32,8 @@ class Option:
     selective: bool = False
 
 
-Choice: TypeAlias = frozenset[Option]
+# In the order of calls, so that of choices that are alike always the same one is found
+Choice: TypeAlias = tuple[Option, ...]
 
 
 def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
@@ -78,11 +79,11 @@ def pieces_of(choice: Iterable[Option]) -> list[Piece]:
 
 def reduced(choice: Iterable[Option]) -> Choice:
     """The same choice without the layers that are inside other chosen ones in all their calls."""
-    return frozenset(_outermost(choice))
+    return tuple(_outermost(choice))
 
 
 def _outermost(choice: Iterable[Option]) -> list[Option]:
-    options = sorted(choice, key=lambda option: option.calls[0].first)
+    options = sorted(dict.fromkeys(choice), key=lambda option: option.calls[0].first)
     return [o for o in options if not all(_covered(Piece((call,)), o, options) for call in o.calls)]
 
 
