@@ -10,7 +10,6 @@ returned in the first pass, stay until its backward pass returns, and gradients 
 until the end of the step.
 """
 
-import dataclasses
 import functools
 import itertools
 import types
@@ -103,11 +102,7 @@ class StepEvents(NodeEvents):
             elif segment.chunks > 1:
                 self.events += SlicedEvents(self, part, segment.chunks).backward(outside)
             else:
-                inner = (
-                    segment.inner.segments
-                    if segment.inner
-                    else (dataclasses.replace(segment, mode="keep", offload=False, selective=False),)
-                )
+                inner = segment.inner.segments if segment.inner else (Segment(segment.nodes, "keep"),)
                 takes_over = not replay and segment.takes_over_results
                 self._run(inner, outside, replay=True, takes_over=takes_over, products=products)
             if kept:

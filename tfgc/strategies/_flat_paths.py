@@ -1,6 +1,6 @@
-"""The plan without nesting of least peak, and those of least work under a peak, each by dynamic programming."""
+"""The plan without nesting of least peak, and those of least work at each peak, by dynamic programming."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ def least_peak(plans: FlatPlans) -> Path | None:
         above[state], work[state] = peaks[row], works[row]
     if above[0] > plans.limit:
         return None
-    by_slots = _LeastWork(plans, int(above[0]), rounded_up=False)
+    by_slots = _LeastWork(plans, int(above[0]))
     path: Path = []
     state, left = 0, above[0]
     while state not in plans.ends:
@@ -41,28 +41,13 @@ def least_peak(plans: FlatPlans) -> Path | None:
     return path
 
 
-def cheapest(plans: FlatPlans, peak: int) -> Path | None:
-    """The path of least work under `peak` bytes, which are counted in slots: rounded up, so never too few.
-
-    Exact where all byte counts are multiples of a slot; None if nothing fits.
-    """
-    found = _LeastWork(plans, peak, rounded_up=True)
-    return found.path(len(found.of_all) - 1) if np.isfinite(found.of_all[-1]) else None
-
-
-def at_some(cheapest: Callable[[int], Path | None], least: int, most: int, count: int) -> Iterator[Path]:
-    """The cheapest paths at so many budgets from the least to the most, where there are any."""
-    found = (cheapest(int(budget)) for budget in np.geomspace(least, most, count))
-    return (path for path in found if path is not None)
-
-
 def front(plans: FlatPlans, most: int) -> list[Path]:
     """The paths of least work at each number of slots up to `most` bytes at which it falls, fewest first.
 
     Byte counts are rounded to the nearest slot: each path is one that should need what it is found for. Exact where all
     of them are multiples of a slot.
     """
-    found = _LeastWork(plans, most, rounded_up=False)
+    found = _LeastWork(plans, most)
     falls = found.of_all < np.concatenate([[np.inf], found.of_all[:-1]])
     return [found.path(room) for room in np.flatnonzero(falls).tolist()]
 
@@ -80,10 +65,10 @@ class _LeastWork:
         of_all: That of a whole plan, from no slot to all.
     """
 
-    def __init__(self, plans: FlatPlans, peak: int, rounded_up: bool) -> None:
+    def __init__(self, plans: FlatPlans, peak: int) -> None:
         counts = [column for steps in plans.steps.values() for column in (steps.need, steps.added)]
         self._slot = slot_bytes([*counts, list(plans.ends.values())], peak)
-        self._plans, self._rounded_up = plans, rounded_up
+        self._plans = plans
         left = np.arange(int(peak // self._slot) + 1)
         least_work = np.full((len(plans.states), len(left)), np.inf)
         self._choice = np.zeros((len(plans.states), len(left)), np.int32)
@@ -101,8 +86,7 @@ class _LeastWork:
         self.of_all = least_work[0]
 
     def _in_slots(self, count: ArrayLike) -> NDArray[np.int64]:
-        slots = np.asarray(count) / self._slot
-        return (np.ceil(slots - 1e-9) if self._rounded_up else np.rint(slots)).astype(int)
+        return np.rint(np.asarray(count) / self._slot).astype(int)
 
     def work(self, states: NDArray[np.int64], left: NDArray[np.float64]) -> NDArray[np.float64]:
         """The least work from each of some states on, with so many bytes left."""

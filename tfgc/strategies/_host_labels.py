@@ -6,7 +6,7 @@ count. Groups of labels with the same bytes in flight are gone through from the 
 
 import bisect
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 _MOST_LABELS, _GROUPS = 256, 24
 _EXACT = 2000  # such labels of which more are thinned out before they are compared
 
-_Figures: TypeAlias = NDArray[np.float64]
-
 
 class Labels(NamedTuple):
     """Labels, a row each: bytes in flight, on the device and on the host, and work.
@@ -24,19 +22,18 @@ class Labels(NamedTuple):
     `source` says where each comes from: vertex, label of it, row of its steps.
     """
 
-    in_flight: _Figures
-    device: _Figures
-    host: _Figures
-    work: _Figures
-    source: NDArray[np.int64]
+    in_flight: NDArray[Any]
+    device: NDArray[Any]
+    host: NDArray[Any]
+    work: NDArray[Any]
+    source: NDArray[Any]
 
     def chosen(self, rows: NDArray) -> "Labels":
-        return Labels(self.in_flight[rows], self.device[rows], self.host[rows], self.work[rows], self.source[rows])
+        return Labels(*(column[rows] for column in self))
 
 
 def joined(parts: list[Labels]) -> Labels:
-    in_flight, device, host, work, source = (np.concatenate(column) for column in zip(*parts))
-    return Labels(in_flight, device, host, work, source)
+    return Labels(*map(np.concatenate, zip(*parts)))
 
 
 class Pruning:

@@ -14,7 +14,6 @@ outlook bounds the gap: no plan of that peak has less overhead than `least_overh
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool, check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import at_some, cheapest, front
+from tfgc.strategies._flat_paths import front
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
@@ -132,8 +131,7 @@ def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str
     least = strategies.get("optimal")(graph, slices=options["slices"])
     yield dataclasses.replace(least, strategy="budget", options=options)
     plans = FlatPlans(graph, most, places, options["slices"])
-    low = simulator.predict(graph, least).peak_bytes
-    for path in at_some(functools.partial(cheapest, plans), low, most, _SLICED_CANDIDATES):
+    for path in _spread(front(plans, most), _SLICED_CANDIDATES):
         yield plans.plan(path, strategy="budget", options=options)
 
 

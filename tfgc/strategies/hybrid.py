@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import outlooks, simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import at_some
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._host_memory import HostMemory
@@ -85,8 +86,8 @@ def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple
     least = found.least_peak(max(1, floor // slices), most)
     states = len(found.plans.states)
     some = _OF_SMALL if states <= _SMALL else _OF_LARGE
-    paths = _every(found, most) if states <= _ALL else at_some(found.cheapest, least, most, some)
-    plans = [found.plans.plan(path, strategy="hybrid") for path in paths]
+    paths = _every(found, most) if states <= _ALL else map(found.cheapest, np.geomspace(least, most, some).astype(int))
+    plans = [found.plans.plan(path, strategy="hybrid") for path in paths if path is not None]
     coarsened = len(chosen) if len(chosen) < len(places) or found.pruning.thinned else None
     return [*plans, optimal], coarsened
 
