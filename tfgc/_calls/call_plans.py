@@ -32,14 +32,12 @@ class CallPlans:
     """Plans by calls.
 
     Args:
-        model: Any `keras.Model`.
-        example: A batch, as for `tracing.trace`.
+        model, example: As for `tracing.trace`.
         among: The layers that may be recomputed, each as a whole; None: all, and functional parts by their own plans.
         xla: Whether XLA compiles the step.
         trace: The step, where it is traced already.
 
     Attributes:
-        model: The model.
         step, simulator: The step in numbers, and what counts its peaks.
         named: The names of its calls.
     """
@@ -149,11 +147,12 @@ class CallPlans:
 
     def with_figures(self, plan: Plan) -> Plan:
         """A plan of this model with its figures for this batch."""
+        return dataclasses.replace(self._plan(self.judged(plan)), strategy=plan.strategy, options=plan.options)
+
+    def judged(self, plan: Plan) -> Judged:
+        """What a plan of this model needs."""
         chosen = self._chosen(plan)
-        outcome = self.simulator.outcome(options.pieces_of(chosen))
-        return dataclasses.replace(
-            self._plan(Judged(options.reduced(chosen), outcome)), strategy=plan.strategy, options=plan.options
-        )
+        return Judged(options.reduced(chosen), self.simulator.outcome(options.pieces_of(chosen)))
 
     def _chosen(self, plan: Plan) -> list[Option]:
         self.check(plan)

@@ -41,10 +41,6 @@ class Judged:
 class Search:
     """The search for one step.
 
-    Args:
-        simulator: The simulator of the step.
-        options: What can be recomputed.
-
     Attributes:
         plain: The plain step.
         least: The choice of least peak, almost regardless of work.

@@ -24,16 +24,7 @@ def fusion(
     owner: Mapping[tf.Operation, Call],
     buffers: Buffers,
 ) -> Fusion:
-    """Find what is fused, and count its buffers as nothing from now on.
-
-    Args:
-        trace: The traced step.
-        runs: The operations that it runs, in order.
-        late: Those of the backward pass.
-        free: Constants and variables.
-        owner: The call that each operation belongs to.
-        buffers: The buffers of the step.
-    """
+    """Find what is fused, and count its buffers as nothing from now on; `free` are constants and variables."""
     early = [op for op in runs if op not in late]
     operations = Operations(
         early=early,

@@ -9,6 +9,7 @@ than the number of the piece.
 """
 
 import heapq
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -27,7 +28,10 @@ class Orders:
         self._pieces: dict[Piece, _Numbered] = {}
         self._after: dict[int, list[int]] = {}
         self._waiting: dict[int, int] = {}
-        for stretch in self._stretches():
+        late = [operation.late for operation in step.operations]
+        # Whether operations are late, and all of them up to those that are not, or are
+        self._stretches = [(of, list(group)) for of, group in itertools.groupby(range(len(late)), late.__getitem__)]
+        for stretch in (these for is_late, these in self._stretches if is_late):
             here = set(stretch)
             for i in stretch:
                 before = [other for other in step.operations[i].waits if other in here]
@@ -44,48 +48,27 @@ class Orders:
         numbered = [self._numbered(piece) for piece in pieces]
         for_all = {buffer: copy for piece in numbered for buffer, copy in piece.for_all.items()}
         at = {i: k for k, piece in enumerate(numbered) for i in piece.replay.late}
+        operations = self._step.operations
         made: list[Run] = []
         begun: set[int] = set()
-        stretch: list[int] = []
-
-        def backward() -> None:
+        for is_late, stretch in self._stretches:
+            if not is_late:
+                made += [(i, operations[i].reads, operations[i].makes, False) for i in stretch]
+                continue
             for turn in self._sorted(stretch, numbered, at):
                 if turn < 0 and turn not in begun:
                     begun.add(turn)
                     made.extend(numbered[-1 - turn].runs)
                 elif turn >= 0:
-                    operation = self._step.operations[turn]
                     own = numbered[at[turn]].for_own if turn in at else {}
-                    reads = [own.get(buffer) or for_all.get(buffer, buffer) for buffer in operation.reads]
-                    made.append((turn, reads, operation.makes, False))
-            stretch.clear()
-
-        for i, operation in enumerate(self._step.operations):
-            if operation.late:
-                stretch.append(i)
-            else:
-                if stretch:
-                    backward()
-                made.append((i, operation.reads, operation.makes, False))
-        backward()
+                    reads = [own.get(buffer) or for_all.get(buffer, buffer) for buffer in operations[turn].reads]
+                    made.append((turn, reads, operations[turn].makes, False))
         return made
 
     def _numbered(self, piece: Piece) -> "_Numbered":
         if piece not in self._pieces:
             self._pieces[piece] = _Numbered(self._step, piece, len(self._step.sizes) * (len(self._pieces) + 1))
         return self._pieces[piece]
-
-    def _stretches(self) -> Iterator[list[int]]:
-        """The late operations between two early ones."""
-        stretch: list[int] = []
-        for i, operation in enumerate(self._step.operations):
-            if operation.late:
-                stretch.append(i)
-            elif stretch:
-                yield stretch
-                stretch = []
-        if stretch:
-            yield stretch
 
     def _sorted(self, stretch: Sequence[int], pieces: Sequence["_Numbered"], at: dict[int, int]) -> Iterator[int]:
         """Late operations and, as -1 - k, the start of the k-th replay, in an order that obeys what each waits for."""

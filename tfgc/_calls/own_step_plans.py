@@ -59,8 +59,7 @@ def plans_for(
         model: A functional model whose class defines `train_step`.
         example: `tf.TensorSpec`s of a batch, as `train_step` takes it.
         shapes: Those of the inputs of a call.
-        xla: Whether XLA compiles the step.
-        trace: The step, where it is traced already.
+        xla, trace: As for `CallPlans`.
 
     Returns:
         The plans. None if the step cannot be traced symbolically, if it calls the model nowhere or in no call that
@@ -89,21 +88,15 @@ class OwnStepPlans(CallPlans):
         self.calls = tuple(call for call in calls if call.training is not False)
 
     def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
-        """Whether this step needs about as much as a single call of the model, so that the plan of one call will do.
+        """Whether this step needs about what a plain step of one call does, so that the plan of one call will do.
 
         A layer that augments the batch, for example, adds next to nothing.
-
-        Args:
-            needed_bytes: What a plain step of one call needs, weights and slots included.
-            fixed: Bytes of weights and slots.
         """
         return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
 
     def reserved_bytes(self, plan: Plan, fixed: int) -> int:
         """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
-        chosen = self._chosen(plan)
-        judged = Judged(options.reduced(chosen), self.simulator.outcome(options.pieces_of(chosen)))
-        return self.reserved(judged) + self.constant(fixed)
+        return self.reserved(self.judged(plan)) + self.constant(fixed)
 
     @functools.cached_property
     def _search(self) -> Search:
@@ -119,7 +112,7 @@ class OwnStepPlans(CallPlans):
         return [parts.planned_part(self.step, self.model.name, self.model, plan, self._runs_by_plan)]
 
     def with_figures(self, plan: Plan) -> Plan:
-        return self._of_step(plan, self.simulator.outcome(options.pieces_of(self._chosen(plan))))
+        return self._of_step(plan, self.judged(plan).outcome)
 
     def _plan(self, judged: Judged) -> Plan:
         chosen = next((option.plan for option in judged.choice if option.plan is not None), None)

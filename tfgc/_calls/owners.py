@@ -21,14 +21,7 @@ def owners(
     root: Call,
     custom_gradients: Iterable[tuple[int, int, Call]],
 ) -> dict[tf.Operation, Call]:
-    """The call that each operation of a step belongs to.
-
-    Args:
-        operations: All operations of the graph, in the order in which they were made.
-        late: Those of the backward pass.
-        root: The step.
-        custom_gradients: Ranges of operations (first, behind the last) that custom gradients made, with their calls.
-    """
+    """The call that each operation of the step `root` belongs to; the other arguments are those of its `Trace`."""
     intervals: dict[int, Call] = {}
     scopes: dict[str, Call] = {}
     for call in root.within():  # inner calls come later and overwrite

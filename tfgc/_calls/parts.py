@@ -32,13 +32,9 @@ def planned_parts(
     most: int = _MOST,
     runs_by_plan: Callable[[Call], bool] = lambda call: True,
 ) -> list[Option]:
-    """Options for the functional parts of a step: for each at most so many plans, from the least peak on.
+    """Options for the functional parts among some layers: for each at most so many plans, from the least peak on.
 
-    Args:
-        step: The step.
-        names: Layers by name, functional parts among them.
-        most: How many plans.
-        runs_by_plan: Whether a call of a part that has gradients would run by its plan.
+    `runs_by_plan` says whether a call of a part that has gradients would run by its plan.
     """
     found, inside = [], set[Call]()
     calls = calls_by_layer(step)

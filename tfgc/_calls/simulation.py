@@ -36,11 +36,7 @@ class Outcome:
 
 
 class Simulator:
-    """Simulates one step with any set of recomputed pieces.
-
-    Attributes:
-        step: The step.
-    """
+    """Simulates one step with any set of recomputed pieces."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -88,12 +84,7 @@ class Simulator:
             total -= sum([sizes[b % count] for b in freed])
 
     def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int]) -> int:
-        """The peak that TensorFlow's allocator should report: the median over some steps.
-
-        Args:
-            pieces: What is recomputed.
-            there: Bytes of each variable and constant, which are there before.
-        """
+        """The peak that TensorFlow's allocator should report, the median over some steps; `there` is what is held before."""
         of_step = list(self._lives(pieces))
         allocator = Allocator()
         for size in there:

@@ -9,13 +9,7 @@ from tfgc._calls.step import Call, Step
 
 
 def under(simulator: Simulator, options: Mapping[int, Option], limit: int) -> list[Option]:
-    """Layers to recompute so that what is held, and each replay on top of it, stays under a limit where it can.
-
-    Args:
-        simulator: Knows the replays of single calls.
-        options: What may be recomputed, by the id of the layer.
-        limit: In bytes.
-    """
+    """Layers to recompute so that what is held, and each replay on top of it, stays under a limit where it can."""
     picked = _Sweep(simulator, options, limit).visit(simulator.step.root, 0, frozenset())[2]
     return list({id(call.layer): options[id(call.layer)] for call in picked}.values())
 

@@ -18,11 +18,7 @@ Address: TypeAlias = int | None
 
 
 class Allocator:
-    """Chunks of regions, in use or free.
-
-    Attributes:
-        in_use: Bytes of the chunks in use, as the allocator reports them.
-    """
+    """Chunks of regions, in use or free; `in_use` are the bytes of those in use, as the allocator reports them."""
 
     def __init__(self) -> None:
         self.in_use = 0

@@ -1,7 +1,6 @@
 """What a training step consists of: events, each of which is part of a run of some segments."""
 
 import dataclasses
-from collections.abc import Sequence
 
 from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
 from tfgc._core.segments import Phase
@@ -35,17 +34,6 @@ class Event:
     cotangents: CotangentChanges = NO_CHANGES
     gradient_bytes: int = 0
     results: tuple[int, ...] = ()
-
-
-def freed_after(events: Sequence[Event]) -> list[list[int]]:
-    """For each event the buffers that no later one makes or reads."""
-    last: dict[int, int] = {}
-    for when, event in enumerate(events):
-        last.update(dict.fromkeys([*event.makes, *event.results, *event.reads], when))
-    freed: list[list[int]] = [[] for _ in events]
-    for buffer, when in last.items():
-        freed[when].append(buffer)
-    return freed
 
 
 @dataclasses.dataclass(slots=True)

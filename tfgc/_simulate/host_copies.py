@@ -24,14 +24,7 @@ class _Copies:
 
 
 class HostCopies:
-    """The copies of one step.
-
-    Args:
-        events: The events of the step, to which the copies are added.
-        sizes: Bytes of each buffer, to which those fetched are added.
-        buffers: The graph's `Buffers`.
-        segments: The segments of the plan.
-    """
+    """The copies of one step. They are added to its events, what is fetched to the sizes of its buffers."""
 
     def __init__(self, events: list[Event], sizes: list[int], buffers: Buffers, segments: Sequence[Segment]) -> None:
         self._events, self._sizes = events, sizes

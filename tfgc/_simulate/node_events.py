@@ -11,17 +11,10 @@ from tfgc._simulate.work import node_work
 class NodeEvents:
     """A list of events to which those of nodes are added.
 
-    Args:
-        graph: A `Graph`; its `whole_step` says whether gradients of weights count.
-        compiled: Whether segments are compiled one by one and called from Python.
-
     Attributes:
-        graph, buffers: The graph and its `Buffers`.
-        events: List of `Event`.
-        sizes: Bytes of each buffer that they make.
-        work: `NodeWork` of each node.
-        unit: What work is counted in.
-        compiled: As given.
+        sizes: Bytes of each buffer that the events make.
+        work, unit: `NodeWork` of each node, and what it is counted in.
+        compiled: Whether segments are compiled one by one and called from Python.
         pending: Bytes of gradients of weights that wait for the end of a compiled step.
     """
 

@@ -73,14 +73,7 @@ class Prediction:
 def predict(graph: Graph, plan: Plan, mode: str = "graph") -> Prediction:
     """Predict one training step of `graph` by `plan`, weights and optimizer slots left out.
 
-    Args:
-        graph: A `Graph`; nodes without a cost keep all that they touch. Its `whole_step` says whether gradients of
-            weights count.
-        plan: A `Plan` for it.
-        mode: `graph`, or `compiled` for compiled segments called from Python.
-
-    Returns:
-        A `Prediction`.
+    Nodes without a cost keep all that they touch. Mode `compiled` is that of compiled segments called from Python.
     """
     plan.check(graph)
     return _summed(StepEvents(graph, plan.segments, mode, plan.link))

@@ -77,13 +77,7 @@ def weight_gradients(graph: Graph, part: Sequence[int], slices: int, compiled: b
 
 
 class SlicedEvents:
-    """Makes the events of one segment.
-
-    Args:
-        step: The events of the step so far; those made here are not added to them, their buffers are.
-        part: Positions of the nodes.
-        slices: How many.
-    """
+    """Makes the events of one segment. They are not added to those of the `step`; their buffers are."""
 
     def __init__(self, step: NodeEvents, part: Sequence[int], slices: int) -> None:
         self._step, self._part, self._slices = step, part, slices

@@ -19,7 +19,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
 from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import compiled_returns
-from tfgc._simulate.event import Run, freed_after
+from tfgc._simulate.event import Run
 from tfgc._simulate.host_copies import HostCopies
 from tfgc._simulate.node_events import NodeEvents
 from tfgc._simulate.sliced_events import SlicedEvents
@@ -29,8 +29,8 @@ class StepEvents(NodeEvents):
     """The events of one step. Its other attributes are those of `NodeEvents`.
 
     Args:
-        graph: A `Graph`; its `whole_step` says whether gradients of weights count.
-        segments: The segments of a `Plan` for it.
+        graph: Its `whole_step` says whether gradients of weights count.
+        segments: Those of a `Plan` for it.
         mode: `graph`, or `compiled` for compiled segments called from Python.
         link: Bytes that are copied to the host, and back, per unit of work; None: at once.
 
@@ -52,7 +52,13 @@ class StepEvents(NodeEvents):
     @functools.cached_property
     def freed(self) -> list[list[int]]:
         """For each event the buffers that no later event makes or reads."""
-        return freed_after(self.events)
+        last: dict[int, int] = {}
+        for when, event in enumerate(self.events):
+            last.update(dict.fromkeys([*event.makes, *event.results, *event.reads], when))
+        freed: list[list[int]] = [[] for _ in self.events]
+        for buffer, when in last.items():
+            freed[when].append(buffer)
+        return freed
 
     def _run(
         self,
@@ -62,13 +68,7 @@ class StepEvents(NodeEvents):
         takes_over: bool = False,
         products: Mapping[int, tuple[int, int]] = types.MappingProxyType({}),
     ) -> None:
-        """Run segments forward and backward.
-
-        Args:
-            segments: The segments.
-            held: The copies to read of buffers made outside of them.
-            replay, takes_over, products: See `Run`; products those that a replay takes over.
-        """
+        """Run segments forward and backward, with the copies `held` of buffers made outside of them; else see `Run`."""
         b, position = self.buffers, self.graph.position
         parts = [[position[name] for name in segment.nodes] for segment in segments]
         inside = [i for part in parts for i in part]

@@ -37,14 +37,7 @@ def joined(parts: list[Labels]) -> Labels:
 
 
 class Pruning:
-    """Drops labels.
-
-    Args:
-        host_counts: Whether bytes on the host count.
-
-    Attributes:
-        thinned: Whether labels were dropped that nothing beats.
-    """
+    """Drops labels; `thinned` says whether some were among them that nothing beats."""
 
     def __init__(self, host_counts: bool) -> None:
         self._host_counts, self.thinned = host_counts, False

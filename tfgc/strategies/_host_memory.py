@@ -29,13 +29,7 @@ class HostMemory:
 
     @classmethod
     def of(cls, graph: Graph, host_budget: Any, bandwidth: Any, speed: Any) -> Self:
-        """Check the options of a strategy.
-
-        Args:
-            graph: The graph, whose nodes are counted in flops or were timed.
-            host_budget: Bytes, as a number or a text such as '2GB'; None: any number.
-            bandwidth: Bytes a second in each direction, as a number or a text such as '12GB'.
-            speed: Flops a second of the device; only where work is counted in flops.
+        """Check the options of a strategy, which are those of `hybrid`.
 
         Raises:
             OptionError: If a number is not positive, work is counted in flops and `speed` is missing, or the host may

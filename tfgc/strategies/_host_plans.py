@@ -26,13 +26,7 @@ class _Vertex(NamedTuple):
 
 
 class HostPlans:
-    """Searches the plans.
-
-    Args:
-        plans: The `FlatPlans`, made with `host=True`.
-        host: What the host may hold, and the link to it.
-        hidden: Whether only copies are made that no replay waits for.
-    """
+    """Searches `FlatPlans` made with `host=True`; if `hidden`, only those with copies that no replay waits for."""
 
     def __init__(self, plans: FlatPlans, host: HostMemory, hidden: bool = False) -> None:
         self.plans, self._hidden = plans, hidden

@@ -10,15 +10,9 @@ from tfgc.strategies._segment_costs import SegmentCost
 
 
 def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int, work: float) -> SegmentCost:
-    """The cost of a segment from `start` on in slices.
+    """The cost in slices of a segment from `start` on, from that as a whole.
 
-    Args:
-        b: The graph's `Buffers`.
-        start: Where the segment begins.
-        live: Bytes alive before it that are not held.
-        segment: Its cost as a whole.
-        slices: Their number.
-        work: Work of its replay, which takes over no results.
+    `live` are bytes alive before it that are not held, `work` is that of its replay, which takes over no results.
     """
     part = range(start, segment.end)
     gradients = sliced_events.weight_gradients(b.graph, part, slices)

@@ -36,7 +36,10 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     """
     if isinstance(time_limit, bool) or not isinstance(time_limit, numbers.Real) or not time_limit > 0:
         raise OptionError(f"time_limit={time_limit!r}: must be a number of seconds above 0")
-    optimize, sparse = _scipy()
+    try:
+        from scipy import optimize, sparse
+    except ImportError as error:
+        raise TfgcError('strategy "ilp" needs SciPy: pip install "tfgc[ilp]"') from error
     plans = FlatPlans(graph, budget)
     least = least_peak(plans)
     if least is None:
@@ -98,11 +101,3 @@ def _solved(
         state = int(steps.target[step])
     # The solver lets a constraint be missed by a millionth.
     return (path, float(result.mip_gap)) if plans.peak(path) <= budget else (None, None)
-
-
-def _scipy() -> tuple[Any, Any]:
-    try:
-        from scipy import optimize, sparse
-    except ImportError as error:
-        raise TfgcError('strategy "ilp" needs SciPy: pip install "tfgc[ilp]"') from error
-    return optimize, sparse
