@@ -42,6 +42,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     numbering = _Numbering(buffers, numbers, fusion)
     temporary = fused_step.temporary(trace, runs, late, owner)
     besides = {} if xla else kernel_memory.while_running(runs)
+    workspace = kernel_memory.kept_for_gradient if fusion is None else fusion.written_for_gradient
     made = [
         Operation(
             late=op in late,
@@ -50,7 +51,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
             waits=waits[op],
             in_place=op.type in tensor_buffers.IN_PLACE,
             work=flop_counts.flops(op),
-            workspace=_workspace(op, fusion) if op not in late else 0,
+            workspace=workspace(op) if op not in late else 0,
             temporary=temporary.get(op, 0) + besides.get(op, 0),
             owner=owner[op],
         )
@@ -58,7 +59,8 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     ]
     if not xla:
         _move_products(made, grappler.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
-    products = _products(trace, operations, late)
+    early = [op for op in operations if op not in late]
+    products = selective_results.selective_results(early, trace.batch, ())
     calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}
@@ -82,10 +84,6 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     )
 
 
-def _workspace(op: tf.Operation, fusion: Fusion | None) -> int:
-    return kernel_memory.kept_for_gradient(op) if fusion is None else fusion.written_for_gradient(op)
-
-
 def _move_products(
     made: list[Operation], products: Iterable[tuple[tf.Operation, tf.Tensor]], numbering: "_Numbering"
 ) -> None:
@@ -98,11 +96,6 @@ def _move_products(
             made[first] = dataclasses.replace(made[first], makes=(*made[first].makes, product))
             last = numbering.numbers[op]
             made[last] = dataclasses.replace(made[last], reads=(*made[last].reads, product))
-
-
-def _products(trace: Trace, operations: list[tf.Operation], late: set[tf.Operation]) -> list[tf.Tensor]:
-    early = [op for op in operations if op not in late]
-    return selective_results.selective_results(early, trace.batch, ())
 
 
 def _is_large(op: tf.Operation, buffers: Buffers) -> bool:

@@ -84,7 +84,7 @@ class Simulator:
             total -= sum([sizes[b % count] for b in freed])
 
     def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int]) -> int:
-        """The peak that TensorFlow's allocator should report, the median over some steps; `there` is what is held before."""
+        """What TensorFlow's allocator should report as the peak, the median over some steps; `there` is held before."""
         of_step = list(self._lives(pieces))
         allocator = Allocator()
         for size in there:

@@ -16,8 +16,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._simulate.work import node_work
-from tfgc.strategies import _sliced_costs
-from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts, runs_until
+from tfgc.strategies._segment_costs import SegmentCost, SegmentCosts, runs_until, sliced
 
 # Pairs of a state and the row of the step taken from there
 Path: TypeAlias = list[tuple[int, int]]
@@ -62,7 +61,7 @@ class FlatPlans:
     Args:
         limit: Bytes that no plan of interest exceeds.
         places: Positions where segments that are recomputed may start; by default all where one may start.
-        slices: Of the batch, in which segments whose nodes allow it may run; see `_sliced_costs`.
+        slices: Of the batch, in which segments whose nodes allow it may run; see `sliced`.
         host: Whether segments may store their inputs on the host. `_host_plans` says what fits then.
 
     Attributes:
@@ -151,7 +150,7 @@ class FlatPlans:
                 return
             if self._may_cut[segment.end]:
                 work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
-                yield from self._stored(state, _sliced_costs.sliced(b, start, live, segment, k, work), room, k)
+                yield from self._stored(state, sliced(b, start, live, segment, k, work), room, k)
 
     def _keep(self, state: State) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""

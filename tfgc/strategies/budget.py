@@ -90,7 +90,7 @@ def frontier(
         return {**given, "coarsened": len(at)} if len(at) < len(places) else given
 
     starts = _cut_places.affordable(graph, places, most, 4 * positions)
-    plans = [plain, *_without_nesting(graph, FlatPlans(graph, most, starts), most, coarsened(starts))]
+    plans = [plain, *_without_nesting(FlatPlans(graph, most, starts), most, coarsened(starts))]
     if len(graph) <= _SMALL:
         optimal = strategies.get("optimal")(graph)
         plans.append(dataclasses.replace(optimal, strategy="budget", options=coarsened(starts)))
@@ -110,7 +110,7 @@ def frontier(
     return Frontier(graph, plans, lambda below: _nested(graph, chosen, min(below, most), options), _NESTED_UP_TO)
 
 
-def _without_nesting(graph: Graph, plans: FlatPlans, most: int, options: dict[str, int]) -> Iterator[Plan]:
+def _without_nesting(plans: FlatPlans, most: int, options: dict[str, int]) -> Iterator[Plan]:
     """Plans from the least peak to `most`; the lower end once more, where memory is counted in smaller slots."""
     paths = front(plans, most)
     if paths:
