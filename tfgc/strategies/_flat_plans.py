@@ -78,8 +78,7 @@ class FlatPlans:
         self._sliceable_until = runs_until([cost.sliceable for cost in graph.costs])
         self._buffers = b = Buffers.of(graph)
         works = node_work(graph)[0]
-        selective = [work.selective for work in works] if any(b.selective_bytes) else None
-        self._costs = SegmentCosts(b, [work.replay for work in works], selective)
+        self._costs = SegmentCosts(b, works)
         self._forward_work = [work.forward for work in works]
         self.limit = limit
         n = len(graph)
@@ -118,8 +117,6 @@ class FlatPlans:
             for segment in self._costs.sweep(state.position, state.held, room):
                 if self._may_cut[segment.end]:
                     rows += self._stored(state, segment, room)
-                    if segment.selective is not None:
-                        rows += self._stored(state, segment.selective, room, selective=True)
             if self._slices > 1:
                 rows += self._in_slices(state, room)
         for target, need, _, added, *_ in rows:
@@ -127,19 +124,17 @@ class FlatPlans:
                 self._least_held[target] = min(self._least_held[target], self._least_held[number] + added)
         return Steps(*(np.array(column) for column in zip(*rows)))
 
-    def _stored(
-        self, state: State, segment: SegmentCost, room: float, slices: int = 1, selective: bool = False
-    ) -> Iterator[Row]:
+    def _stored(self, state: State, segment: SegmentCost, room: float) -> Iterator[Row]:
         """The steps over a segment that is recomputed, with its inputs on the device, and on the host."""
-        most, back = max(segment.forward_peak, segment.replay_peak), segment.replay_peak
+        most, back, added = max(segment.forward_peak, segment.replay_peak), segment.replay_peak, segment.captured_bytes
         if most > room:
             return
-        held = (state.held | segment.inputs) & self._live_across[segment.end]
-        yield self._id(State(segment.end, held)), most, back, segment.captured_bytes, segment.work, slices, 0, selective
+        target = self._id(State(segment.end, (state.held | segment.inputs) & self._live_across[segment.end]))
+        yield target, most, back, added, segment.work, segment.slices, 0, segment.selective
         host = sum(self._buffers.size[x] for x in segment.inputs)
         if self._host and host:
             target = self._id(State(segment.end, state.held & self._live_across[segment.end]))
-            yield target, most, back, segment.captured_bytes - host, segment.work, slices, host, selective
+            yield target, most, back, added - host, segment.work, segment.slices, host, segment.selective
 
     def _in_slices(self, state: State, room: float) -> Iterator[Row]:
         """The steps over segments that run in slices."""
@@ -148,9 +143,9 @@ class FlatPlans:
         for segment in self._costs.sweep(start, held, k * room):
             if segment.end > self._sliceable_until[start]:
                 return
-            if self._may_cut[segment.end]:
+            if self._may_cut[segment.end] and not segment.selective:
                 work = sum(self._forward_work[i] for i in b.replayed(range(start, segment.end)))
-                yield from self._stored(state, sliced(b, start, live, segment, k, work), room, k)
+                yield from self._stored(state, sliced(b, start, live, segment, k, work), room)
 
     def _keep(self, state: State) -> Row:
         """The step over one node that is kept, as the values of `Steps`."""

@@ -41,7 +41,7 @@ class NestedPlans:
         self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(
             work.replay != work.forward for work in self._work
         )
-        self._costs = costs = SegmentCosts(b, [work.forward for work in self._work])
+        self._costs = costs = SegmentCosts(b, self._work)
         self._forward_peak = np.array(costs.forward_peak)
         self._forward_work = np.array([work.forward for work in self._work])
         self._ends = [*positions, len(graph)]

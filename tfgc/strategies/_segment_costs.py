@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tfgc._core.buffers import Buffers
 from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import sliced_events
+from tfgc._simulate.work import NodeWork
 from tfgc.strategies._segment_peaks import FirstPass, Replay
 
 
@@ -27,7 +28,8 @@ class SegmentCost(NamedTuple):
         captured_bytes: Bytes of its inputs, and of the small results that the replay takes over.
         inputs: Those inputs.
         work: Work of the replay's forward part.
-        selective: The same for a replay that takes over products with weights as well; None if there are none.
+        selective: Whether the replay takes over products with weights as well.
+        slices: Of the batch, in which it runs.
     """
 
     end: int
@@ -36,16 +38,12 @@ class SegmentCost(NamedTuple):
     captured_bytes: int
     inputs: frozenset[int]
     work: float
-    selective: "SegmentCost | None" = None
+    selective: bool = False
+    slices: int = 1
 
 
 class SegmentCosts:
     """Sweeps the segments of a graph.
-
-    Args:
-        buffers: The graph's `Buffers`.
-        work: Forward work of each node.
-        selective_work: The same in a selective replay; None if no segment is to have one.
 
     Attributes:
         forward_peak, saving_peak: Most bytes at once that each node allocates in a forward pass that saves nothing, and
@@ -54,9 +52,10 @@ class SegmentCosts:
         replayable_until: For each position the end of the longest segment from there on that can be run twice.
     """
 
-    def __init__(self, buffers: Buffers, work: Sequence[float], selective_work: Sequence[float] | None = None) -> None:
+    def __init__(self, buffers: Buffers, works: Sequence[NodeWork]) -> None:
         self.buffers = b = buffers
-        self.work, self.selective_work = work, selective_work
+        self.work = [work.replay for work in works]
+        self.selective_work = [work.selective for work in works] if any(b.selective_bytes) else None
         made = [sum(b.size[x] for x in outputs) if b.in_place[i] else 0 for i, outputs in enumerate(b.outputs)]
         self.forward_peak = [max(0, peak - m) for peak, m in zip(b.forward_peak, made)]
         self.saving_peak = [max(0, peak - m) for peak, m in zip(b.saving_peak, made)]
@@ -78,13 +77,13 @@ class SegmentCosts:
         return self._live[position] - sum(b.size[x] for x in held if b.last_read[x] >= position)
 
     def sweep(self, start: int, held: AbstractSet[int], limit: float) -> Iterator[SegmentCost]:
-        """Yield a `SegmentCost` for each end, as long as no more than `limit` bytes are needed."""
+        """Yield a `SegmentCost` for each end, and a selective one, as long as no more than `limit` bytes are needed."""
         growing = _GrowingSegment(self, self._live, start, held)
         for end in range(start + 1, self.replayable_until[start] + 1):
-            cost = growing.extend(end, [i for i in self._newly_replayed[end] if i >= start])
+            growing.extend(end, [i for i in self._newly_replayed[end] if i >= start])
             if growing.least > limit:
                 return
-            yield cost
+            yield from growing.costs(end)
 
 
 def runs_until(flags: Sequence[bool]) -> list[int]:
@@ -112,7 +111,7 @@ class _GrowingSegment:
         """Bytes that this segment and every longer one need at least."""
         return max(self._replay.forward_peak, self._replay.backward_peak, self._first_pass.peak)
 
-    def extend(self, end: int, newly_replayed: Sequence[int]) -> SegmentCost:
+    def extend(self, end: int, newly_replayed: Sequence[int]) -> None:
         """Move the end on by a node, which makes the nodes `newly_replayed` run in the replay."""
         b, node = self._buffers, end - 1
         self._replay.add(node)
@@ -131,26 +130,17 @@ class _GrowingSegment:
         self._first_pass.run(node)
         self._result_bytes += b.result_bytes[node]
         self._product_bytes += b.selective_bytes[node]
-        replay, results = self._replay, self._result_bytes
-        selective = None
-        if replay.selective and takes_over_products(b, range(self._start, end)):
-            selective = SegmentCost(
-                end,
-                self._first_pass.selective_peak,
-                replay.selective_peak(end, self._product_bytes) + results,
-                self._input_bytes + results + self._product_bytes,
-                self._inputs,
-                replay.selective_work,
-            )
-        return SegmentCost(
-            end,
-            self._first_pass.peak,
-            replay.peak(end) + results,
-            self._input_bytes + results,
-            self._inputs,
-            replay.work,
-            selective,
-        )
+
+    def costs(self, end: int) -> Iterator[SegmentCost]:
+        """What it needs that ends there now."""
+        first, replay, inputs = self._first_pass, self._replay, self._inputs
+        results, products, captured = self._result_bytes, self._product_bytes, self._input_bytes + self._result_bytes
+        peak = replay.peak(end, replay.forward_peak) + results
+        yield SegmentCost(end, first.peak, peak, captured, inputs, replay.work)
+        if products and takes_over_products(self._buffers, range(self._start, end)):
+            peak = replay.peak(end, replay.selective_peak + products) + results
+            work = replay.selective_work
+            yield SegmentCost(end, first.selective_peak, peak, captured + products, inputs, work, selective=True)
 
     def _use(self, number: int, at: int) -> int:
         """Read a buffer that is not held at node `at` of the replay; return the first node where more is alive."""
@@ -183,4 +173,4 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int,
     sums = sum(g.joined for g in gradients)
     products = sum(g.products for g in gradients)
     replay_peak = captured + waiting + handed + sums + max(replay, products)
-    return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work)
+    return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work, slices=slices)

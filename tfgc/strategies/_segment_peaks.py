@@ -61,8 +61,8 @@ class Replay:
         forward_peak: Most bytes at once in the forward part, without gradients that wait meanwhile.
         backward_peak: Most bytes at once in the backward part.
         work: Work of the forward part.
-        selective: Whether it may be one that takes over products with weights.
-        selective_work: Work of the forward part of that.
+        selective_peak, selective_work: Those of a forward part that takes over products with weights; the peak without
+            products of the nodes from its start on, which are there until they are read.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class Replay:
         self.forward_peak = self.backward_peak = 0
         self.work: float = 0
         self._selective_peaks, self._selective_node_work = selective_peaks, selective_work
-        self._selective_peak = 0  # of the forward part, without products of the nodes from its start on
-        self.selective = selective_work is not None
+        self.selective_peak = 0
         self.selective_work: float = 0
 
     def add(self, node: int) -> None:
@@ -129,16 +128,9 @@ class Replay:
             changed = (i for i in range(first, node + 1) if self._ends[i] <= node + 1)
             for i in (*newly_replayed, *changed):
                 need = alive[i - start] + self._selective_peaks[i] - b.selective_before[i]
-                self._selective_peak = max(self._selective_peak, need + b.selective_before[start])
+                self.selective_peak = max(self.selective_peak, need + b.selective_before[start])
 
-    def peak(self, end: int) -> int:
-        """Most bytes at once in both parts, with the gradients that wait for a segment up to `end`."""
-        return self._peak(end, self.forward_peak)
-
-    def selective_peak(self, end: int, product_bytes: int) -> int:
-        """The same where `product_bytes` of products with weights are there from the start, each until it is read."""
-        return self._peak(end, self._selective_peak + product_bytes)
-
-    def _peak(self, end: int, forward_peak: int) -> int:
+    def peak(self, end: int, forward_peak: int) -> int:
+        """Most bytes at once, with so many in the forward part and gradients that wait for a segment up to `end`."""
         waiting = forward_peak + self._buffers.pending_gradient_bytes[end] if self._runs else 0
         return max(waiting, self.backward_peak)
