@@ -18,8 +18,12 @@ from models import DividedByMask, of_length_one
 from replays import second_order
 
 import tfgc
+from tfgc._core.buffers import Buffers
+from tfgc._costs import node_costs
 from tfgc._framework import row_products
 from tfgc._pure import drawn_rows
+from tfgc._simulate import sliced_events
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 ROOT = pathlib.Path(__file__).parents[1]
@@ -554,6 +558,15 @@ def test_the_inside_needs_its_share(mode):
     assert slices < 0.5 * whole
     of_a_slice = 2 * 2048 * 64 * 4  # Threads may start an operation before what the one before read is freed.
     assert 0.85 * predicted < slices < predicted + 2.5 * of_a_slice
+
+
+def test_what_is_summed_up_inside_is_no_gradient_of_the_inputs():
+    """It lasts as long as a slice; those of the inputs are there for all slices."""
+    graph = node_costs.annotate(keras_graph.Program(fresh(convolutions), 8, {}), xla=False)
+    buffers, end = Buffers.of(graph), graph.position["flatten"]
+    one = 8 * 8 * 8 * 4 * 4  # a batch of images of four channels
+    assert [size for _, size in sliced_events.cotangents(buffers, range(1, end))[0]] == [one, one]
+    assert sliced_events.cotangents(buffers, range(end))[0] == []
 
 
 def test_a_batch_that_does_not_divide_needs_what_its_largest_slice_does():

@@ -26,19 +26,22 @@ def outputs(b: Buffers, part: Sequence[int]) -> list[int]:
     return [x for x in made if x in b.graph_outputs or not inside.issuperset([*b.readers[x], *b.savers[x]])]
 
 
-def input_gradients(b: Buffers, part: Sequence[int]) -> list[tuple[int, int]]:
-    """The cotangents that a segment hands to those before it, with their bytes."""
-    made: dict[int, int] = {}
+def cotangents(b: Buffers, part: Sequence[int]) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
+    """The cotangents that a segment hands to those before it, with their bytes; and those from behind that it ends."""
+    handed: dict[int, int] = {}
+    made: set[int] = set()
+    ended: list[int] = []
     for i in reversed(part):
-        changes = b.cotangent_changes[i]
-        made |= dict(changes.new)
-        for number in changes.ended:
-            made.pop(number, None)
-        for total, parts in changes.sums:
-            sizes = [made.pop(number, None) for number in parts]
-            if None not in sizes:
-                made[total] = b.cotangent_bytes[total]
-    return list(made.items())
+        sums, new, done = b.cotangent_changes[i]
+        # A sum takes over the buffer of its first part.
+        handed |= {total: b.cotangent_bytes[total] for total, parts in sums if made.issuperset(parts)}
+        handed |= dict(new)
+        made.update(number for number, _ in (*sums, *new))
+        gone = [*(number for _, parts in sums for number in parts), *done]
+        ended += [number for number in gone if number not in made]
+        for number in gone:
+            handed.pop(number, None)
+    return list(handed.items()), tuple(ended)
 
 
 def share(size: int, samples: int | None, slices: int) -> int:
@@ -95,7 +98,7 @@ class SlicedEvents:
     def backward(self, outside: dict[int, int]) -> list[Event]:
         """Those of the replay and the backward pass, which reads `outside`."""
         b, part, graph = self._step.buffers, self._part, self._step.graph
-        handed, ended = input_gradients(b, part), self._ended()
+        handed, ended = cotangents(b, part)
         gradients = dict(zip(part, weight_gradients(graph, part, self._slices, self._step.compiled)))
         waiting = b.pending_gradient_bytes[max(part) + 1]
         base = waiting + sum(size for _, size in handed) + self._step.pending
@@ -166,16 +169,6 @@ class SlicedEvents:
             makes.append(self._step.new(self._share(b.internal_bytes[i])))
         byte_trace = tuple(map(self._share, cost.forward_saving_trace if keep else cost.forward_trace))
         return Event(i, phase, reads, makes, self._share(peak) + pending, byte_trace, work)
-
-    def _ended(self) -> tuple[int, ...]:
-        """Upstream cotangents that nobody needs after the segment."""
-        b, made, ended = self._step.buffers, set(), []
-        for i in reversed(self._part):
-            sums, new, done = b.cotangent_changes[i]
-            made.update(number for number, _ in (*sums, *new))
-            ended += [number for _, parts in sums for number in parts if number not in made]
-            ended += [number for number in done if number not in made]
-        return tuple(ended)
 
     def _share(self, size: int) -> int:
         """Bytes of a slice; negative ones as the positive ones that they free."""

@@ -166,7 +166,7 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int,
     samples = b.graph.batch_size
     forward = live + joined + max(0, sliced_events.share(segment.forward_peak - live, samples, slices))
     waiting = b.pending_gradient_bytes[segment.end]
-    handed = sum(size for _, size in sliced_events.input_gradients(b, part))
+    handed = sum(size for _, size in sliced_events.cotangents(b, part)[0])
     inside = segment.replay_peak - results - captured - waiting
     replay = max(g.of_a_slice for g in gradients) + sum(g.perhaps for g in gradients)
     replay += max(0, sliced_events.share(inside, samples, slices))
