@@ -6,15 +6,13 @@ still read: a buffer in several cuts is stored once, and is counted once. Segmen
 than running them again (an addition saves nothing).
 
 Guarantee: no plan of kept and recomputed segments without nesting, and without cuts between a node and one that
-overwrites its output, has a lower predicted peak. Among equal peaks the cheapest of those examined is taken, and its
-last segments are kept as long as the peak stays. O(n w) sweeps of segments up to w nodes long, w being what fits under
-the peak of `sqrt`.
+overwrites its output, has a lower predicted peak. Among equal peaks one of least work is taken, exactly so where all
+byte counts are multiples of 1/512 of the peak, else about. O(n w) sweeps of segments up to w nodes long, w being what
+fits under the peak of `sqrt`.
 
 Where many branches run side by side, as in MIRNet, the sets of buffers held are too many to look at all of them. Then
 segments start at 100 places alone, chosen as by `budget`, and the plan's options say `coarsened`.
 """
-
-import dataclasses
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
@@ -59,10 +57,11 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
         options = {}
         if len(chosen) < len(places):
             plans = FlatPlans(graph, plans.peak(_path(plans)))
-    if slices == 1:
-        return _least(graph, plans, options)
-    options["slices"] = slices
-    found = [_least(graph, each, options) for each in (plans, FlatPlans(graph, limit, chosen, slices))]
+    candidates = [plans]
+    if slices > 1:
+        options["slices"] = slices
+        candidates.append(FlatPlans(graph, limit, chosen, slices))
+    found = (each.plan(_path(each), strategy="optimal", options=options) for each in candidates)
     return Frontier(graph, found).plans[0]
 
 
@@ -70,19 +69,6 @@ def _path(plans: FlatPlans) -> Path:
     path = least_peak(plans)
     assert path is not None  # At the least the simple plan is under the limit.
     return path
-
-
-def _least(graph: Graph, plans: FlatPlans, options: dict[str, int]) -> Plan:
-    """The plan of least peak, its last segments kept as long as the peak stays: what they store is read at once."""
-    plan = plans.plan(_path(plans), strategy="optimal", options=options)
-    peak, segments = simulator.predict(graph, plan).peak_bytes, list(plan.segments)
-    for i, segment in reversed(list(enumerate(segments))):
-        kept = [*segments[:i], dataclasses.replace(segment, mode="keep", chunks=1, selective=False), *segments[i + 1 :]]
-        trial = dataclasses.replace(plan, segments=tuple(kept))
-        if simulator.predict(graph, trial).peak_bytes > peak:
-            break
-        plan, segments = trial, kept
-    return plan
 
 
 def _counts(n: int) -> list[int]:
