@@ -1,8 +1,7 @@
 """The front of plans of one model, as records to render."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import keras
@@ -90,16 +89,17 @@ def front_of(
 
     `resident` of them are in memory now, and `frontier` is that of the strategy `budget`, where it is known already.
     """
-    limits = [budget_bytes(budget, lambda: plain_bytes(graph, fixed), resident) for budget in budgets]
     frontier = strategies.frontier(graph) if frontier is None else frontier
+    optimal = strategies.apply("optimal", graph.counting(whole_step=False))
     return _record(
         network,
-        cast(int, graph.batch_size),  # known, since the graph is that of a whole step
         frontier.plans,
         lambda plan: simulator.estimate(graph, plan, fixed),
-        [(str(budget), limit, *_bought(frontier, limit, fixed)) for budget, limit in zip(budgets, limits)],
+        lambda budget: budget_bytes(budget, lambda: plain_bytes(graph, fixed), resident),
+        lambda limit: frontier.fitting(limit, fixed),
         points,
-        [("optimal", strategies.apply("optimal", graph.counting(whole_step=False))), *plans],
+        budgets,
+        [("optimal", optimal), *plans],
         outlooks.floor(graph),
     )
 
@@ -114,43 +114,43 @@ def front_by_calls(
     resident: int = 0,
 ) -> FrontRecord:
     """The `FrontRecord` of a model without a graph of nodes; arguments as for `front_of`."""
-    front, bought = call_plans.front(), list[tuple[str, int, Plan | None, int | None]]()
-    for budget in budgets:
-        limit = budget_bytes(budget, lambda: call_plans.plain_bytes(fixed), resident)
-        try:
-            found = call_plans.fitting(limit, fixed)
-            if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
-                front.insert(0, found)
-            bought.append((str(budget), limit, front[front.index(found)], None))
-        except InfeasibleBudgetError as error:
-            bought.append((str(budget), limit, None, error.least))
-    step = functools.partial(call_plans.estimate, fixed=fixed)
-    return _record(network, cast(int, front[0].batch_size), front, step, bought, points, plans, call_plans.floor)
+    return _record(
+        network,
+        call_plans.front(),
+        lambda plan: call_plans.estimate(plan, fixed),
+        lambda budget: budget_bytes(budget, lambda: call_plans.plain_bytes(fixed), resident),
+        lambda limit: call_plans.fitting(limit, fixed),
+        points,
+        budgets,
+        plans,
+        call_plans.floor,
+    )
 
 
 def _record(
     network: str,
-    batch_size: int,
-    front: Sequence[Plan],
+    plans: Sequence[Plan],
     estimate: Callable[[Plan], Prediction],
-    bought: Sequence[tuple[str, int, Plan | None, int | None]],
+    bytes_of: Callable[[int | str], int],
+    fitting: Callable[[int], Plan],
     points: int,
+    budgets: Sequence[int | str],
     others: Sequence[tuple[str, Plan]],
     floor: tuple[int, str],
 ) -> FrontRecord:
-    """The `FrontRecord` of a front.
-
-    Args:
-        network, batch_size, front: What is trained, and the plans of its front.
-        estimate: Function that predicts the step of a plan.
-        bought: For each budget how it was written, its bytes, the plan on the front that it buys or None, and in that
-            case the least budget that buys one.
-        points: How many plans to include, besides those that budgets choose.
-        others: Pairs of a name and a plan.
-        floor: The bytes that no plan gets below, and the node that sets them.
-    """
+    """The `FrontRecord` of a front of `plans`: so many `points` of it, and those that `budgets` buy by `fitting`."""
+    front, bought = list(plans), list[tuple[str, int, Plan | None, int | None]]()
+    for budget in budgets:
+        limit, found, least = bytes_of(budget), None, None
+        try:
+            found = fitting(limit)
+            if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
+                front.insert(0, found)
+        except InfeasibleBudgetError as error:
+            least = error.least
+        bought.append((str(budget), limit, found, least))
+    positions = [None if found is None else front.index(found) for _, _, found, _ in bought]
     last = len(front) - 1
-    positions = [next((i for i, plan in enumerate(front) if plan is found), None) for _, _, found, _ in bought]
     shown = {round(i * last / (points - 1)) for i in range(points)}.union(i for i in positions if i is not None)
     baseline = estimate(front[last])
 
@@ -167,7 +167,7 @@ def _record(
     )
     return FrontRecord(
         network=network,
-        batch_size=batch_size,
+        batch_size=cast(int, front[last].batch_size),  # known, as for each plan of a whole step
         unit=baseline.unit,
         fixed_bytes=baseline.fixed_bytes,
         floor_bytes=floor[0] + baseline.fixed_bytes,
@@ -190,11 +190,3 @@ def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> Fro
         segments=len(plan.segments),
         nested=plan.is_nested,
     )
-
-
-def _bought(frontier: Frontier, limit: int, fixed: int) -> tuple[Plan | None, int | None]:
-    """The plan that a budget buys and None, or None and the least budget that buys one."""
-    try:
-        return frontier.fitting(limit, fixed), None
-    except InfeasibleBudgetError as error:
-        return None, error.least
