@@ -12,7 +12,7 @@ from tfgc._costs import independence, loss_bytes, node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
-from tfgc._simulate import simulator
+from tfgc._simulate import outlooks
 from tfgc._tracing import example_sizes, keras_graph
 
 # Bytes of one sample are read at this batch, large enough for what does not grow with it to vanish.
@@ -92,9 +92,7 @@ def _timed(
     seen: bool,
 ) -> Graph:
     """The graph with the seconds of its nodes in a plain step, of a part of the batch where all of it may not fit."""
-    plain = simulator.predict(
-        graph.counting(whole_step=True), Plan.from_cuts(graph, [], strategy="keep_all")
-    ).peak_bytes
+    plain = outlooks.plain_peak(graph.counting(whole_step=True))
     part, room = batch, free_memory.free_bytes() / 2
     while part > 1 and plain * part > room * batch:
         part //= 2
@@ -135,33 +133,26 @@ def warn_of_open_sizes(graph: Graph) -> None:
     )
 
 
-def per_sample(plan: Plan, batch: int) -> Plan:
-    """The plan with bytes and work of one sample in place of `batch` of them."""
-    outlook = plan.outlook and dataclasses.replace(
-        plan.outlook,
-        peak_bytes=_part(plan.outlook.peak_bytes, batch),
-        plain_bytes=_part(plan.outlook.plain_bytes, batch),
-        floor_bytes=_part(plan.outlook.floor_bytes, batch),
-    )
-    return dataclasses.replace(plan, segments=_divided(plan.segments, batch), outlook=outlook, batch_size=None)
+def per_sample(plan: Plan, graph: Graph) -> Plan:
+    """The plan with bytes and work of one sample in place of those of the batch of `graph`."""
+    batch = graph.batch_size or NOMINAL_BATCH
+    outlook = plan.outlook and _divided(plan.outlook, batch)
+    return dataclasses.replace(plan, segments=_each_divided(plan.segments, batch), outlook=outlook, batch_size=None)
 
 
-def _divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
+def _each_divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
     return tuple(
         dataclasses.replace(
-            s,
-            stored_bytes=_part(s.stored_bytes, batch),
-            inside_bytes=_part(s.inside_bytes, batch),
-            input_bytes=_part(s.input_bytes, batch),
+            _divided(s, batch),
             work=None if s.work is None else s.work / batch,
-            result_bytes=_part(s.result_bytes, batch),
-            host_bytes=_part(s.host_bytes, batch),
             spared_work=None if s.spared_work is None else s.spared_work / batch,
-            inner=s.inner and dataclasses.replace(s.inner, segments=_divided(s.inner.segments, batch)),
+            inner=s.inner and dataclasses.replace(s.inner, segments=_each_divided(s.inner.segments, batch)),
         )
         for s in segments
     )
 
 
-def _part(count: int | None, batch: int) -> Any:
-    return None if count is None else count // batch
+def _divided(record: Any, batch: int) -> Any:
+    known = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    counts = {name: count for name, count in known.items() if name.endswith("_bytes") and count is not None}
+    return dataclasses.replace(record, **{name: count // batch for name, count in counts.items()})

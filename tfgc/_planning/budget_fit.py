@@ -7,6 +7,7 @@ each plan, from the largest budget that may fit down, until one fits. Since the 
 larger budget never gives a slower plan, if that holds for the strategy.
 """
 
+import functools
 from collections.abc import Callable
 
 from tfgc._core.graph import Graph
@@ -23,52 +24,43 @@ _STEP = 2 ** (-1 / 16)
 def from_strategy(graph: Graph, ask: Callable[[int], Plan], total: int, fixed: int, mode: str = "graph") -> Plan:
     """The plan that a strategy makes at the largest budget of the series at which it fits in `total` bytes.
 
-    Args:
-        graph: A `Graph` of the whole step.
-        total: The budget.
-        fixed: Bytes of weights and optimizer slots.
-        ask: Function from a budget in buffers, weights and slots left out, to a plan. It raises
-            `InfeasibleBudgetError` where that is too little.
-        mode: As for `tfgc.estimate`.
+    `ask` maps a budget in buffers, without the `fixed` bytes of weights and slots, to a plan; it raises
+    `InfeasibleBudgetError` where that is too little.
 
     Raises:
         InfeasibleBudgetError: If none fits; it names the least budget that one fits in.
     """
-    series = _Series(graph, ask, fixed, mode)
-    fitting = (i for i, budget in enumerate(series.budgets) if budget + fixed <= total and series.need(i) <= total)
-    found = next(fitting, None)
-    if found is not None:
-        return series.plans[found]
-    least = len(series.budgets) - 1
-    for i in reversed(range(least)):
-        if series.budgets[i] + fixed >= series.need(least):
+    budgets = _series(graph, ask)
+
+    @functools.cache
+    def made(budget: int) -> tuple[Plan, Prediction]:
+        plan = ask(budget)
+        return plan, simulator.estimate(graph, plan, fixed, mode)
+
+    def need(budget: int) -> int:
+        """The least budget of the whole step in which the plan of a budget is offered."""
+        return max(made(budget)[1].needed_bytes, budget + fixed)
+
+    for budget in budgets:
+        if budget + fixed <= total and need(budget) <= total:
+            return made(budget)[0]
+    least = budgets[-1]
+    for budget in reversed(budgets[:-1]):
+        if budget + fixed >= need(least):
             break
-        least = min(least, i, key=series.need)
-    raise InfeasibleBudgetError(total, series.need(least), series.steps[least].node)
+        least = min(least, budget, key=need)
+    raise InfeasibleBudgetError(total, need(least), made(least)[1].node)
 
 
-class _Series:
-    """Falling budgets in buffers, from the plain step's peak to the least that the strategy takes, and their plans."""
-
-    def __init__(self, graph: Graph, ask: Callable[[int], Plan], fixed: int, mode: str) -> None:
-        self._graph, self._ask, self._fixed, self._mode = graph, ask, fixed, mode
-        self.plans: dict[int, Plan] = {}
-        self.steps: dict[int, Prediction] = {}
-        baseline = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
-        least, _ = outlooks.floor(graph)
-        try:
-            ask(max(least - 1, 1))
-        except InfeasibleBudgetError as error:
-            least = error.least
-        self.budgets = [least]
-        budget = baseline
-        while budget > least:
-            self.budgets.insert(-1, budget)
-            budget = int(budget * _STEP)
-
-    def need(self, i: int) -> int:
-        """The least budget of the whole step in which the plan of the i-th budget is offered."""
-        if i not in self.plans:
-            self.plans[i] = self._ask(self.budgets[i])
-            self.steps[i] = simulator.estimate(self._graph, self.plans[i], self._fixed, self._mode)
-        return max(self.steps[i].needed_bytes, self.budgets[i] + self._fixed)
+def _series(graph: Graph, ask: Callable[[int], Plan]) -> list[int]:
+    """Falling budgets in buffers, from the plain step's peak to the least that the strategy takes."""
+    least, _ = outlooks.floor(graph)
+    try:
+        ask(max(least - 1, 1))
+    except InfeasibleBudgetError as error:
+        least = error.least
+    budgets, budget = list[int](), outlooks.plain_peak(graph)
+    while budget > least:
+        budgets.append(budget)
+        budget = int(budget * _STEP)
+    return [*budgets, least]

@@ -1,9 +1,10 @@
 """What a budget comes to in bytes, and what of it weights and optimizer slots take."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,8 +18,6 @@ from tfgc._planning import free_memory
 from tfgc._simulate import simulator
 from tfgc._units import check_budget, format_percent, parse_bytes
 
-P = ParamSpec("P")
-T = TypeVar("T")
 # Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
 Budget = int | float | str
 # The share of free memory that is left for fragmentation, and for what else the process holds.
@@ -106,25 +105,17 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
     return int(share * plain())
 
 
-def explained(budget_of: Callable[..., Budget | None]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate what plans for `budget_of` its arguments: a smaller batch does not help where that is a share."""
-
-    def decorate(plan: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(plan)
-        def planned(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return plan(*args, **kwargs)
-            except InfeasibleBudgetError as error:
-                budget = budget_of(*args, **kwargs)
-                share = None if budget is None else check_budget(budget)
-                if share is None:
-                    raise
-                also = f", {format_percent(share, '.0f')} of the plain step"
-                raise InfeasibleBudgetError(error.budget, error.least, error.node, also, "a larger share") from None
-
-        return planned
-
-    return decorate
+@contextlib.contextmanager
+def explained(budget: Budget | None) -> Iterator[None]:
+    """Plan for a budget in here: where it is a share of the plain step, an error says so, as no smaller batch helps."""
+    try:
+        yield
+    except InfeasibleBudgetError as error:
+        share = None if budget is None else check_budget(budget)
+        if share is None:
+            raise
+        also = f", {format_percent(share, '.0f')} of the plain step"
+        raise InfeasibleBudgetError(error.budget, error.least, error.node, also, "a larger share") from None
 
 
 def plain_bytes(graph: Graph, fixed: int, mode: str = "graph") -> int:

@@ -56,16 +56,6 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
             )
 
 
-def plan(
-    model: keras.Model, batch_size: int | None, example: Any, budget: Budget | None, optimizer: Any, mode: str
-) -> Plan:
-    """The plan of least peak, or the one that a budget buys."""
-    plans = plans_for(model, batch_size, example, mode)
-    if budget is None:
-        return plans.least()
-    return fitting(plans, model, budget, budgets.fixed_bytes(model, optimizer))
-
-
 def fitting(plans: CallPlans, model: keras.Model, budget: Budget, fixed: int) -> Plan:
     """Of the plans of `model`, that of least work within a budget of the whole step, `fixed` bytes of which stay."""
     total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(model))
@@ -77,8 +67,7 @@ def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
     if not graph.sizes_known or graph.batch_size is None:
         return False
     floor, node = graph.once(outlooks.floor)
-    plain = simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
-    if floor < _FAT * plain:
+    if floor < _FAT * graph.once(outlooks.plain_peak):
         return False
     layer = keras_graph.Program(model).call_of(node)[0]
     if not isinstance(layer, keras.Layer):
@@ -118,18 +107,6 @@ def better(
         if pairs[0] >= _CLEARLY * pairs[1]:
             return ours, None
     return theirs, (step, plans.estimate(None, fixed))
-
-
-def pareto(model: keras.Model, batch_size: int | None, example: Any, mode: str) -> list[Plan]:
-    """The Pareto front."""
-    return plans_for(model, batch_size, example, mode).front()
-
-
-def estimate(
-    model: keras.Model, batch_size: int | None, example: Any, plan: Plan | None, mode: str, optimizer: Any
-) -> Prediction:
-    """What a step needs."""
-    return plans_for(model, batch_size, example, mode).estimate(plan, budgets.fixed_bytes(model, optimizer))
 
 
 def check_has_graph(model: keras.Model) -> None:

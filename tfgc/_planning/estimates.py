@@ -53,7 +53,8 @@ def estimate(
     check_plan(plan)
     if by_calls.applies_to(model, example) or (plan is not None and plan.calls):
         by_calls.refuse(None, input_shapes, measure, loss, {})
-        return by_calls.estimate(model, batch_size, example, plan, mode, optimizer)
+        plans = by_calls.plans_for(model, batch_size, example, mode)
+        return plans.estimate(plan, budgets.fixed_bytes(model, optimizer))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
     )

@@ -88,7 +88,6 @@ class PlannedStep:
         return dataclasses.replace(self, plan=plan, predicted_bytes=predicted_bytes, overhead=overhead)
 
 
-@budgets.explained(lambda model, inputs, mode, request, own_step=None: request.budget)
 @node_costs.remembered()
 def plan_step(
     model: keras.Model, inputs: Any, mode: str, request: Request, own_step: OwnStep | None = None
@@ -125,12 +124,13 @@ def plan_step(
     if not counted:
         strategy = request.strategy or ("optimal" if graph.sizes_known else "keep_all")
         plan = planner.choose(graph, strategy, None, request.options)
-        plan = annotated.per_sample(plan, graph.batch_size or annotated.NOMINAL_BATCH)
+        plan = annotated.per_sample(plan, graph)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
-    plan, step, plain, counts_own_step = counted_step.choose(
-        model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
-    )
+    with budgets.explained(budget):
+        plan, step, plain, counts_own_step = counted_step.choose(
+            model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
+        )
     is_asked_for = request.strategy is not None or budget is not None
     unchanged = None if is_asked_for else little_saved.reason(plan, step, plain)
     if unchanged is not None:
@@ -141,7 +141,6 @@ def plan_step(
     )  # fmt: skip
 
 
-@budgets.explained(lambda model, example, mode, request: request.budget)
 def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
     """Plan the training step of any model by the calls of its layers.
 
@@ -159,7 +158,8 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     plans = CallPlans(model, example, request.layers, xla=mode == "xla")
     fixed = budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
-    plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
+    with budgets.explained(budget):
+        plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
     step = plans.estimate(plan, fixed)
     unchanged = little_saved.reason(plan, step, plain) if budget is None else None
     return PlannedStep(

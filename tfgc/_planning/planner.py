@@ -18,7 +18,6 @@ from tfgc._tracing.keras_graph import Shapes
 from tfgc.strategies import Strategy
 
 
-@budgets.explained(lambda *args, budget=None, **kwargs: budget)
 @node_costs.remembered()
 def plan(
     model: keras.Model,
@@ -42,7 +41,11 @@ def plan(
         keras_names.loss(loss)
     if by_calls.applies_to(model, example):
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
-        return by_calls.plan(model, batch_size, example, budget, optimizer, mode)
+        plans = by_calls.plans_for(model, batch_size, example, mode)
+        if budget is None:
+            return plans.least()
+        with budgets.explained(budget):
+            return by_calls.fitting(plans, model, budget, budgets.fixed_bytes(model, optimizer))
     batch_is_known = batch_size is not None or example is not None
     may_use_calls = strategy is None and not options and batch_is_known and mode in by_calls.MODES
     if strategy is None and budget is not None:
@@ -62,11 +65,12 @@ def plan(
     def by_nodes() -> Plan:
         return choose(graph, strategy, limit, options)
 
-    if may_use_calls and by_calls.has_fat_layer(model, graph):
-        return by_calls.better(model, graph, by_nodes, limit)[0]
-    if budget is not None or batch_is_known:
-        return by_nodes()
-    return annotated.per_sample(by_nodes(), graph.batch_size or annotated.NOMINAL_BATCH)
+    with budgets.explained(budget):
+        if may_use_calls and by_calls.has_fat_layer(model, graph):
+            return by_calls.better(model, graph, by_nodes, limit)[0]
+        if budget is not None or batch_is_known:
+            return by_nodes()
+        return annotated.per_sample(by_nodes(), graph)
 
 
 def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
@@ -129,7 +133,7 @@ def pareto(
     check_predictable(mode)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, loss, options)
-        return by_calls.pareto(model, batch_size, example, mode)
+        return by_calls.plans_for(model, batch_size, example, mode).front()
     strategies.check_names("budget", options)
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla",

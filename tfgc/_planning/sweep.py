@@ -1,7 +1,7 @@
 """The front of plans of one model, as records to render."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import keras

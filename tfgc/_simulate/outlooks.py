@@ -23,7 +23,7 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
         peak_bytes=prediction.peak_bytes,
         node=prediction.node,
         phase=prediction.phase,
-        plain_bytes=graph.once(_plain_peak),
+        plain_bytes=graph.once(plain_peak),
         floor_bytes=floor_bytes,
         floor_node=floor_node,
         overhead=prediction.overhead,
@@ -35,7 +35,8 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
     return dataclasses.replace(plan, outlook=outlook, segments=_costed(graph, plan.segments, set()))
 
 
-def _plain_peak(graph: Graph) -> int:
+def plain_peak(graph: Graph) -> int:
+    """The peak in bytes if nothing is recomputed."""
     return simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
 
 
