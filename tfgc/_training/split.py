@@ -1,13 +1,13 @@
 """Split a model into sub-models: plain `keras.Model`s that compose.
 
-Known weaknesses. The parts share the model's layers, which keep only the nodes that they had. Saving a
-part puts its nodes back for that moment, and fails if its layers were
-called on symbolic tensors since. An enabled part no longer notices that the model was changed.
+The parts share the model's layers, which keep only the nodes that they had.
+
+Known weakness. An enabled part no longer notices that the model was changed.
 """
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,7 +15,7 @@ import keras
 from tfgc import strategies
 from tfgc._core.graph import Graph, Ref
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, PlanMismatchError, TfgcError, check_int
+from tfgc._errors import OptionError, PlanMismatchError, check_int
 from tfgc._framework import keras_models
 from tfgc._tracing import keras_graph
 
@@ -94,16 +94,19 @@ def _part(
     name: str,
 ) -> keras.Model:
     """Build one part on new inputs, sharing the layers."""
-    inputs = [program.placeholder(ref) for ref in enter]
-    with _no_traces_left(program) as removed:
+
+    def build() -> keras.Model:
+        inputs = [program.placeholder(ref) for ref in enter]
         table = dict(zip(enter, inputs))
         program.run(nodes, table)
-        passing = set(enter)
-        outputs = [_pass(table[ref]) if ref in passing else table[ref] for ref in leave]
+        outputs = [_pass(table[ref]) if ref in enter else table[ref] for ref in leave]
         taken = program.structured_inputs(inputs) if i == 0 else _single(inputs)
         given = program.structured_outputs(outputs) if last else _single(outputs)
-        part = keras.Model(taken, given, name=f"{name}_part{i}")
-    part.get_config = functools.partial(_config, part, removed)
+        return keras.Model(taken, given, name=f"{name}_part{i}")
+
+    with _no_nodes_left(program):
+        part = build()
+    part.get_config = functools.partial(_config, program, build)
     part.call = _Call(part, program, name)
     # Masks go through a part on its tensors, as they go through the model: Keras need not warn that they are lost.
     part.supports_masking, part.compute_mask = True, _no_mask
@@ -138,45 +141,20 @@ def _single(tensors: list) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def _config(part: keras.Model, removed: list) -> dict[str, Any]:
-    """The original `get_config` of the part, which looks for its nodes on the layers."""
-    with _traces_back(removed):
+def _config(program: keras_graph.Program, build: Callable[[], keras.Model]) -> dict[str, Any]:
+    """What `get_config` of a part returns: Keras looks for its nodes on the layers, so it is built once more."""
+    with _no_nodes_left(program):
+        part = build()
         return type(part).get_config(part)
 
 
 @contextlib.contextmanager
-def _no_traces_left(program: keras_graph.Program) -> Iterator[list[tuple[Any, int, list]]]:
-    """Undo the nodes that symbolic calls append to the model's layers.
-
-    Yields a list that afterwards holds, for each touched layer, the layer, how many
-    inbound nodes it keeps, and those that were removed.
-    """
+def _no_nodes_left(program: keras_graph.Program) -> Iterator[None]:
+    """Undo the nodes that symbolic calls in here append to the model's layers."""
     layers = {id(step.node.operation): step.node.operation for step in program.steps}
-    before = [(layer, *map(len, keras_models.node_lists(layer))) for layer in layers.values()]
-    removed: list[tuple[Any, int, list]] = []
-    try:
-        yield removed
-    finally:
-        for layer, inbound, outbound in before:
-            into, out = keras_models.node_lists(layer)
-            if into[inbound:]:
-                removed.append((layer, inbound, into[inbound:]))
-            del into[inbound:]
-            del out[outbound:]
-
-
-@contextlib.contextmanager
-def _traces_back(removed: list[tuple[Any, int, list]]) -> Iterator[None]:
-    """Put removed nodes back for a while, where their positions still stand."""
-    for layer, inbound, nodes in removed:
-        into, _ = keras_models.node_lists(layer)
-        if len(into) != inbound:
-            raise TfgcError(
-                f"layer {layer.name!r} was called on symbolic tensors since the model was split; split it again"
-            )
-        into.extend(nodes)
+    before = [(nodes, len(nodes)) for layer in layers.values() for nodes in keras_models.node_lists(layer)]
     try:
         yield
     finally:
-        for layer, inbound, _ in removed:
-            del keras_models.node_lists(layer)[0][inbound:]
+        for nodes, count in before:
+            del nodes[count:]
