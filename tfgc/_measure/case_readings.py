@@ -131,9 +131,8 @@ class ByNodes(Reading):
 
     def front(self, job: PredictionJob) -> FrontRecord:
         others = [(name, plan) for name, plan in self.made() if name != "optimal"]
-        return sweep.front_of(
-            self._graph, self.fixed, job.network, budgets=job.marks, plans=others, frontier=self._frontier()
-        )
+        shown = sweep.Shown(job.network, budgets=job.marks, plans=others)
+        return sweep.front_of(self._graph, self.fixed, shown, self._frontier())
 
 
 class ByCalls(Reading):
@@ -157,7 +156,8 @@ class ByCalls(Reading):
         return self._call_plans.estimate(plan, self.fixed)
 
     def front(self, job: PredictionJob) -> FrontRecord:
-        return sweep.front_by_calls(self._call_plans, self.fixed, job.network, budgets=job.marks, plans=self.made())
+        shown = sweep.Shown(job.network, budgets=job.marks, plans=self.made())
+        return sweep.front_by_calls(self._call_plans, self.fixed, shown)
 
 
 def parts(plan: Segmentation) -> tuple[SegmentSummary, ...]:

@@ -35,27 +35,24 @@ def sweep(
     optimizer: keras.Optimizer | str | None = None,
     mode: str = "graph",
 ) -> FrontRecord:
-    """Return the `FrontRecord` of a model that is called `network`.
+    """Return the `FrontRecord` of a model, which is called `network`; arguments as for `tfgc.plan`, and others.
 
-    Args:
-        model, batch_size, input_shapes, example, measure, optimizer, mode: As for `tfgc.plan`.
-        points: How many plans of the front to include, besides those that budgets choose.
-        budgets: Budgets to choose a plan for, as people write them.
-        plans: Pairs of a name and a `Plan`, to list beside the front.
+    It has so many `points` besides the plans that `budgets` buy, and `plans` by their names beside the front.
     """
     points, resident = check_int("points", points, least=2), resident_bytes(model)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
         check(plans, call_plans.check)
-        return front_by_calls(call_plans, fixed_bytes(model, optimizer), network, points, budgets, plans, resident)
+        shown = Shown(network, points, budgets, plans, resident)
+        return front_by_calls(call_plans, fixed_bytes(model, optimizer), shown)
     declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
     by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
     check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, xla=mode == "xla"
     )
-    front = front_of(graph, fixed, network, points, budgets, by_nodes, resident)
+    front = front_of(graph, fixed, Shown(network, points, budgets, by_nodes, resident))
     by_call = [(name, plan) for name, plan in plans if plan.calls]
     if by_call:
         call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode, example)
@@ -75,73 +72,66 @@ def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) ->
             raise PlanMismatchError(f"{name}: {error}") from None
 
 
-def front_of(
-    graph: Graph,
-    fixed: int,
-    network: str,
-    points: int = 12,
-    budgets: Sequence[int | str] = (),
-    plans: Sequence[tuple[str, Plan]] = (),
-    resident: int = 0,
-    frontier: Frontier | None = None,
-) -> FrontRecord:
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What a `FrontRecord` shows.
+
+    Attributes:
+        network: What is trained.
+        points: How many plans of the front, besides those that budgets buy.
+        budgets: Budgets to choose a plan for, as people write them.
+        plans: Plans beside the front, with their names.
+        resident: Bytes of weights and slots that are in memory now.
+    """
+
+    network: str
+    points: int = 12
+    budgets: Sequence[int | str] = ()
+    plans: Sequence[tuple[str, Plan]] = ()
+    resident: int = 0
+
+
+def front_of(graph: Graph, fixed: int, shown: Shown, frontier: Frontier | None = None) -> FrontRecord:
     """The `FrontRecord` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
 
-    `resident` of them are in memory now, and `frontier` is that of the strategy `budget`, where it is known already.
+    `frontier` is that of the strategy `budget`, where it is known already.
     """
     frontier = strategies.frontier(graph) if frontier is None else frontier
     optimal = strategies.apply("optimal", graph.counting(whole_step=False))
     return _record(
-        network,
+        dataclasses.replace(shown, plans=[("optimal", optimal), *shown.plans]),
         frontier.plans,
         lambda plan: simulator.estimate(graph, plan, fixed),
-        lambda budget: budget_bytes(budget, lambda: plain_bytes(graph, fixed), resident),
+        lambda: plain_bytes(graph, fixed),
         lambda limit: frontier.fitting(limit, fixed),
-        points,
-        budgets,
-        [("optimal", optimal), *plans],
         outlooks.floor(graph),
     )
 
 
-def front_by_calls(
-    call_plans: CallPlans,
-    fixed: int,
-    network: str,
-    points: int = 12,
-    budgets: Sequence[int | str] = (),
-    plans: Sequence[tuple[str, Plan]] = (),
-    resident: int = 0,
-) -> FrontRecord:
+def front_by_calls(call_plans: CallPlans, fixed: int, shown: Shown) -> FrontRecord:
     """The `FrontRecord` of a model without a graph of nodes; arguments as for `front_of`."""
     return _record(
-        network,
+        shown,
         call_plans.front(),
         lambda plan: call_plans.estimate(plan, fixed),
-        lambda budget: budget_bytes(budget, lambda: call_plans.plain_bytes(fixed), resident),
+        lambda: call_plans.plain_bytes(fixed),
         lambda limit: call_plans.fitting(limit, fixed),
-        points,
-        budgets,
-        plans,
         call_plans.floor,
     )
 
 
 def _record(
-    network: str,
+    shown: Shown,
     plans: Sequence[Plan],
     estimate: Callable[[Plan], Prediction],
-    bytes_of: Callable[[int | str], int],
+    plain: Callable[[], int],
     fitting: Callable[[int], Plan],
-    points: int,
-    budgets: Sequence[int | str],
-    others: Sequence[tuple[str, Plan]],
     floor: tuple[int, str],
 ) -> FrontRecord:
-    """The `FrontRecord` of a front of `plans`: so many `points` of it, and those that `budgets` buy by `fitting`."""
+    """The `FrontRecord` of a front of `plans`."""
     front, bought = list(plans), list[tuple[str, int, Plan | None, int | None]]()
-    for budget in budgets:
-        limit, found, least = bytes_of(budget), None, None
+    for budget in shown.budgets:
+        limit, found, least = budget_bytes(budget, plain, shown.resident), None, None
         try:
             found = fitting(limit)
             if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
@@ -151,7 +141,8 @@ def _record(
         bought.append((str(budget), limit, found, least))
     positions = [None if found is None else front.index(found) for _, _, found, _ in bought]
     last = len(front) - 1
-    shown = {round(i * last / (points - 1)) for i in range(points)}.union(i for i in positions if i is not None)
+    evenly = {round(i * last / (shown.points - 1)) for i in range(shown.points)}
+    chosen = evenly.union(i for i in positions if i is not None)
     baseline = estimate(front[last])
 
     def point(name: str, plan: Plan) -> FrontPoint:
@@ -160,20 +151,20 @@ def _record(
         return _point(label, plan, step, baseline)
 
     names = {0: "least", last: "plain"}
-    points_at = {i: point(names.get(i, ""), front[i]) for i in sorted(shown)}
+    points_at = {i: point(names.get(i, ""), front[i]) for i in sorted(chosen)}
     choices = tuple(
         BudgetChoice(budget, limit, None if i is None else points_at[i], least)
         for (budget, limit, _, least), i in zip(bought, positions)
     )
     return FrontRecord(
-        network=network,
+        network=shown.network,
         batch_size=cast(int, front[last].batch_size),  # known, as for each plan of a whole step
         unit=baseline.unit,
         fixed_bytes=baseline.fixed_bytes,
         floor_bytes=floor[0] + baseline.fixed_bytes,
         floor_node=floor[1],
         points=tuple(points_at.values()),
-        others=tuple(point(name, plan) for name, plan in others),
+        others=tuple(point(name, plan) for name, plan in shown.plans),
         choices=choices,
     )
 
