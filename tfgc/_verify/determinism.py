@@ -17,58 +17,49 @@ from tfgc._pure import functional, obstacles, side_effects, tensor_packing
 
 @contextlib.contextmanager
 def check_determinism(layers: Mapping[str, keras.Layer]) -> Iterator[tuple[set[str], dict[str, str]]]:
-    """Run every call of `layers`, a mapping from names, twice in here.
+    """Run every call of `layers` twice in here.
 
     Yields:
-        A set of the names of layers whose two runs differed, in their results, new
-        states or gradients; and a mapping from those that cannot be run twice to the reason.
+        The names of those whose two runs differed, in results, new states or gradients; and of those that cannot be run
+        twice, each with the reason.
     """
     unrepeatable: set[str] = set()
     kept: dict[str, str] = {}
+
+    def twice(original: Callable, name: str) -> Callable:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not private_api.in_stateless_scope():
+                obstacle, repeats = _tried(original, args, kwargs)
+                if obstacle is not None:
+                    kept[name] = obstacle
+                if not repeats:
+                    unrepeatable.add(name)
+            return original(*args, **kwargs)
+
+        return call
+
     with contextlib.ExitStack() as stack:
         for name, layer in layers.items():
-            stack.enter_context(replaced(layer, "call", _Twice(layer.call, name, unrepeatable, kept)))
+            stack.enter_context(replaced(layer, "call", twice(layer.call, name)))
         yield unrepeatable, kept
 
 
-class _Twice:
-    """Replaces the `call` of a layer; before each call, runs it twice from the same state and compares.
-
-    Args:
-        original: The layer's `call`.
-        name: The layer's name.
-        unrepeatable: The set that gets the name if the two runs differ.
-        kept: The mapping that gets the name, and the reason, if the layer cannot be run twice.
-    """
-
-    def __init__(self, original: Callable, name: str, unrepeatable: set[str], kept: dict[str, str]) -> None:
-        functools.update_wrapper(self, original)
-        self._original, self._name = original, name
-        self._unrepeatable, self._kept = unrepeatable, kept
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not private_api.in_stateless_scope():
-            self._compare(args, kwargs)
-        return self._original(*args, **kwargs)
-
-    def _compare(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        packing = tensor_packing.Packing((args, kwargs))
-        tensors = packing.take_tensors()
-        try:
-            effects = side_effects.discover(self._original, packing)
-        except OUT_OF_MEMORY:
-            raise
-        except Exception as error:  # The plain call that follows raises what is the user's mistake.
-            self._kept[self._name] = obstacles.untraceable(error)
-            return
-        if effects.obstacle is not None:
-            self._kept[self._name] = effects.obstacle
-        if effects.obstacle is not None or effects.draws:  # Stored draws replace drawing in a traced run alone.
-            return
-        values = [tf.convert_to_tensor(variable.value) for variable in effects.reads]
-        first, second = (_everything_from_one_run(self._original, packing, tensors, effects, values) for _ in range(2))
-        if len(first) != len(second) or not all(map(_same, first, second)):
-            self._unrepeatable.add(self._name)
+def _tried(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str | None, bool]:
+    """Why a call cannot be run twice, or None; and False if two runs of it from one state differ."""
+    packing = tensor_packing.Packing((args, kwargs))
+    tensors = packing.take_tensors()
+    try:
+        effects = side_effects.discover(fn, packing)
+    except OUT_OF_MEMORY:
+        raise
+    except Exception as error:  # The plain call that follows raises what is the user's mistake.
+        return obstacles.untraceable(error), True
+    if effects.obstacle is not None or effects.draws:  # Stored draws replace drawing in a traced run alone.
+        return effects.obstacle, True
+    values = [tf.convert_to_tensor(variable.value) for variable in effects.reads]
+    first, second = (_everything_from_one_run(fn, packing, tensors, effects, values) for _ in range(2))
+    return None, len(first) == len(second) and all(map(_same, first, second))
 
 
 def _everything_from_one_run(
