@@ -17,7 +17,6 @@ from tfgc._framework import keras_models
 from tfgc._planning import budgets
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
-from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
 # A layer is fat that needs this share of the plain step, and holds so many layers that hold layers.
@@ -78,12 +77,8 @@ def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
 
 def better(
     model: keras.Model, graph: Graph, by_nodes: Callable[[], Plan], budget: StepBudget | None
-) -> tuple[Plan, tuple[Prediction, Prediction] | None]:
-    """The plan of a functional model by its nodes, or by its calls where that needs clearly less or does less work.
-
-    Returns:
-        The plan; and for one by calls what a step needs, and what a plain one does by the same reading.
-    """
+) -> tuple[Plan, CallPlans | None]:
+    """The plan of a functional model by its nodes; where that needs clearly less the one by its calls, and these."""
     try:
         plans = CallPlans(model, _example(model, graph), xla=graph.xla)
     except UnsupportedModelError:
@@ -99,14 +94,13 @@ def better(
         if ours is not None:
             return ours, None
         raise error if failed is None or error.least <= failed.least else failed from None
-    fixed = budgets.fixed_bytes(model) if budget is None else budget.fixed
-    step = plans.estimate(theirs, fixed)
     if ours is not None:
-        other = simulator.estimate(graph, ours, fixed)
+        fixed = budgets.fixed_bytes(model) if budget is None else budget.fixed
+        step, other = plans.estimate(theirs, fixed), simulator.estimate(graph, ours, fixed)
         pairs = (step.needed_bytes, other.needed_bytes) if budget is None else (step.overhead, other.overhead)
         if pairs[0] >= _CLEARLY * pairs[1]:
             return ours, None
-    return theirs, (step, plans.estimate(None, fixed))
+    return theirs, plans
 
 
 def check_has_graph(model: keras.Model) -> None:
@@ -145,12 +139,7 @@ def plans_of_functional(
     mode: str = "graph",
     example: Any = None,
 ) -> CallPlans:
-    """The plans by calls of a functional model, for inputs of these shapes; where it is not for XLA, for graphs.
-
-    Args:
-        model, batch_size, input_shapes, mode: As for `tfgc.plan`.
-        example: A batch whose shapes count in place of `input_shapes`.
-    """
+    """The plans by calls of a functional model, for inputs of these shapes, or of those of an example batch."""
     if example is not None:
         input_shapes = example_sizes.shapes(model, example)[1]
     inputs, _ = synthetic.specs(model, batch_size, input_shapes)

@@ -22,14 +22,7 @@ _STEP = 2 ** (-1 / 8)
 
 
 class CountedStep(NamedTuple):
-    """A plan, what a step by it needs, and what a plain one does.
-
-    Attributes:
-        plan: The plan.
-        step: The step by the plan.
-        plain: The step that recomputes nothing.
-        counts_own_step: Whether the figures count the whole of the model's own `train_step`, not one call.
-    """
+    """A plan, the step by it and the plain one, and whether these are the model's own `train_step`, not one call."""
 
     plan: Plan
     step: Prediction
@@ -46,17 +39,9 @@ def choose(
     options: dict[str, Any],
     own_step: OwnStep | None = None,
 ) -> CountedStep:
-    """The least peak, what a strategy chooses, or what a budget buys.
+    """The least peak, what a strategy chooses, or what a budget buys, for a graph with the costs of the batch.
 
-    Args:
-        model: A functional model.
-        graph: Its graph, with costs for the batch.
-        mode: Where its peaks are counted: "graph", "compiled", "xla".
-        strategy, budget, options: What is asked for.
-        own_step: The model's own `train_step`, where that makes the call.
-
-    Raises:
-        InfeasibleBudgetError: If nothing fits in the budget.
+    The mode is one that can be predicted. `own_step` is the model's own `train_step` if that makes the call.
     """
     graph = annotated.with_loss(graph, model)
     fixed = budgets.fixed_bytes(model)
@@ -88,14 +73,14 @@ def choose(
         else:
             plan = by_calls.fitting(own, model, budget, fixed)
         return CountedStep(plan, own.estimate(plan, fixed), own.estimate(None, fixed), True)
-    if not (is_free and by_calls.has_fat_layer(model, graph)):
-        plan = by_nodes()
-        return CountedStep(plan, simulator.estimate(graph, plan, fixed, mode), plain)
-    plan, read_by_calls = by_calls.better(model, graph, by_nodes, limit)
-    if read_by_calls is None:
+    if is_free and by_calls.has_fat_layer(model, graph):
+        plan, plans = by_calls.better(model, graph, by_nodes, limit)
+    else:
+        plan, plans = by_nodes(), None
+    if plans is None:
         return CountedStep(plan, simulator.estimate(graph, plan, fixed, mode), plain)
     # A budget is a share of the plain step by nodes.
-    return CountedStep(plan, read_by_calls[0], read_by_calls[1] if limit is None else plain)
+    return CountedStep(plan, plans.estimate(plan, fixed), plans.estimate(None, fixed) if limit is None else plain)
 
 
 def _within(
@@ -105,14 +90,9 @@ def _within(
     needed_by: Callable[[Plan], int],
     most: int,
 ) -> Plan:
-    """A plan by nodes whose whole step fits in a budget: strategies are asked for one call in less and less.
+    """A plan by nodes whose whole step fits in a budget: `by_nodes` is asked for one call in less and less.
 
-    Args:
-        own: What judges the whole step.
-        budget: The budget.
-        by_nodes: Makes a plan for one call within a budget.
-        needed_by: What one call needs by a plan.
-        most: What a plain step of one call needs.
+    That begins with what a plain step of one call needs at `most`; `needed_by` tells it of one call by a plan.
     """
     limit, is_last = most, False
     while True:
