@@ -1,6 +1,5 @@
 """The peak of TensorFlow's allocator while a model trains, shown by Keras and compared with the plan's prediction."""
 
-import dataclasses
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +25,6 @@ KEY = "peak_memory_mb"
 # Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
 _LEFT_OUT = 2
 _measured: weakref.WeakKeyDictionary[keras.Model, int] = weakref.WeakKeyDictionary()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reading:
-    """What was handed out at the peak of one call of the train function, and how much of it the step needed."""
-
-    peak: int
-    step: int
 
 
 class PeakMemory(_Callback):
@@ -80,9 +71,8 @@ class PeakMemory(_Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         self._devices = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices(kind)]
-        self._first: list[_Reading] = []
-        self._later: _Reading | None = None
-        self._of_epoch = 0
+        # What was handed out at the peak of a call of the train function, and the most of it that a step needed.
+        self._calls = self._of_first = self._of_epoch = self._first_step = self._most = 0
         try:
             self._restart()
         except TfgcError as error:
@@ -93,7 +83,7 @@ class PeakMemory(_Callback):
         self._of_epoch = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._later is None:
+        if self._calls <= _LEFT_OUT:
             model: Any = self.model
             self._held = budgets.resident_bytes(model)
         self._restart()
@@ -104,23 +94,21 @@ class PeakMemory(_Callback):
         if not peaks:
             return
         step = max(peak - before for peak, before in zip(peaks, self._before)) + self._held
-        reading = _Reading(max(peaks), step)
-        if len(self._first) < _LEFT_OUT:
-            self._first.append(reading)
-            return
-        self._of_epoch = max(self._of_epoch, reading.peak)
-        if self._later is None or step > self._later.step:
-            self._later = reading
+        self._calls += 1
+        if self._calls <= _LEFT_OUT:
+            self._of_first, self._first_step = max(peaks), step
+        else:
+            self._of_epoch, self._most = max(self._of_epoch, *peaks), max(self._most, step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._first and logs is not None:
-            logs[KEY] = (self._of_epoch or self._first[-1].peak) / 1e6
+        if self._calls and logs is not None:
+            logs[KEY] = (self._of_epoch or self._of_first) / 1e6
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if not self._first:
+        if not self._calls:
             return
         model: Any = self.model
-        self.step_bytes = _measured[model] = (self._later or self._first[-1]).step
+        self.step_bytes = _measured[model] = self._most or self._first_step
         self.predicted_bytes = predicted_bytes(model)
         if (self.params or {}).get("verbose") != 0:
             print(_line(model.name, self.step_bytes, self.predicted_bytes))

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -22,13 +22,7 @@ _OFTEN_IGNORED = (-1.0, 0.0, -100.0, 255.0)  # labels
 
 
 class SeparateSamples:
-    """Checks a model and its loss at the first batch of a training step.
-
-    Args:
-        runner: What runs the model.
-        loss: What the step was given.
-        slices: How many.
-    """
+    """Checks a model and its loss at the first batch of a training step."""
 
     def __init__(self, runner: Runner, loss: Any, slices: int) -> None:
         self._runner, self._slices, self._checked = runner, slices, False
@@ -38,13 +32,7 @@ class SeparateSamples:
         self._loss.built = True
 
     def checked(self, *batch: Any) -> tuple:
-        """The batch as tensors.
-
-        Raises:
-            OptionError: If an array has no samples in front, or not as many as the others, or if the first batch has
-                fewer samples than there are slices.
-            UnsupportedModelError: If the step on slices would not be that of the whole batch.
-        """
+        """The batch as tensors; raises where a step on slices would not be that of the whole batch."""
         x, y, sample_weight = made = tf.nest.map_structure(_tensor, batch, expand_composites=False)
         _check_arrays(made)
         if not self._checked:
@@ -78,24 +66,27 @@ class SeparateSamples:
         if self._loss.loss is None:  # Those that layers add were looked at with them.
             return None
         random, usual = np.random.default_rng(0), Kind()
-        with graph_building.eagerly_recorded():
-            try:
-                reason = self._compared(random, like, usual, usual)  # First: it makes the variables of the loss.
-            except OUT_OF_MEMORY:
-                raise
-            except Exception as error:  # The loss is the user's code.
-                return f"cannot be computed for noise, to see whether it is a mean over samples ({one_line(error)})"
+
+        def kinds() -> Iterator[tuple[Kind, Kind]]:
+            yield usual, usual  # First: it makes the variables of the loss.
             special = [Kind(value=value) for value in self._special_values(like)]
-            for kinds in [*((usual, kind) for kind in special), *((kind, usual) for kind in special)]:
-                if reason is not None:
-                    break
+            yield from ((usual, kind) for kind in special)
+            yield from ((kind, usual) for kind in special)
+
+        with graph_building.eagerly_recorded():
+            for of_predictions, of_labels in kinds():
                 try:
-                    reason = self._compared(random, like, *kinds)
+                    reason = self._compared(random, like, of_predictions, of_labels)
                 except OUT_OF_MEMORY:
                     raise
-                except Exception:  # The loss may refuse such a value.
+                except Exception as error:  # The loss is the user's code, and may refuse a special value.
+                    if of_predictions is of_labels:
+                        why = "to see whether it is a mean over samples"
+                        return f"cannot be computed for noise, {why} ({one_line(error)})"
                     continue
-        return reason
+                if reason is not None:
+                    return reason
+        return None
 
     def _special_values(self, like: Any) -> Sequence[float]:
         """What the operations of the loss treat apart; what often is, if Python code chooses by values of tensors."""
