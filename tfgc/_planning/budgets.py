@@ -27,11 +27,8 @@ MARGIN = 0.1
 def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> int:
     """Bytes of weights and optimizer slots, which stay in memory during all of training.
 
-    Args:
-        model: The model.
-        optimizer: A `keras.Optimizer` or its name. Default: the one that the model is
-            compiled with, or else two slots for each weight, as Adam has. So are those of an optimizer
-            that is not built and cannot be made again from its config.
+    The optimizer is by default the one that the model is compiled with, or else one with two slots for each weight, as
+    Adam has. So many are assumed as well for one that is not built and cannot be made again from its config.
     """
     weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
     if optimizer is None:
@@ -62,13 +59,7 @@ def _bytes(variables: Iterable[keras.Variable]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class StepBudget:
-    """What a training step may use.
-
-    Attributes:
-        total: Bytes of the whole step, as TensorFlow's allocator serves it.
-        fixed: Those of weights and optimizer slots, which are part of it.
-        mode: The mode in which the step has to fit, as for `tfgc.estimate`.
-    """
+    """Bytes that a step may use in a mode in total, as TensorFlow's allocator serves it, of which some are fixed."""
 
     total: int
     fixed: int
@@ -87,13 +78,9 @@ def step_budget(
 
 
 def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int = 0) -> int:
-    """A budget of the whole step, in bytes.
+    """A budget of the whole step, in bytes; `plain` says what the plain step needs, None where there can be no share.
 
-    Args:
-        budget: As for `tfgc.plan`.
-        plain: What the plain step needs, for a share of it; None where there can be no share.
-        resident: Bytes of weights and slots that are in memory already: they are not free, but part of what the step
-            uses.
+    Weights and slots that are `resident` in memory already are not free, but part of what the step uses.
     """
     if isinstance(budget, str) and budget == "auto":
         return int(free_memory.free_bytes() * (1 - MARGIN)) + resident

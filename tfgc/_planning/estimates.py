@@ -64,12 +64,7 @@ def estimate(
 
 
 def with_plain(model: keras.Model, batch_size: int | None, plan: Plan, **common: Any) -> tuple[Prediction, Prediction]:
-    """What the step needs by a plan, and the plain one, read as the plan was made: by nodes, or by calls.
-
-    Args:
-        model, batch_size, plan: As for `estimate`.
-        common: The other arguments that `tfgc.plan` and `estimate` take.
-    """
+    """What `estimate` says of a plan and of the plain step, both read as the plan was made: by nodes, or by calls."""
     example = common.get("example")
     if not plan.calls or by_calls.applies_to(model, example):
         return estimate(model, batch_size, plan, **common), estimate(model, batch_size, None, **common)

@@ -11,11 +11,7 @@ from tfgc.strategies import _host_memory
 
 
 def measured(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a strategy with bytes a second where `bandwidth` names a device.
-
-    Raises:
-        OptionError: If there is no such device, or its memory is the host's.
-    """
+    """Options of a strategy with bytes a second where `bandwidth` names a device."""
     device = _host_memory.device_of(options.get("bandwidth"))
     return dict(options) if device is None else {**options, "bandwidth": _bandwidth(device)}
 

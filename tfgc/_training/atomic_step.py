@@ -29,13 +29,7 @@ from tfgc._pure import python_random
 
 
 class AtomicStep:
-    """Runs a training step so that it can be taken back.
-
-    Args:
-        model: The model that the step trains.
-        optimizers: What updates it.
-        mode: How the step runs: "compiled" in Python, "graph", or "xla".
-    """
+    """Runs a training step in a mode ("compiled" in Python, "graph", or "xla") so that it can be taken back."""
 
     def __init__(self, model: keras.Model, optimizers: Sequence[keras.Optimizer], mode: str) -> None:
         self._model, self._optimizers, self._mode = model, optimizers, mode

@@ -17,12 +17,7 @@ AT_END, AS_READY = "at_end", "as_ready"
 
 
 def check_option(apply_gradients: Any, excluded: Mapping[str, str]) -> None:
-    """Raise an `OptionError` if gradients cannot be applied then.
-
-    Args:
-        apply_gradients: What `train_step` was given.
-        excluded: Options that are set and do not go with `AS_READY`, each with the reason.
-    """
+    """Raise an `OptionError` for a time that there is not, or that does not go with options, each with its reason."""
     if apply_gradients not in (AT_END, AS_READY):
         raise OptionError(f"apply_gradients={apply_gradients!r} is unknown: give {AT_END!r} or {AS_READY!r}")
     if apply_gradients == AS_READY:
@@ -71,12 +66,7 @@ def _obstacle(optimizer: Any, variables: Sequence[keras.Variable]) -> str | None
 
 
 class EarlyUpdates:
-    """The updates of one step, while its tape is differentiated.
-
-    Args:
-        optimizer: What makes them.
-        variables: What it updates.
-    """
+    """The updates of one step, while its tape is differentiated."""
 
     def __init__(self, optimizer: Any, variables: Sequence[keras.Variable]) -> None:
         self._optimizer, self._variables = optimizer, variables

@@ -14,17 +14,7 @@ Selector = keras.Layer | str | type | Callable[[keras.Layer], bool]
 
 
 def select(selector: Selector, model: keras.Model, parts: Sequence[keras.Layer]) -> list[keras.Layer]:
-    """Return those of `parts`, layers of `model`, that a selector means.
-
-    Args:
-        selector: A layer; a name (every layer so named) or a path; a pattern (`*`, `?`, `[...]`) for names, or
-            with a slash for paths; a class; a function that is given a layer and returns whether it is meant.
-        model: The model, which a name or the object means, but no pattern, class or function.
-        parts: The layers.
-
-    Raises:
-        OptionError: If it means none of them, or is a function that fails.
-    """
+    """Those of `parts`, layers of `model`, that a selector means; the model is meant by its name or object alone."""
     inside = [layer for layer in parts if layer is not model]
     if isinstance(selector, keras.Layer):
         meant, hint = [layer for layer in parts if layer is selector], did_you_mean(selector.name, _names(parts))

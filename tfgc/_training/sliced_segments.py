@@ -13,26 +13,14 @@ from tfgc._tracing.keras_graph import Program
 
 
 class SlicesCheck:
-    """Looks once whether the nodes of a segment may run in slices.
-
-    Args:
-        program: What runs its nodes.
-        nodes: Their names, in order.
-        needed: The tensors that they read from outside.
-        name: What messages call the segment.
-        slices: How many.
-    """
+    """Looks once whether the nodes of a segment, which read what is `needed` from outside, may run in slices."""
 
     def __init__(self, program: Program, nodes: Sequence[str], needed: Sequence[Ref], name: str, slices: int) -> None:
         self._program, self._nodes, self._needed, self._name, self._slices = program, nodes, needed, name, slices
         self._checked: set[bool] = set()  # For XLA, and for what is not compiled by it.
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Look at the first tensors that the segment is called on, and at the first ones under XLA.
-
-        Raises:
-            UnsupportedModelError: If slices would not give what the whole batch gives.
-        """
+        """Look at the first tensors that the segment is called on, and at the first ones under XLA."""
         if private_api.in_xla() in self._checked:
             return
         reason = self._reason(tensors)

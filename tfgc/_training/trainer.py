@@ -16,11 +16,6 @@ class Trainer(keras.Model):
     """A model run by another `call`, with Keras's reading of `loss` and `metrics`.
 
     It is a separate model, so that compiling it leaves the user's as it is.
-
-    Args:
-        model: The model whose weights are trained.
-        call: What runs it, with the arguments of a model's `call`.
-        as_ready: Whether each weight is updated as soon as its gradient is complete.
     """
 
     def __init__(self, model: keras.Model, call: Callable[..., Any], *, as_ready: bool = False) -> None:

@@ -15,13 +15,7 @@ _SQUARES = "the mean square of the outputs and of the logits behind them"
 
 
 class LossStep(Step):
-    """A call of a model and its gradients.
-
-    Args:
-        model: The model.
-        data: The batch.
-        loss: What `model.compile` takes; None for the compiled one, or else mean squares.
-    """
+    """A call of a model and its gradients; the loss is by default the compiled one, or else mean squares."""
 
     def __init__(self, model: keras.Model, data: Data, loss: Any) -> None:
         super().__init__(model, data)
@@ -39,8 +33,7 @@ class LossStep(Step):
         self.states = named([*model.variables, *effects.reads, *effects.writes, *effects.variables])
         if self._grader is not None:
             # Metrics are built by their first use.
-            before, metrics = self.read(), named(self._grader.metrics_variables)
-            values = {name: v.numpy() for name, v in metrics.items()}
+            before, metrics = self.read(), [(v, v.numpy()) for v in self._grader.metrics_variables]
             outputs = model(data[0], training=True)
             with users_code(
                 f"the outputs of {model.name!r} and the targets of this batch do not go with {self.loss}",
@@ -49,8 +42,8 @@ class LossStep(Step):
                 self._graded(*data, outputs)
             self._grader.reset_metrics()
             self.write(before)
-            for name, value in values.items():
-                metrics[name].assign(value)
+            for variable, value in metrics:
+                variable.assign(value)
             self.states = named([*self.states.values(), *self._grader.metrics_variables])
 
     def once(self, x: Any, y: Any, weight: Any) -> dict[tuple[str, str], Any]:

@@ -28,12 +28,7 @@ def has_own_step(model: keras.Model) -> bool:
 
 
 class OwnStep(Step):
-    """The training step of a model that defines it.
-
-    Args:
-        model: The model, compiled.
-        data: The batch.
-    """
+    """The training step of a compiled model that defines it."""
 
     loss = "that of the model's own train_step"
     updates = True
@@ -57,7 +52,6 @@ class OwnStep(Step):
         self._names = {id(v): name for name, v in self.states.items()}
 
     def kind(self, variable: Any) -> str:
-        """What a variable is called in the verdict."""
         return "weight" if variable.trainable else super().kind(variable)
 
     def once(self, x: Any, y: Any, weight: Any) -> dict[tuple[str, str], Any]:

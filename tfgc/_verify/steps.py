@@ -20,18 +20,13 @@ Data = tuple[Any, Any, Any]
 
 
 class Step:
-    """One training step of a model, and every variable that the step may change.
-
-    Args:
-        model: The model.
-        data: The batch.
+    """One training step of a model on a batch.
 
     Attributes:
-        model, data: As above.
         loss: What is minimized, in words.
         updates: Whether the step updates weights, so that rounding in gradients reaches all that it returns.
         draws: Whether the step draws from TensorFlow's hidden random state, which only eager steps can repeat.
-        states: The variables by name.
+        states: Every variable that the step may change, by name.
     """
 
     loss: str
@@ -78,19 +73,14 @@ class Step:
         return given, outcomes
 
     def read(self) -> dict[str, Any]:
-        """The value of every variable."""
         return {name: v.numpy() for name, v in self.states.items()}
 
     def write(self, values: dict[str, Any]) -> None:
-        """Give variables their values."""
         for name, value in values.items():
             self.states[name].assign(value)
 
     def perturbed(self, values: dict[str, Any], share: float | None = None, phase: int = 0) -> dict[str, Any]:
-        """The states, with every weight changed by up to this share of it, as by an update; by a few eps if None.
-
-        Other phases change them otherwise.
-        """
+        """The states, weights changed by up to this share of each, by a few eps if None; otherwise in other phases."""
         values = dict(values)
         for name in self.watched:
             value = values[name]
@@ -102,12 +92,9 @@ class Step:
 
 @contextlib.contextmanager
 def users_code(what: str, way_out: str) -> Iterator[None]:
-    """Run code of the user's in here; an error of it becomes one of tfgc, with the reason in one line.
+    """Run code of the user's in here: an error becomes one of tfgc, with its reason in a line and the way out.
 
     Errors of tfgc, and of memory that runs out, pass through.
-
-    Raises:
-        UnsupportedModelError: What went wrong, its reason and the way out.
     """
     try:
         yield

@@ -133,7 +133,7 @@ class StepComparison:
     Args:
         dtype: The coarsest dtype that the model computes in.
         uses: The most uses of one tensor or weight: its gradient is the sum of this many terms.
-        updates: Whether the steps update weights, so that rounding in gradients reaches all results.
+        updates: As for `Step`.
         sliced: Whether the planned steps run in slices of the batch, where kernels and sums round in another order.
     """
 
@@ -150,15 +150,7 @@ class StepComparison:
     def compare(
         self, mode: str, baseline: Steps, planned: Steps, others: Callable[[], Iterable[Steps]] = tuple
     ) -> None:
-        """Compare the steps of a mode.
-
-        Args:
-            mode: The execution mode.
-            baseline: The plain steps.
-            planned: The planned steps.
-            others: Yields the plain steps again, each time with other roundings, which shows how much plain
-                TensorFlow differs from itself.
-        """
+        """Compare plain with planned steps; `others` runs the plain ones again, each time with other roundings."""
         found = self._differences(mode, baseline, planned)
         failed = {d.result for d in found if not d.passes}
         if failed:
