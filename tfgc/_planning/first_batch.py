@@ -13,7 +13,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
-from tfgc._planning import annotated, batch_sizes, budgets, by_calls, counted_step, little_saved, planner
+from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_step, little_saved, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
 from tfgc._tracing import example_sizes
@@ -21,14 +21,7 @@ from tfgc._tracing import example_sizes
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What `tfgc.enable` was asked for.
-
-    Attributes:
-        strategy: A strategy, or None for the least peak or the fastest plan within the budget.
-        budget: The budget as it was written, or None.
-        options: Options of the strategy.
-        layers: The layers to choose among, where the model is planned by calls; None: all.
-    """
+    """What `tfgc.enable` was asked for; `layers` are those to choose among by calls, None: all."""
 
     strategy: Strategy | None
     budget: Budget | None
@@ -38,20 +31,10 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedStep:
-    """A plan for one call, and what it promises there.
+    """A plan for one call, and what it promises there, as `tfgc.PlanStatus` says it.
 
-    Attributes:
-        plan: The plan.
-        mode: The mode of the call.
-        batch_size: Samples in the batch that it was made for; None: unknown.
-        predicted_bytes: The peak of the whole step, as TensorFlow's allocator should report it; None where batch or
-            sizes are unknown, like the next one.
-        plain_bytes: The same if nothing is recomputed.
-        overhead: Work on top of the plain step's, as a fraction of it; None where sizes are unknown.
-        seconds: How long planning took.
-        unchanged: Why nothing is recomputed, although no budget and no strategy says so; else None.
-        own_step: The batch that the model's own `train_step` was given, as `tf.TensorSpec`s, where the figures count
-            that whole step; else None.
+    Where the figures count the whole of the model's own `train_step`, `own_step` is the batch that this was given, as
+    `tf.TensorSpec`s; else None.
     """
 
     plan: Plan
@@ -67,15 +50,11 @@ class PlannedStep:
     def holds_for(self, batch_size: int | None, budget: Budget | None, own_step: Any = None) -> bool:
         """Whether a batch of this size runs by it: one no larger, if there is a budget; any, if there is none.
 
-        Where recomputing would have saved next to nothing, it may save something for more than twice the samples.
-
-        Args:
-            batch_size: Samples in the batch of the call.
-            budget: The budget.
-            own_step: The batch of the model's own `train_step`, none of whose tensors may be larger under a budget.
+        Where recomputing would have saved next to nothing, it may save something for more than twice the samples. Of
+        the batch of the model's own `train_step` no tensor may be larger under a budget.
         """
         if budget is not None and self.own_step is not None and own_step is not None:
-            return batch_sizes.are_no_larger(*map(batch_sizes.shapes_of, (own_step, self.own_step)))
+            return batch_specs.are_no_larger(*map(batch_specs.shapes_of, (own_step, self.own_step)))
         if batch_size is None or self.batch_size is None:
             return True
         if budget is None:
@@ -92,18 +71,9 @@ class PlannedStep:
 def plan_step(
     model: keras.Model, inputs: Any, mode: str, request: Request, own_step: OwnStep | None = None
 ) -> PlannedStep:
-    """Plan the training step in which a functional model is called.
+    """Plan the training step in which a functional model is called, by its own `train_step` if one is given.
 
-    Args:
-        model: A functional or built Sequential model.
-        inputs: Its inputs: tensors, or `tf.TensorSpec`s of them.
-        mode: The mode of the call.
-        request: What is asked for.
-        own_step: The model's own `train_step`, where that makes the call.
-
-    Raises:
-        InfeasibleBudgetError: If nothing fits in the budget.
-        OptionError: If there is a budget and the batch or other sizes are open.
+    `inputs` are tensors, or `tf.TensorSpec`s of them.
     """
     if example_sizes.lengths_differ(model, inputs):
         if request.strategy is not None or request.options:
@@ -119,12 +89,9 @@ def plan_step(
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:
         _refuse_open_sizes(graph, batch_size, budget)
-    if request.strategy is None and budget is None and not graph.sizes_known:
-        annotated.warn_of_open_sizes(graph)
     if not counted:
-        strategy = request.strategy or ("optimal" if graph.sizes_known else "keep_all")
-        plan = planner.choose(graph, strategy, None, request.options)
-        plan = annotated.per_sample(plan, graph)
+        strategy = request.strategy or planner.of_least_peak(graph)
+        plan = annotated.per_sample(planner.choose(graph, strategy, None, request.options), graph)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
     with budgets.explained(budget):
@@ -142,17 +109,9 @@ def plan_step(
 
 
 def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Request) -> PlannedStep:
-    """Plan the training step of any model by the calls of its layers.
+    """Plan the training step of any model by the calls of its layers; the request names no strategy.
 
-    Args:
-        model: Any `keras.Model`.
-        example: `tf.TensorSpec`s of a batch of fixed sizes, as `train_step` takes it, or of the `Arguments` of a call.
-        mode: The mode of the call.
-        request: What is asked for; it names no strategy.
-
-    Raises:
-        InfeasibleBudgetError: If nothing fits in the budget.
-        UnsupportedModelError: If the model cannot be traced symbolically.
+    `example` has `tf.TensorSpec`s of fixed sizes: a batch, as `train_step` takes it, or the `Arguments` of a call.
     """
     start, budget = time.perf_counter(), request.budget
     plans = CallPlans(model, example, request.layers, xla=mode == "xla")

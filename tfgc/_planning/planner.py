@@ -57,9 +57,7 @@ def plan(
         xla=mode == "xla", options=options,
     )  # fmt: skip
     if strategy is None:
-        strategy = "optimal" if graph.sizes_known else "keep_all"
-        if not graph.sizes_known:
-            annotated.warn_of_open_sizes(graph)
+        strategy = of_least_peak(graph)
     limit = budgets.step_budget(model, graph, budget, optimizer, mode)
 
     def by_nodes() -> Plan:
@@ -71,6 +69,14 @@ def plan(
         if budget is not None or batch_is_known:
             return by_nodes()
         return annotated.per_sample(by_nodes(), graph)
+
+
+def of_least_peak(graph: Graph) -> str:
+    """The strategy of least peak; where sizes are not known, none that recomputes, and a warning."""
+    if graph.sizes_known:
+        return "optimal"
+    annotated.warn_of_open_sizes(graph)
+    return "keep_all"
 
 
 def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:

@@ -24,7 +24,7 @@ def runner_of(model: keras.Model) -> Runner | None:
 def predicted_bytes(model: keras.Model) -> int | None:
     """What the plan of an enabled model predicts for a step of `fit`; None where it does not know the sizes."""
     own = stand_in(model)
-    made = own.planned if isinstance(own, FirstStep) else own.latest if isinstance(own, FirstCall) else None
+    made = own.latest if isinstance(own, FirstCall | FirstStep) else None
     if made is not None:
         return made.predicted_bytes
     plan = own.plan if isinstance(own, Runner) else layer_calls.plan_of(model)

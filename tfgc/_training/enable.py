@@ -16,7 +16,6 @@ from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
 from tfgc._training.plan_later import check_trainable, plan_later
-from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
 
 Model = TypeVar("Model", bound=keras.Model)
@@ -155,7 +154,7 @@ def switch(
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
     elif plan is not None and plan.calls:
-        run_by_calls(model, plan, **options)
+        layer_calls.run_by_calls(model, plan, **options)
         layer_calls.restore_own(model)
     else:
         assert plan is not None

@@ -19,15 +19,14 @@ from tfgc._calls.own_step_plans import OwnStepPlans
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop, isolated_traces
-from tfgc._planning import first_batch
+from tfgc._planning import batch_specs, first_batch
+from tfgc._planning.batch_specs import Signature
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
-from tfgc._training import batch_specs, layer_calls, plan_report
+from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep, StepHere, TracedSteps
-from tfgc._training.run_by_calls import run_by_calls
 from tfgc._training.segment_runner import Runner
-from tfgc._training.signatures import Signature
 
 # Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
 # shorter one runs by the plan of a longer one.
@@ -35,13 +34,9 @@ _MOST_PLANS = 8
 
 
 class FirstCall:
-    """Replaces the `call` of a model, and the `train_step` that its class defines, until it is disabled.
+    """Replaces the `call` of a functional model, and the `train_step` that its class defines, until it is disabled.
 
-    Args:
-        model: A functional or Sequential model, which may not be built yet.
-        request: How to plan.
-        verbose: Whether each plan is reported in a line.
-        run_options: Options of a `Runner`.
+    The model may not be built yet. `run_options` are those of a `Runner`.
     """
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
@@ -129,12 +124,12 @@ class FirstCall:
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
         signature = Signature(sizes, mode, policy, in_step=here is not None)
         batch_size = (shapes[0][0] if shapes[0] else None) or fit_loop.batch_size()
-        signature, made = self._made_for(signature, batch_size, inputs)
+        with self._lock:
+            signature, made = self._made_for(signature, batch_size, inputs)
+            self._put_into_layers(made.step)
         self._latest = signature
         if here is not None:
             here.calls.add(signature)
-        with self._lock:
-            self._put_into_layers(made.step)
         return self._original if made.runner is None else made.runner.call
 
     def _put_into_layers(self, planned: PlannedStep) -> None:
@@ -145,7 +140,7 @@ class FirstCall:
         if plan is None:
             layer_calls.restore_parts(self._model)
         else:
-            run_by_calls(self._model, plan, **self._run_options)
+            layer_calls.run_by_calls(self._model, plan, **self._run_options)
         self._in_layers = plan
 
     def _made_for(self, signature: Signature, batch_size: int | None, inputs: Any) -> "tuple[Signature, _Made]":
@@ -153,16 +148,12 @@ class FirstCall:
         made = self._known(signature, batch_size)
         if made is not None:
             return signature, made
-        with self._lock:
-            made = self._known(signature, batch_size)
-            if made is not None:  # another thread was faster
-                return signature, made
-            plans = self._made.copy()
-            covering = next((one for one in plans if one.covers(signature)), None)
-            made = self._known(covering, batch_size) if covering and len(plans) >= _MOST_PLANS else None
-            if covering is not None and made is not None:
-                return covering, made
-            return signature, self._plan(signature, inputs, batch_size)
+        plans = self._made.copy()
+        covering = next((one for one in plans if one.covers(signature)), None)
+        made = self._known(covering, batch_size) if covering and len(plans) >= _MOST_PLANS else None
+        if covering is not None and made is not None:
+            return covering, made
+        return signature, self._plan(signature, inputs, batch_size)
 
     def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
         """The plan of a signature, if it holds for a batch and for the layers that the model has by now."""
@@ -173,7 +164,6 @@ class FirstCall:
         return made.program.is_current and made.step.holds_for(batch_size, self._request.budget, own_step)
 
     def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
-        """Plan for `signature`."""
         inputs = example_sizes.as_declared(self._model, inputs)
         specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
 

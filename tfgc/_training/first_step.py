@@ -16,29 +16,18 @@ from tfgc._calls.tracing import Arguments
 from tfgc._core.plan import Plan
 from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, warn
 from tfgc._framework import fit_loop, isolated_traces, private_api
-from tfgc._planning import first_batch
+from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
-from tfgc._training import batch_specs, layer_calls, plan_report
+from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep
-from tfgc._training.run_by_calls import run_by_calls
 
 
 class FirstStep:
-    """Replaces `call` and `train_step` of a model until it is disabled.
-
-    Args:
-        model: Any `keras.Model`.
-        request: How to plan.
-        verbose: Whether each plan is reported in a line.
-        run_options: How layers are recomputed.
-
-    Attributes:
-        planned: The plan in use, None before the first training step.
-    """
+    """Replaces `call` and `train_step` of any model until it is disabled; `latest` is its plan, None before a step."""
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
-        self.planned: PlannedStep | None = None
+        self.latest: PlannedStep | None = None
         self.has_budget = request.budget is not None
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
         self._call: Callable = model.call
@@ -50,13 +39,13 @@ class FirstStep:
 
     def plans(self) -> CallPlans:
         """The plans for the batch that the one in use was made for."""
-        xla = self.planned is not None and self.planned.mode == "xla"
+        xla = self.latest is not None and self.latest.mode == "xla"
         return CallPlans(self._model, self._specs, self._request.layers, xla=xla)
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""
-        assert self.planned is not None
-        self.planned = self.planned.by(plan, predicted_bytes)
+        assert self.latest is not None
+        self.latest = self.latest.by(plan, predicted_bytes)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
@@ -79,18 +68,16 @@ class FirstStep:
     def _plan_for(self, example: Any) -> None:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         batch = batch or fit_loop.batch_size()
-        if self._holds_for(batch):
-            return
         with self._lock:  # reentrant, as a step calls the model
             if not self._holds_for(batch):
                 self._plan(example, batch)
 
     def _holds_for(self, batch: int | None) -> bool:
-        if self._is_plain or self.planned is None:
+        if self._is_plain or self.latest is None:
             return self._is_plain
-        if (self.planned.mode == "xla") != private_api.in_xla():
+        if (self.latest.mode == "xla") != private_api.in_xla():
             return False
-        return self.planned.holds_for(batch, self._request.budget)
+        return self.latest.holds_for(batch, self._request.budget)
 
     def _plan(self, example: Any, batch: int | None) -> None:
         specs = batch_specs.specs(example, batch)
@@ -111,10 +98,10 @@ class FirstStep:
             warn(f"{error}. It trains as before", NothingSavedWarning)
             return
         if made.unchanged is None:
-            run_by_calls(self._model, made.plan, **self._run_options)
+            layer_calls.run_by_calls(self._model, made.plan, **self._run_options)
         else:
             layer_calls.restore_parts(self._model)
-        self.planned, self._specs = made, specs
+        self.latest, self._specs = made, specs
         plan_report.report(self._model.name, made, verbose=self._verbose)
 
     def _refuse_open_sizes(self, fix: str) -> None:

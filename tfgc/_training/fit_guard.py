@@ -24,8 +24,6 @@ from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.current_plan import mode_of_fit, runner_of, stand_in
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
-from tfgc._training.run_by_calls import run_by_calls
-from tfgc._training.step_by_plan import StepByCalls, StepByPlan
 
 
 def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool, run_options: dict[str, Any]) -> None:
@@ -44,14 +42,7 @@ def remove(model: keras.Model) -> None:
 
 
 class _GuardedFit(out_of_memory.GuardedStep):
-    """Makes the training function of a model.
-
-    Args:
-        model: The model.
-        on_oom: What to do when a step runs out of memory.
-        by_tfgc: Whether the model runs by a plan for tfgc's replay.
-        run_options: How it runs by a plan.
-    """
+    """Makes the training function of a model."""
 
     def __init__(self, model: keras.Model, on_oom: str | None, by_tfgc: bool, run_options: dict[str, Any]) -> None:
         super().__init__(f"a training step of {model.name!r}", None)
@@ -132,20 +123,22 @@ class _GuardedFit(out_of_memory.GuardedStep):
             self._is_prepared = True
         return self._function(iter([data]))
 
-    def planned(self, data: Any) -> StepByPlan | None:
+    def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model
         runner, own = runner_of(model), stand_in(model)
         latest = own.latest if isinstance(own, FirstCall) else None
         if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
-            return StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
+            return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
         if runner is None:
             plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
         else:
             plan, plans = runner.plan, own.plans_of_own_step
         if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
-        return StepByCalls(model, plan, None, model.optimizer, model.loss, self.mode, functools.cache(plans))
+        return out_of_memory.StepByCalls(
+            model, plan, None, model.optimizer, model.loss, self.mode, functools.cache(plans)
+        )
 
     def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:
         """What makes plans by calls for the batch; None if its sizes are not known."""
@@ -176,7 +169,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         """Let the model run by another plan; one for a functional model's own step, in all its calls."""
         runner, own = runner_of(self._model), stand_in(self._model)
         if runner is None:
-            run_by_calls(self._model, plan, **self._run_options)
+            layer_calls.run_by_calls(self._model, plan, **self._run_options)
         elif runner is own:
             runner.use(plan)
         if isinstance(own, FirstCall | FirstStep):

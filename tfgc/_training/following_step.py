@@ -12,7 +12,6 @@ from tfgc._framework import layer_settings
 from tfgc._training import out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.segment_runner import Runner
-from tfgc._training.step_by_plan import StepByPlan
 
 # Traces of a step, by settings of its model: a dropout rate that is lowered at every step makes a new one each time.
 _MOST_TRACES = 8
@@ -21,14 +20,7 @@ _MOST_TRACES = 8
 class FollowingStep(out_of_memory.GuardedStep):
     """A step that is traced again when settings of the model change, and raises when its layers have changed.
 
-    Args:
-        step: The step, in Python.
-        trainer: What it trains.
-        runner: What runs the model.
-        compiled: Makes a `tf.function` of the step.
-        mode: "graph", "xla", or "compiled" to run the step in Python.
-        atomic: What takes a step back that runs out of memory; None if it is not to be run again.
-        slices: Of the batch, in which the model runs.
+    `compiled` makes a `tf.function` of the `step`, which is Python. The model runs in so many `slices` of the batch.
     """
 
     def __init__(
@@ -42,20 +34,16 @@ class FollowingStep(out_of_memory.GuardedStep):
         slices: int = 1,
     ) -> None:
         super().__init__(f"the training step of {trainer.model.name!r}", atomic)
-        self._step, self._trainer, self._runner, self._compiled, self._mode = step, trainer, runner, compiled, mode
+        self._step, self._trainer, self._runner, self._compiled, self.mode = step, trainer, runner, compiled, mode
         self._slices = slices
         self._settings = layer_settings.Settings([trainer.model])
         self._variables = trainer.model.variables
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
 
-    @property
-    def mode(self) -> str:
-        return self._mode
-
     def run(self, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, tf.Tensor]:
         """Train on one batch; return its loss, and the metrics so far."""
         name = self._trainer.model.name
-        if not self._runner.is_current:
+        if not self._runner.program.is_current:
             raise PlanMismatchError(
                 f"{name!r} has changed since tfgc.train_step was called, and the step runs the layers that it had "
                 "then. Make a new step for it"
@@ -88,11 +76,11 @@ class FollowingStep(out_of_memory.GuardedStep):
         """The settings of the layers, and which variables train: each can be frozen for itself."""
         return self._settings(), tuple([v.trainable for v in self._variables])
 
-    def planned(self, x: Any, y: Any, sample_weight: Any) -> StepByPlan:
+    def planned(self, x: Any, y: Any, sample_weight: Any) -> out_of_memory.StepByPlan:
         trainer = self._trainer
         if self._slices > 1:
             x = tf.nest.map_structure(lambda t: None if t is None else t[: -(-len(t) // self._slices)], x)
-        return StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
+        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
         return not (self._trainer.as_ready or tf.distribute.has_strategy())

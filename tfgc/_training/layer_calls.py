@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from tfgc._calls import names
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import attribute_leaves, keras_models, layer_settings, private_api, weight_gradients
@@ -24,14 +25,12 @@ from tfgc._replay.block import block
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_selectors
 from tfgc._training.layer_selectors import Selector
+from tfgc._training.segment_runner import Runner
 
 
 @dataclasses.dataclass(frozen=True)
 class _Replaced:
-    """The layers that a model was enabled by, what replaces their `call`, and the plan that chose them, if one did.
-
-    The layers may leave the model.
-    """
+    """The layers that a model was enabled by, which may leave it, what replaces their `call`, and the plan, if any."""
 
     calls: list[tuple[weakref.ref, weakref.ref]]
     plan: Plan | None
@@ -125,6 +124,20 @@ def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan 
     for layer, call in zip(layers, calls):
         layer.call = call
     _replaced[model] = _Replaced([(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)], plan)
+
+
+def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
+    """Replace the calls of the layers that a plan by calls recomputes, and of functional parts with plans of their own.
+
+    What was enabled of the model's parts before is undone; its own methods stay.
+    """
+    layers, parts = names.layers_of(model, plan)
+    options["backlog"] = weight_gradients.Backlog.of(plan)
+    runners = [(part, Runner(part, of_part, under_tapes=True, **options)) for part, of_part in parts]
+    restore_parts(model)
+    replace_calls(model, layers, plan, **options)
+    for part, runner in runners:
+        part.call = runner.call
 
 
 def plan_of(model: keras.Model) -> Plan | None:

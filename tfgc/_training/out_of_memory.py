@@ -4,16 +4,18 @@ import contextlib
 import dataclasses
 import gc
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
+from tfgc._calls.call_plans import CallPlans
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
-from tfgc._planning import budgets, free_memory
+from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
+from tfgc._planning import budgets, estimates, free_memory, planner
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.step_by_plan import StepByPlan
 from tfgc._units import format_bytes
 
 # The most that the next budget is of what the plan that failed should have needed.
@@ -27,14 +29,54 @@ def check_on_oom(on_oom: str | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Diagnosis:
-    """What is known of a step that ran out of memory.
+class StepByPlan:
+    """A step as its plan sees it; the example is a batch of inputs, or None if that is not known."""
 
-    Attributes:
-        text: What its plan predicts, what the device had, and what to do.
-        less: The step by a plan that needs less; None if there is none.
-        less_bytes: What that plan predicts.
-    """
+    model: keras.Model
+    plan: Plan
+    example: Any
+    optimizer: keras.Optimizer | None
+    loss: Any
+    mode: str
+
+    def needed_bytes(self) -> int:
+        """What the plan predicts for the step."""
+        return estimates.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
+
+    def within(self, budget: int) -> "StepByPlan":
+        """The step by a plan of the same kind that fits in a budget, or else needs least."""
+        known = {"strategy": "budget", "mode": self.mode, **self._known()}
+        try:
+            plan = planner.plan(self.model, budget=budget, **known)
+        except InfeasibleBudgetError as error:
+            plan = planner.plan(self.model, budget=error.least, **known)
+        return dataclasses.replace(self, plan=plan)
+
+    def _known(self) -> dict[str, Any]:
+        loss = self.loss if isinstance(self.loss, str | keras.losses.Loss) else None
+        batch = self.plan.batch_size if self.example is None else None
+        return {"optimizer": self.optimizer, "loss": loss, "example": self.example, "batch_size": batch}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepByCalls(StepByPlan):
+    """A step as a plan by calls sees it, or one by segments for a functional model's own `train_step`."""
+
+    plans: Callable[[], CallPlans]
+
+    def needed_bytes(self) -> int:
+        return self.plans().estimate(self.plan, budgets.fixed_bytes(self.model, self.optimizer)).needed_bytes
+
+    def within(self, budget: int) -> StepByPlan:
+        try:
+            plan = self.plans().fitting(budget, budgets.fixed_bytes(self.model, self.optimizer))
+        except InfeasibleBudgetError:
+            plan = self.plans().least()
+        return dataclasses.replace(self, plan=plan)
+
+
+class Diagnosis(NamedTuple):
+    """What a step that ran out of memory should have needed, and the step by a plan that needs less, if any."""
 
     text: str
     less: StepByPlan | None = None
@@ -73,18 +115,14 @@ def diagnose(step: StepByPlan) -> Diagnosis:
 class GuardedStep:
     """A step that explains the error when it runs out of memory, or runs again by a plan that needs less.
 
-    Args:
-        what: What runs, for messages.
-        atomic: What takes the step back; None if it is not to be run again.
+    `what` names it in messages. `atomic` takes it back; None if it is not to be run again. The mode is "graph", "xla",
+    or "compiled" in Python.
     """
+
+    mode: str
 
     def __init__(self, what: str, atomic: AtomicStep | None) -> None:
         self.what, self.atomic = what, atomic
-
-    @property
-    def mode(self) -> str:
-        """How the step runs: "graph", "xla", or "compiled" in Python."""
-        raise NotImplementedError
 
     def attempt(self, *args: Any) -> Any:
         """Run the step."""
@@ -103,17 +141,7 @@ class GuardedStep:
         raise NotImplementedError
 
     def guarded(self, *args: Any) -> Any:
-        """Run the step.
-
-        Returns:
-            What the step returns.
-
-        Raises:
-            tf.errors.ResourceExhaustedError: With the explanation, from TensorFlow's own.
-
-        Warns:
-            OutOfMemoryWarning: If the step is run again.
-        """
+        """Run the step; an error of memory has the explanation, and that the step is run again is warned of."""
         while True:
             if self.atomic is not None:
                 self.atomic.begin()

@@ -12,42 +12,30 @@ from tfgc._calls import tracing
 from tfgc._calls.own_step_plans import OwnStep
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop
-from tfgc._planning import batch_sizes
-from tfgc._training import batch_specs, plan_report
+from tfgc._planning import batch_specs
+from tfgc._training import plan_report
 
 Known = TypeVar("Known")
 # Batches of other sizes whose steps are remembered. Beyond that a smaller one counts as a larger one.
 _MOST = 8
 
 
-class InStep(Generic[Known]):
-    """What is known of the `train_step` that each thread runs."""
+class InStep(threading.local, Generic[Known]):
+    """What is known of the `train_step` that this thread runs; None if it runs none."""
 
-    def __init__(self) -> None:
-        self._known: dict[int, Known] = {}
-
-    @property
-    def here(self) -> Known | None:
-        """What is known of the step that this thread runs; None if it runs none."""
-        return self._known.get(threading.get_ident())
+    here: Known | None = None
 
     def run(self, known: Known, step: Callable, *args: Any, **kwargs: Any) -> Any:
         """Run a step of which this is known."""
-        thread = threading.get_ident()
-        self._known[thread] = known
+        self.here = known
         try:
             return step(*args, **kwargs)
         finally:
-            self._known.pop(thread, None)
+            self.here = None
 
 
 class StepHere(NamedTuple):
-    """A `train_step` that runs.
-
-    Attributes:
-        step: What it does with its batch; None where sizes of that are open.
-        calls: The signatures of the calls of the model that it has made.
-    """
+    """What a running `train_step` does, None where sizes are open, and the signatures of the calls that it has made."""
 
     step: OwnStep | None
     calls: set[Any]
@@ -58,10 +46,6 @@ class TracedSteps:
 
     In the middle of the step, at its first call of the model, a trace would run the code of the step inside of itself:
     what that puts on the model, or freezes, would differ before and after the call.
-
-    Args:
-        model: The model.
-        verbose: Whether a line says so when it takes long.
     """
 
     def __init__(self, model: keras.Model, verbose: bool) -> None:
@@ -71,14 +55,10 @@ class TracedSteps:
     def traced(
         self, batch: Any, before: Any, *, xla: bool, is_planned: Callable[[Any, Iterable[Any]], bool]
     ) -> StepHere:
-        """A step on a batch, traced unless it was before and all calls that it made then have plans.
+        """A step on a batch, traced unless it was before and all calls that it made then are planned.
 
-        Args:
-            batch: The batch.
-            before: `tf.TensorSpec`s of one that was planned before; where only numbers of samples differ, a step is
-                traced that holds both. None for a step on this batch alone.
-            xla: Whether XLA compiles the step.
-            is_planned: Whether calls with some signatures, on a batch, have plans.
+        If the batch differs from one `before`, `tf.TensorSpec`s or None, in numbers of samples alone, a step is traced
+        that holds both.
         """
         specs = batch_specs.specs(batch, None if tf.executing_eagerly() else fit_loop.batch_size())
         if specs is None:
@@ -103,7 +83,7 @@ class TracedSteps:
 class _Sizes(NamedTuple):
     """The shapes and dtypes of a batch, and whether XLA compiles the step on it."""
 
-    shapes: batch_sizes.Shapes
+    shapes: batch_specs.Shapes
     dtypes: tuple[str, ...]
     xla: bool
 
@@ -111,16 +91,16 @@ class _Sizes(NamedTuple):
         """Whether the other batch is no larger; `in_samples`: and differs in numbers of samples alone."""
         if (self.dtypes, self.xla) != (other.dtypes, other.xla):
             return False
-        no_larger = batch_sizes.are_no_larger(other.shapes, self.shapes)
+        no_larger = batch_specs.are_no_larger(other.shapes, self.shapes)
         return no_larger and (not in_samples or _of_a_sample(self.shapes) == _of_a_sample(other.shapes))
 
 
 def _sizes(specs: Any, xla: bool) -> _Sizes:
-    dtypes = tuple(spec.dtype.name for spec in batch_sizes.specs_in(specs))
-    return _Sizes(batch_sizes.shapes_of(specs), dtypes, xla)
+    dtypes = tuple(spec.dtype.name for spec in batch_specs.specs_in(specs))
+    return _Sizes(batch_specs.shapes_of(specs), dtypes, xla)
 
 
-def _of_a_sample(shapes: batch_sizes.Shapes) -> list[tuple[Any, ...]]:
+def _of_a_sample(shapes: batch_specs.Shapes) -> list[tuple[Any, ...]]:
     return [shape[1:] for shape in shapes]
 
 

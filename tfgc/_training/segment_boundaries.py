@@ -1,24 +1,19 @@
-"""What segments read from outside, what others read of them, and what stays on the device for that."""
+"""Where segments end: what they read from outside, what others read of them, and what stays on the device for that."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 
 from tfgc._core.graph import Graph, Ref
 from tfgc._core.segments import Segment
+from tfgc._tracing.keras_graph import Program
 
 
 def stored_on_device(graph: Graph, segments: Sequence[Segment]) -> set[Ref]:
     """What recomputed segments store on the device, and what the caller holds."""
-    stored = {ref for s in segments if s.mode == "recompute" and not s.offload for ref in _needed(graph, s)}
-    return stored | {Ref(name) for name in graph.inputs}
-
-
-def stays(ref: Ref, segment: Segment, stored: Collection[Ref]) -> bool:
-    """Whether a tensor that a segment reads stays on the device."""
-    return ref in stored or ref.name in segment.on_device
-
-
-def _needed(graph: Graph, segment: Segment) -> tuple[Ref, ...]:
-    return boundary_tensors(graph, leaf_nodes(segment))[0]
+    stored = {Ref(name) for name in graph.inputs}
+    for segment in segments:
+        if segment.mode == "recompute" and not segment.offload:
+            stored.update(boundary_tensors(graph, leaf_nodes(segment))[0])
+    return stored
 
 
 def leaf_nodes(segment: Segment) -> tuple[str, ...]:
@@ -31,12 +26,7 @@ def leaf_nodes(segment: Segment) -> tuple[str, ...]:
 def boundary_tensors(
     graph: Graph, names: Sequence[str]
 ) -> tuple[tuple[Ref, ...], tuple[Ref, ...], dict[str, list[Ref]]]:
-    """What nodes read from outside, what others read of them, what dies inside.
-
-    Returns:
-        Two tuples of `Ref`s, and a mapping from a node to the `Ref`s that no one
-        reads after it.
-    """
+    """What nodes read from outside, what others read of them, and for each node what no one reads after it."""
     inside = set(names)
     needed: dict[Ref, None] = {}
     last: dict[Ref, str] = {}
@@ -52,3 +42,20 @@ def boundary_tensors(
         if ref not in outside or ref.node not in inside:
             release.setdefault(name, []).append(ref)
     return tuple(needed), produced, release
+
+
+def cut_after_weights(program: Program, segments: Sequence[Segment]) -> list[Segment]:
+    """The segments, kept ones cut after each node with weights: a compiled one gives all its gradients at once."""
+    return [part for segment in segments for part in _parts(program, segment)]
+
+
+def _parts(program: Program, segment: Segment) -> Iterator[Segment]:
+    if segment.mode != "keep":
+        yield segment
+        return
+    nodes: list[str] = []
+    for name in segment.nodes:
+        nodes.append(name)
+        if name == segment.nodes[-1] or any(layer.trainable_weights for layer in program.layers([name])):
+            yield Segment(tuple(nodes), "keep")
+            nodes = []

@@ -31,7 +31,7 @@ from tfgc._pure import functional, selective_results
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
-from tfgc._training import plan_report, segment_boundaries, separate_weights, shared_traces
+from tfgc._training import plan_report, segment_boundaries, shared_traces
 from tfgc._training.sliced_segments import SlicesCheck
 
 Table = dict[Ref, Any]
@@ -43,19 +43,10 @@ class Runner:
     A call on a model whose graph has changed, such as a Sequential after `add`, follows where the plan still fits.
 
     Args:
-        model: The model whose layers run.
-        plan: The `Plan`.
-        wrap: None, or `tf.recompute_grad` to replace tfgc's replay.
-        compile_segments: Whether eager calls run compiled segments.
-        check_replay: Whether the layers of both runs are compared by checksums.
+        model, plan, wrap, compile_segments, check_replay: As for `tfgc.enable`.
         early: Whether gradients of weights are to be complete one after the other (`early_updates`).
         backlog: How much gradients of weights may hold that are put off; None for what follows from the plan.
         under_tapes: Whether calls with `training=False` run by the plan, too, if a tape records (see `LayerCall`).
-
-    Attributes:
-        model: The model.
-        plan: The plan that it runs by.
-        program: What runs its nodes.
     """
 
     def __init__(
@@ -75,31 +66,23 @@ class Runner:
         self._backlog = backlog
         self.model = model
         self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
-        self._read(plan)
+        self.use(plan)
 
-    def _read(self, plan: Plan) -> None:
+    def use(self, plan: Plan) -> None:
+        """Run by another plan from now on; what was traced has to be traced again."""
         program = keras_graph.Program(self.model)
         plan.check(program.graph)
         plan_report.warn_of_host(self.model.name, plan)
         self.plan, self.program = plan, program
         options = RunOptions(program, *self._options)
-        segments = separate_weights.cut(program, plan.segments) if options.early else plan.segments
+        segments = segment_boundaries.cut_after_weights(program, plan.segments) if options.early else plan.segments
         self._run = _SegmentChain(options, segments, program.outputs)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the model still has the graph that was read."""
-        return self.program.is_current
-
-    def use(self, plan: Plan) -> None:
-        """Run by another plan from now on; what was traced has to be traced again."""
-        self._read(plan)
 
     def _follow(self) -> None:
         # The caller may be tracing.
         with tf.init_scope():
             try:
-                self._read(self.plan)
+                self.use(self.plan)
             except PlanMismatchError as error:
                 raise PlanMismatchError(
                     f"{self.model.name!r} has changed since it was enabled: {error} Then enable it again"
@@ -112,7 +95,7 @@ class Runner:
         call_checks.refuse_tf1_graph(f"the enabled {self.model.name!r}")
         if call_checks.is_empty(inputs):
             return self._original(self.model, inputs, training=training, mask=mask)
-        if not self.is_current:
+        if not self.program.is_current:
             self._follow()
         table = self.program.feed(inputs, mask)
         with weight_gradients.limited(self._backlog or weight_gradients.Backlog.of(self.plan)):
@@ -124,15 +107,7 @@ class Runner:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """How segments run.
-
-    Attributes:
-        program: What runs their nodes.
-        wrap: None, or what recomputes in place of tfgc.
-        compiled: Whether eager calls run compiled segments.
-        watch: Called with the name of each node and what it made, or None.
-        early: Whether a tape hands over the gradients of each segment's weights before it goes on.
-    """
+    """How a `Runner` runs segments; `watch` is called with the name of each node and what it made."""
 
     program: keras_graph.Program
     wrap: Callable | None = None
@@ -142,13 +117,9 @@ class RunOptions:
 
 
 class _SegmentChain:
-    """Runs segments one after the other on a table of tensors, and drops each tensor after its last use.
+    """Runs segments one after the other on a table of tensors; drops each tensor but the `kept` after its last use.
 
-    Args:
-        options: How they run.
-        segments: The segments.
-        kept: The tensors that stay in the table.
-        prefix: What their numbers in messages begin with: that of the segment they make up, with a dot.
+    Messages number them with a `prefix`: the number of the segment that they make up, with a dot.
     """
 
     def __init__(
@@ -219,7 +190,10 @@ def _build(
         replay_fn = functools.partial(function.run_by, inner)
     member = first = None
     if options.watch is None:  # A watched segment reports the names of its layers, so it shares no traces.
-        member = shared_traces.Member(options.program, segment, function.nodes, function.needed, function.produced)
+        kind_now = functools.partial(
+            shared_traces.signature, options.program, segment, function.nodes, function.needed, function.produced
+        )
+        member = shared_traces.Member(options.program, function.nodes, kind_now)
         first = kinds.first_like(member)
     made = block(
         member.noting(function) if member is not None and first is None else function,
@@ -235,7 +209,7 @@ def _build(
         on_host=tuple(
             i
             for i, ref in enumerate(function.needed)
-            if segment.offload and not segment_boundaries.stays(ref, segment, stored)
+            if segment.offload and ref not in stored and ref.name not in segment.on_device
         ),
         share_traces_with=first,
     )
@@ -248,14 +222,7 @@ def _build(
 
 
 class _SegmentFunction:
-    """The nodes of a segment as a function of the tensors that they read from outside.
-
-    Attributes:
-        nodes: Their names, as they run.
-        needed: What they read from outside.
-        produced: What others read of them.
-        settings: What the code of their layers depends on besides their arguments.
-    """
+    """The nodes of a segment, in the order in which they run, as a function of what they read from outside."""
 
     def __init__(self, options: RunOptions, segment: Segment) -> None:
         watch = selective_results.note_boundary if segment.selective else None

@@ -27,14 +27,9 @@ _BOOKS = ("keras.", "inspect", "collections", "_thread", "weakref")
 def signature(
     program: Program, segment: Segment, nodes: Sequence[str], needed: Sequence[Ref], produced: Sequence[Ref]
 ) -> tuple | None:
-    """Return what is equal for segments that can share traces; None for one that cannot.
+    """What is equal for segments that can share traces; None for one that cannot.
 
-    Args:
-        program: The model that the segment is of.
-        segment: The segment.
-        nodes: Its nodes, in the order in which they run.
-        needed: What they read from outside.
-        produced: What others read of them.
+    `nodes` are those of the segment in the order in which they run, which read what is `needed` from outside.
     """
     graph = program.graph
     places: dict[Ref, tuple] = {ref: ("given", i) for i, ref in enumerate(needed)}
@@ -132,25 +127,13 @@ def _value(leaf: Any) -> Any:
 
 
 class Member:
-    """A segment to compare with others; see `signature` for the arguments."""
+    """Nodes of a segment to compare with others, and its `signature`, which changes when a layer does."""
 
-    def __init__(
-        self,
-        program: Program,
-        segment: Segment,
-        nodes: Sequence[str],
-        needed: Sequence[Ref],
-        produced: Sequence[Ref],
-    ) -> None:
-        self._arguments = program, segment, nodes, needed, produced
-        self.program, self.nodes = program, nodes
-        self.kind = self.kind_now()
+    def __init__(self, program: Program, nodes: Sequence[str], kind_now: Callable[[], tuple | None]) -> None:
+        self.program, self.nodes, self.kind_now = program, nodes, kind_now
+        self.kind = kind_now()
         self.serves_others = False
         self._first_run: tuple[tuple | None, tuple | None] | None = None
-
-    def kind_now(self) -> tuple | None:
-        """The signature; that of a layer may have changed since the segment was read."""
-        return signature(*self._arguments)
 
     def noting(self, run: Callable) -> Callable:
         """`run`, the segment as a function, whose first call notes what layers change of themselves.

@@ -112,20 +112,18 @@ def status(model: keras.Model) -> Status:
         ['uniform']
     """
     keras_models.check_model(model)
-    found: list[PlanStatus] = []
     enabled = [part for part in keras_models.layers_inside(model) if functional_graphs.is_patched_call(part)]
-    own = stand_in(model)
+    own, by_calls = stand_in(model), plan_of(model)
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
-        return Status(model.name, True, () if own.planned is None else (_made(own.planned),), measured_bytes(model))
-    by_calls = plan_of(model)
-    if by_calls is not None and isinstance(own, FirstCall):  # and the layers of a plan that it chose
-        return Status(model.name, True, tuple(_of(own, "")), measured_bytes(model))
-    if by_calls is not None:  # and those of a plan that was given
-        return Status(model.name, True, (PlanStatus(by_calls, batch_size=by_calls.batch_size),), measured_bytes(model))
-    for part in enabled:
-        path = "" if part is model else part.path or part.name
-        found += _of(stand_in(part), path)
-    return Status(model.name, bool(enabled), tuple(found), measured_bytes(model))
+        plans = [] if own.latest is None else [_made(own.latest)]
+    elif by_calls is None:
+        paths = {part: "" if part is model else part.path or part.name for part in enabled}
+        plans = [one for part, path in paths.items() for one in _of(stand_in(part), path)]
+    elif isinstance(own, FirstCall):  # and the layers of a plan by calls that it chose
+        plans = _of(own, "")
+    else:  # and those of one that was given
+        plans = [PlanStatus(by_calls, batch_size=by_calls.batch_size)]
+    return Status(model.name, bool(enabled) or by_calls is not None, tuple(plans), measured_bytes(model))
 
 
 def _of(call: Any, part: str) -> list[PlanStatus]:

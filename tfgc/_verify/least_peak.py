@@ -9,22 +9,16 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models
-from tfgc._planning import by_calls, first_batch, planner
+from tfgc._planning import batch_specs, by_calls, first_batch, planner
 from tfgc._planning.first_batch import Request
-from tfgc._training import batch_specs
 from tfgc._verify.own_step import has_own_step
 
 
 def plan_for(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
     """The plan of least peak; for a functional model with its own `train_step` that of this whole step.
 
-    Args:
-        model: The model.
-        data: `x`, `y` and `sample_weight`. They may be for the model's own `train_step` alone, such as the images of a
-            triplet, which calls a model of one image three times.
-
-    Raises:
-        OptionError: If the model does not take the batch, and has no `train_step` of its own.
+    `data` are `x`, `y` and `sample_weight`. They may be for the model's own `train_step` alone, such as the images of a
+    triplet, which calls a model of one image three times.
     """
     batch = keras.utils.pack_x_y_sample_weight(*data)
     own = has_own_step(model) and keras_models.runs_graph(model)
