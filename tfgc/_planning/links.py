@@ -13,10 +13,8 @@ from tfgc.strategies import _host_memory
 def measured(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a strategy with bytes a second where `bandwidth` names a device."""
     device = _host_memory.device_of(options.get("bandwidth"))
-    return dict(options) if device is None else {**options, "bandwidth": _bandwidth(device)}
-
-
-def _bandwidth(device: str) -> int:
+    if device is None:
+        return dict(options)
     known = {place.name.removeprefix("/device:").upper(): place.name for place in tf.config.list_logical_devices()}
     name = device.upper().removeprefix("/").removeprefix("DEVICE:")
     if name not in known:
@@ -27,4 +25,4 @@ def _bandwidth(device: str) -> int:
             f"bandwidth={device!r}: its memory is the host's, so that nothing is copied: name an accelerator, or give "
             "bytes a second such as '12GB'"
         )
-    return int(found)
+    return {**options, "bandwidth": int(found)}

@@ -17,7 +17,7 @@ def runner_of(model: keras.Model) -> Runner | None:
     """What runs the segments of an enabled model, in the call that came last if it has several plans; else None."""
     own = stand_in(model)
     if isinstance(own, FirstCall):
-        return own.latest_runner
+        return own.latest_made and own.latest_made.runner
     return own if isinstance(own, Runner) else None
 
 

@@ -60,14 +60,13 @@ class FirstCall:
     @property
     def latest(self) -> PlannedStep | None:
         """The plan of the latest call; None before the first one."""
-        made = self._latest_made()
+        made = self.latest_made
         return made and made.step
 
     @property
-    def latest_runner(self) -> Runner | None:
-        """What runs the latest call; None if that ran the original code."""
-        made = self._latest_made()
-        return made and made.runner
+    def latest_made(self) -> "_Made | None":
+        """The same with what runs the call."""
+        return None if self._latest is None else self._made.get(self._latest)
 
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Run the latest call by another plan, and the calls that are planned as parts of the same step."""
@@ -79,9 +78,6 @@ class FirstCall:
                 if made.runner is not None:
                     made.runner.use(plan)
                 self._made[signature] = _Made(made.step.by(plan, predicted_bytes), made.program, made.runner)
-
-    def _latest_made(self) -> "_Made | None":
-        return None if self._latest is None else self._made.get(self._latest)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; calls that do not train run the original."""
