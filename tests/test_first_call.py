@@ -567,7 +567,15 @@ class SlowToTrace(keras.Model):
         return super().train_step(data)
 
 
-def test_an_interrupt_ends_planning_before_it_goes_on():
+@pytest.fixture
+def interruptible():
+    """Shells let what they start in the background ignore interrupts, and Python then sets no handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_planning_before_it_goes_on(interruptible):
     """A trace that went on would put back methods that have been replaced since."""
     inputs = keras.Input((8,))
     model = SlowToTrace(inputs, L.Dense(1)(L.Dense(8)(inputs)))

@@ -7,7 +7,9 @@ import tensorflow as tf
 from equality import assert_equal, fresh, noise, train
 
 import tfgc
+from tfgc._core.plan import Plan
 from tfgc._framework import xla_schedule
+from tfgc._tracing import keras_graph
 from tfgc.zoo.gpt import TiedEmbedding
 
 L = keras.layers
@@ -97,3 +99,35 @@ def test_gradients_of_gradients_under_xla():
     tfgc.enable(model, strategy="uniform", segments=2)
     for one, other in zip(second(model), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def kept_between():
+    sizes = [7, 8, 9, 10, 11]
+    return keras.Sequential([keras.Input((6,)), *(L.Dense(n, "tanh", name=f"dense_{n}") for n in sizes)])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_replays_wait_for_kernels_that_were_kept_and_train(frozen):
+    """XLA put those off to the end of a ResNet's step. What is frozen has none, and must not get one."""
+    model = fresh(kept_between)
+    model.get_layer("dense_9").trainable = not frozen
+    pieces = [(0, 2, "recompute"), (2, 3, "keep"), (3, 5, "recompute")]
+    tfgc.enable(model, Plan.from_pieces(keras_graph.read(model), pieces, strategy="by hand"))
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    operations = step.get_concrete_function(noise(4, 6)).graph.get_operations()
+    products = [op for op in operations if op.type == "MatMul"]
+    (kernel,) = [op for op in products if op.outputs[0].shape == (8, 9)]
+    replays = [op for op in products if op.name.startswith("replay") and "gradient_tape" not in op.name]
+    (replayed,) = [op for op in replays if op.outputs[0].shape == (4, 7)]
+    before, stack = set(), [replayed]
+    while stack:
+        op = stack.pop()
+        before.add(op)
+        stack += (tensor.op for tensor in op.inputs if tensor.op not in before)
+    assert (kernel in before) is not frozen

@@ -2,8 +2,8 @@
 
 Each waits for the gradients that the one of the first run after its own passes on, and for those of weights of the one
 before that. docs/design/framework.md says why. It waits only for those that the pass was asked for: TensorFlow computes
-whatever a control edge comes from, also what it would have pruned. XLA drops control edges. Where a replay runs a plan,
-`backward_order` makes the edges inside.
+whatever a control edge comes from, also what it would have pruned. Where a replay runs a plan, `backward_order` makes
+the edges inside. XLA drops control edges, so there a replay is given tensors to wait for.
 
 Invariant: an edge leads from operations that exist to one that is being made, or to the start of a replay that none of
 them needs: there is no circle. Both belong to one graph and to one call of `tape.gradient`, hence to one replica.
@@ -26,7 +26,8 @@ _PASSES = "tfgc_backward_passes"  # the attribute of a graph that holds its pass
 
 def current_pass() -> "BackwardPass | None":
     """The backward pass that is being traced; None where replays do not wait for one another."""
-    if tf.executing_eagerly() or private_api.in_xla() or backward_order.has_chains():
+    in_xla = private_api.in_xla()
+    if tf.executing_eagerly() or (backward_order.has_chains() and not in_xla):
         return None
     graph = tf.compat.v1.get_default_graph()
     calls = list(tape_calls.gradient_calls())
@@ -34,7 +35,8 @@ def current_pass() -> "BackwardPass | None":
     found = getattr(graph, _PASSES, {}).get(key)
     if found is None:
         # Inside of a replay sources are its arguments: whether their gradients are used says the call around it.
-        found = BackwardPass(key, calls[0].targets if calls else [], calls[-1].sources if calls else None)
+        made = _XlaPass if in_xla else BackwardPass
+        found = made(key, calls[0].targets if calls else [], calls[-1].sources if calls else None)
     return found
 
 
@@ -61,10 +63,14 @@ class BackwardPass:
         key: What distinguishes it from others.
         targets: What it differentiates.
         sources: What it differentiates by; None if that is not known, where a function is differentiated.
+
+    Attributes:
+        awaited: What the replay that is being traced waits for, besides the edges that it has.
     """
 
     def __init__(self, key: Any, targets: Sequence[tf.Tensor], sources: Sequence[tf.Tensor] | None) -> None:
         self.key = key
+        self.awaited: list[tf.Tensor] = []
         # By id of a tensor, once it is known.
         self._leads = None if sources is None else dict.fromkeys(map(id, sources), True)
         self._replays: list[_Traced] = []
@@ -118,6 +124,10 @@ class BackwardPass:
             behind = operation_order.descendants(after.start.op)
             graph_building.wait_for(after.start, [end for end in ends if end.op not in behind])
         self._replays.append(_Traced(place, start, ends, earlier))
+        self._keep()
+
+    def _keep(self) -> None:
+        graph = tf.compat.v1.get_default_graph()
         passes = getattr(graph, _PASSES, {})
         setattr(graph, _PASSES, passes)
         passes[self.key] = self
@@ -164,6 +174,19 @@ class BackwardPass:
                     waiting.append(read)
         known.update(dict.fromkeys(readers, False))
         return False
+
+
+class _XlaPass(BackwardPass):
+    """One that XLA compiles: its replays wait for gradients of kernels that were kept, which it else puts off."""
+
+    def wait(self, number: int, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
+        weights, _ = self._traced.so_far(upstream, self.asks_for)
+        self.awaited = [op.outputs[0] for op in weights if (op.outputs[0].shape.rank or 0) > 1]
+        return [*upstream]
+
+    def done(self, arguments: Sequence[tf.Tensor], passed_on: int, gradients: Sequence[Any]) -> None:
+        self._traced = weight_gradients.Backward()
+        self._keep()
 
 
 def _threads() -> int:

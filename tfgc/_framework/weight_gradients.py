@@ -100,6 +100,17 @@ class Backward:
         """The same for what was differentiated by a tape, up to the gradients `upstream` of what comes next.
 
         Returns what is put off in the end. Nothing is made to wait for `late` operations.
+        """
+        weights, others = self.so_far(upstream, leads_to_a_source, late)
+        return _wait(self._graph.get_operations()[self._before :], [*_operations(upstream), *others], weights, backlog)
+
+    def so_far(
+        self,
+        upstream: Iterable[Any],
+        leads_to_a_source: Callable[[tf.Tensor], bool],
+        late: Collection[tf.Operation] = (),
+    ) -> tuple[list[tf.Operation], set[tf.Operation]]:
+        """The operations that made gradients of weights, and others that nothing reads yet, without `late` ones.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
         operation of the forward pass, found by what both read, by its name, and by the shape of the gradient or of what
@@ -123,7 +134,7 @@ class Backward:
             alike = (value for value in values if any(_alike(value, gradient) for gradient in _before_reshaping(op)))
             if any(map(leads_to_a_source, alike)):
                 weights.append(op)
-        return _wait(made, [*passed_on, *set(unread).difference(weights)], weights, backlog)
+        return weights, set(unread).difference(weights)
 
 
 def _before_reshaping(op: tf.Operation) -> list[tf.Tensor]:

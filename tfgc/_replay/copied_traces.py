@@ -54,7 +54,7 @@ class CopiedRecomputation(TwoRuns):
             return self._recomputation.backward(first, upstream)
         upstream = [graph_building.capture(u) for u in upstream]
         n = len(inputs) - len(self.effects.reads)
-        with fence(upstream) as wait:
+        with fence(upstream, first.awaited) as wait:
             held = waiting(inputs, n, wait, traced.layouts)
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()

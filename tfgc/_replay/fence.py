@@ -12,12 +12,14 @@ from tfgc._framework import graph_building, private_api, shared_constants
 
 
 @contextlib.contextmanager
-def fence(upstream: Sequence[tf.Tensor]) -> Iterator[Callable[[tf.Tensor], tf.Tensor]]:
-    """Yield a function that makes a tensor wait until `upstream` is there."""
+def fence(
+    upstream: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor] = ()
+) -> Iterator[Callable[[tf.Tensor], tf.Tensor]]:
+    """Yield a function that makes a tensor wait until `upstream` is there, and under XLA until `awaited` is."""
     if tf.executing_eagerly():
         yield tf.identity
     elif private_api.in_xla():
-        yield _waits_in_xla([tf.reduce_sum(u) for u in upstream])
+        yield _waits_in_xla([tf.reduce_sum(u) for u in upstream] + [tf.reshape(x, [-1])[0] for x in awaited])
     else:
         with shared_constants.shared(upstream), tf.control_dependencies(list(upstream)):
             yield tf.identity

@@ -77,7 +77,7 @@ class Recomputation(TwoRuns):
         n, inputs = len(self._packing.specs), first.inputs
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
         ordered = backward_order.sequential_backward()
-        with self.surroundings.reentered(), chosen, fence(upstream) as wait, ordered as unasked:
+        with self.surroundings.reentered(), chosen, fence(upstream, first.awaited) as wait, ordered as unasked:
             held = waiting(inputs, n, wait, self._packing.layouts)
             unasked += [held[i] for i in first.doubtful]
             captured = [graph_building.capture(t) for t in self.effects.captured]

@@ -153,7 +153,7 @@ class _Replay:
             if around is not None:
                 upstream = tuple(around.wait(self._number, upstream, first.backlog))
                 unasked = first.doubtful.union(i for i in first.sources if not around.asks_for(first.inputs[i]))
-                first = dataclasses.replace(first, doubtful=unasked)
+                first = dataclasses.replace(first, doubtful=unasked, awaited=around.awaited)
             if self._host is not None:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
