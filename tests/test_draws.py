@@ -427,3 +427,29 @@ def test_blocks_draw_apart_where_no_seed_was_ever_set(monkeypatch):
     graph = drawn.get_concrete_function().graph
     assert [(op.get_attr("seed"), op.get_attr("seed2")) for op in drawn_by(graph)] == [(0, 0)] * 2
     drawn()
+
+
+@tf.custom_gradient
+def with_gamma_in_gradient(x):
+    return 2.0 * x, lambda upstream: upstream * tf.random.gamma(tf.shape(x)[:1], 2.0)[:, None]
+
+
+class GammaGradient(Dropping):
+    def call(self, x, training=None):
+        return with_gamma_in_gradient(x + tf.nn.gelu(x @ self.kernel))
+
+
+def test_what_a_gradient_draws_with_a_number_is_not_copied():
+    """All blocks had the number of the trace."""
+    model = fresh(functools.partial(dropping, GammaGradient))
+    tfgc.enable(model, by_layer(model))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    operations = step.get_concrete_function(noise(8, 64)).graph.get_operations()
+    numbers = [op.get_attr("seed2") for op in operations if op.type == "RandomGamma"]
+    assert sorted(numbers) == [0, 1, 2, 3]

@@ -131,3 +131,82 @@ def test_replays_wait_for_kernels_that_were_kept_and_train(frozen):
         before.add(op)
         stack += (tensor.op for tensor in op.inputs if tensor.op not in before)
     assert (kernel in before) is not frozen
+
+
+def test_what_an_outer_tape_records_has_no_zeros_in_place_of_none():
+    """A tape takes all that one operation makes for used."""
+    model = fresh(lambda: keras.Sequential([keras.Input((4,)), L.Dense(4), L.Dense(1)]))
+    tfgc.enable(model, Plan.from_pieces(keras_graph.read(model), [(0, 2, "recompute")], strategy="by hand"))
+    weights = [v.value for v in model.trainable_variables]
+    missing = []
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(model(x, training=True))
+            first, *_ = inner.gradient(y, [x, *weights])
+            penalty = tf.reduce_sum(first**2)
+        found = outer.gradient(penalty, [x, *weights])
+        missing.append([gradient is None for gradient in found])
+        return [gradient for gradient in found if gradient is not None]
+
+    step(noise(3, 4))
+    assert missing == [[True, False, True, False, True]]
+
+
+def test_jacobians_under_xla():
+    model = fresh(chain)
+    x = tf.constant(noise(4, 8))
+
+    @tf.function(jit_compile=True)
+    def jacobian(x):
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+        return tape.jacobian(y, [v.value for v in model.trainable_variables], experimental_use_pfor=True)
+
+    expected = jacobian.python_function(x)
+    tfgc.enable(model, strategy="uniform", segments=2)
+    for one, other in zip(jacobian(x), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+class Shift(L.Layer):
+    """Draws a whole number, which does not wait under XLA."""
+
+    def call(self, x):
+        return x * tf.cast(1 + tf.random.uniform([], 0, 3, tf.int32), x.dtype)
+
+
+def test_whole_numbers_drawn_in_a_branch_under_xla():
+    shifted = [keras.Input((8,)), L.Dense(8, "tanh"), Shift(), L.Dense(8, "tanh"), L.Dense(4)]
+    model = fresh(lambda: keras.Sequential(shifted))
+    tfgc.enable(model, Plan.from_pieces(keras_graph.read(model), [(0, 3, "recompute"), (3, 4, "keep")], strategy="x"))
+
+    @tf.function(jit_compile=True)
+    def step(x, flag):
+        with tf.GradientTape() as tape:
+            y = tf.cond(flag, lambda: model(x, training=True), lambda: model(-x, training=True))
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    for flag in (True, False):
+        assert all(np.isfinite(gradient).all() for gradient in step(tf.constant(noise(4, 8)), tf.constant(flag)))
+
+
+def test_kernels_without_elements_under_xla():
+    inputs = keras.Input((6,))
+    x = L.Dense(8, "tanh")(inputs)
+    x = L.Add()([L.Dense(8)(x), L.Dense(8, name="empty")(inputs[:, :0])])
+    model = keras.Model(inputs, L.Dense(2)(L.Dense(8, "tanh")(x)))
+    tfgc.enable(model, tfgc.plan(model, strategy="manual", keep=["dense", "add"]))
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    assert len(step(tf.constant(noise(4, 6)))) == 10

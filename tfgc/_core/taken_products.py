@@ -1,4 +1,4 @@
-"""Whether a selective replay takes over products with weights and random masks of the first run.
+"""Whether a selective replay takes over products with weights and masks drawn from seeds of the first run.
 
 It runs a copy of the trace of the first run, and so does a graph with none of what cannot be copied: a
 `tf.random.Generator`, branches and loops. A segment with one such node is run again as a whole.

@@ -8,6 +8,7 @@ try:
     from keras.src.backend.common import global_state, name_scope, remat, stateless_scope, symbolic_scope, variables
     from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
     from keras.src.layers import layer
+    from keras.src.layers.layer import CallContext
     from keras.src.models import functional
     from keras.src.models.sequential import Sequential
     from keras.src.ops.numpy import Multiply
@@ -19,10 +20,11 @@ try:
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.python.eager import context, execute, forwardprop_util, record
     from tensorflow.python.eager.polymorphic_function import compiler_ir
-    from tensorflow.python.framework import op_callbacks, op_def_registry, ops, tensor_util
+    from tensorflow.python.framework import op_callbacks, op_def_registry, ops, random_seed, tensor_util
     from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
     from tensorflow.python.ops import control_flow_util, custom_gradient, gradients_util, resource_variable_ops
     from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph, ControlFlowFuncGraph
+    from tensorflow.python.ops.parallel_for import pfor
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as has_onednn
 except ImportError as error:
     raise versions.unsupported(error) from error

@@ -12,12 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework import versions
-
-try:
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import random_seed
-except ImportError as error:
-    raise versions.unsupported(error) from error
+from tfgc._framework.internals import context, random_seed
 
 _numbers: Any = versions.attribute(random_seed, "_graph_to_seed_dict")
 # By the eager stream, which `tf.random.set_seed` makes anew: how many operations have a number.
@@ -62,7 +57,7 @@ def number_apart(graph: Any) -> None:
 def numbered(graph: Any, operations: Iterable[tf.Operation]) -> list[str] | None:
     """The names of those of a graph's operations that have a number in place of a seed, in the order of these.
 
-    None where the numbers of the graph are others than theirs: something else took one, or a user's seed is alike.
+    None where these are not the numbers of the graph in a row: something else took one, or a user's seed is alike.
     """
     numbers = range(_COPIED, _numbers[graph])
     found = [op for op in operations if op.get_attr("seed2") in numbers]
@@ -71,5 +66,10 @@ def numbered(graph: Any, operations: Iterable[tf.Operation]) -> list[str] | None
 
 def renumber(node: Any) -> None:
     """Give the definition of an operation the next number of the graph being built."""
-    seeds = tf.compat.v1.random.get_seed(None)
+    seeds = random_seed.get_seed(None)
     node.attr["seed"].i, node.attr["seed2"].i = (seed or 0 for seed in seeds)
+
+
+def draw(operations: Iterable[tf.Operation]) -> bool:
+    """Whether one of some operations draws from a seed of its own, or from its number."""
+    return any("seed2" in op.node_def.attr for op in operations)

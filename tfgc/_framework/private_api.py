@@ -45,7 +45,7 @@ class CallState:
         """
         outer_context = global_state.get_global_attribute(_CALL_CONTEXT)
         outer_autocast = get_autocast_scope()
-        context = layer.CallContext(entry_layer=None)
+        context = internals.CallContext(entry_layer=None)
         for name, value in self._values.items():
             setattr(context, name, value)
         scope = None if self._autocast is None else AutocastScope(self._autocast[0])

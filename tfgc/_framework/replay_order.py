@@ -65,7 +65,7 @@ class BackwardPass:
         sources: What it differentiates by; None if that is not known, where a function is differentiated.
 
     Attributes:
-        awaited: What the replay that is being traced waits for, besides the edges that it has.
+        awaited: Numbers that the replay that is being traced waits for, besides the edges that it has.
     """
 
     def __init__(self, key: Any, targets: Sequence[tf.Tensor], sources: Sequence[tf.Tensor] | None) -> None:
@@ -181,7 +181,9 @@ class _XlaPass(BackwardPass):
 
     def wait(self, number: int, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
         weights, _ = self._traced.so_far(upstream, self.asks_for)
-        self.awaited = [op.outputs[0] for op in weights if (op.outputs[0].shape.rank or 0) > 1]
+        kernels = [op.outputs[0] for op in weights if (op.outputs[0].shape.rank or 0) > 1]
+        # One number of each; a sum, since there may be none.
+        self.awaited = [tf.reduce_sum(tf.reshape(k, [-1])[:1]) for k in kernels if k.dtype.is_floating]
         return [*upstream]
 
     def done(self, arguments: Sequence[tf.Tensor], passed_on: int, gradients: Sequence[Any]) -> None:

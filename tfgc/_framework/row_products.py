@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfgc._framework import xla_schedule
+
 # What may stand between a product and the gradient that it is.
 _PASSING = ("Identity", "Cast")
 
@@ -32,9 +34,9 @@ def factors(gradient: Any) -> list[tf.Tensor] | None:
     """The rows that a gradient is the product of; None if it is no such product."""
     if not tf.is_symbolic_tensor(gradient):
         return None
-    op = gradient.op
+    op = xla_schedule.behind(gradient).op
     while op.type in _PASSING:
-        op = op.inputs[0].op
+        op = xla_schedule.behind(op.inputs[0]).op
     if op.type != "MatMul" or not op.get_attr("transpose_a") or op.get_attr("transpose_b"):
         return None
     return list(op.inputs)

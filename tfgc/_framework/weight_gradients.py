@@ -110,7 +110,7 @@ class Backward:
         leads_to_a_source: Callable[[tf.Tensor], bool],
         late: Collection[tf.Operation] = (),
     ) -> tuple[list[tf.Operation], set[tf.Operation]]:
-        """The operations that made gradients of weights, and others that nothing reads yet, without `late` ones.
+        """The operations that made gradients of weights, without `late` ones, and all others that nothing reads yet.
 
         Gradients of weights are those that nothing reads yet, and that belong to something asked for: to an input of an
         operation of the forward pass, found by what both read, by its name, and by the shape of the gradient or of what

@@ -88,6 +88,7 @@ class TracedCall:
         if selective:
             ends = [*boundaries, *self._tensors]
             results += selective_results.selective_results(operations, self._arguments, ends)
+        self._n_forward = len(operations)
         self.n_draws, self.n_results = len(drawing), len(results)
         self._results = [op.outputs[0] for op in drawing] + results
         self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results], numbered=numbered)
@@ -134,8 +135,8 @@ class TracedCall:
         edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
-        draws = sum(op.type in random_draws.TYPES for op in self._graph.get_operations())
-        is_copyable = draws == self.n_draws and custom_gradients.make_copyable(part, self._graph)
+        is_copyable = custom_gradients.make_copyable(part, self._graph)
+        is_copyable &= not operation_seeds.draw(self._graph.get_operations()[self._n_forward :])
         return Gradients(part, tf.nest.map_structure(_spec, gradients)) if is_copyable else None
 
 

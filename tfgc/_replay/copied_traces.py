@@ -59,7 +59,7 @@ class CopiedRecomputation(TwoRuns):
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()
             taken = [*first.draws, *first.results]
-            results = [r if in_xla and r.dtype.is_integer else wait(r) for r in taken]
+            results = [graph_building.capture(r) if in_xla and r.dtype.is_integer else wait(r) for r in taken]
         return gradients.copy([*held, *results, *upstream], "replay"), []
 
 

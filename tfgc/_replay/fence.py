@@ -1,4 +1,4 @@
-"""What makes both runs of a segment wait: the second one for its upstream gradient, and draws of the first under XLA.
+"""What makes both runs of a segment wait: the second one for gradients, and draws of the first under XLA.
 
 Without it TensorFlow and XLA would merge the runs, or run what reads nothing large at the start of the step.
 """
@@ -15,11 +15,11 @@ from tfgc._framework import graph_building, private_api, shared_constants
 def fence(
     upstream: Sequence[tf.Tensor], awaited: Sequence[tf.Tensor] = ()
 ) -> Iterator[Callable[[tf.Tensor], tf.Tensor]]:
-    """Yield a function that makes a tensor wait until `upstream` is there, and under XLA until `awaited` is."""
+    """Yield a function that makes a tensor wait until `upstream` is there, and under XLA the numbers `awaited`."""
     if tf.executing_eagerly():
         yield tf.identity
     elif private_api.in_xla():
-        yield _waits_in_xla([tf.reduce_sum(u) for u in upstream] + [tf.reshape(x, [-1])[0] for x in awaited])
+        yield _waits_in_xla([*map(tf.reduce_sum, upstream), *map(graph_building.capture, awaited)])
     else:
         with shared_constants.shared(upstream), tf.control_dependencies(list(upstream)):
             yield tf.identity
@@ -61,5 +61,5 @@ def waiting(
     """
     in_xla = private_api.in_xla()
     # A copy for each argument, since one tensor may be passed twice.
-    held = [x if in_xla and i in layouts else wait(x) for i, x in enumerate(inputs[:arguments])]
+    held = [graph_building.capture(x) if in_xla and i in layouts else wait(x) for i, x in enumerate(inputs[:arguments])]
     return held + [wait(x) if in_xla and x.dtype.is_integer else graph_building.capture(x) for x in inputs[arguments:]]

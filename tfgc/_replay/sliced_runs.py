@@ -57,7 +57,7 @@ class SlicedRecomputation(TwoRuns):
 
         def step(part: tuple[list[tf.Tensor], list[tf.Tensor]], start: Any) -> batch_slices.Results:
             arguments, upstream = part
-            of_slice = FirstRun([*arguments, *values], sources, run, [], asked=first.asked)
+            of_slice = FirstRun([*arguments, *values], sources, run, [], asked=first.asked, awaited=first.awaited)
             traced = weight_gradients.Backward()
             with self._drawing(start):
                 gradients, _ = self._recomputation.backward(of_slice, upstream)

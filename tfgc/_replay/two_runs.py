@@ -30,7 +30,7 @@ class FirstRun:
         backlog: How much gradients of weights may hold that are put off; None for no limit.
         asked: Which of the differentiable tensors of the run gradients come from; None for all. Zeros are no substitute
             where a derivative is infinite.
-        awaited: What the replay waits for under XLA, besides the gradients that flow back.
+        awaited: Numbers that the replay waits for under XLA, besides the gradients that flow back.
         twice: Whether a tape records the replay, so that its gradients may have gradients: those of the results that
             stand in are not known.
     """
