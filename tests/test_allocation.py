@@ -137,6 +137,21 @@ def test_gradients_of_a_tensor_with_two_readers_add_up():
     assert allocated(node("a", "x", 1), node("b", "a", 1), c) == 4
 
 
+def test_a_sum_takes_over_the_first_part_that_is_there():
+    # The gradient of e is passed on to a, and ends with the segment in slices: of the two parts of the gradient of a
+    # that of b is left, 4. It is there beside that of the weights of a, 16.
+    def add(name, *reads):
+        refs = tuple(map(Ref, reads))
+        return Node(
+            name, refs, (Spec((4 * MIB,), "float8_e5m2"),),
+            cost=Cost((), differentiable_inputs=refs, passthrough_inputs=refs, sliceable=True),
+        )  # fmt: skip
+
+    nodes = [node("a", "x", 4, gradient_bytes=16 * MIB), node("b", "a", 4, sliceable=True), add("c", "a", "b")]
+    nodes += [node("d", "c", 4, sliceable=True), add("e", "c", "d")]
+    assert allocated(*nodes, pieces=[(0, 1, "keep"), (1, 5, 4)], batch_size=4) >= 20
+
+
 def test_what_is_small_is_left_out():
     # Each of 255 KiB: all from the other pool.
     assert allocated(*chain(255 / 1024)) == 0

@@ -569,6 +569,20 @@ def test_what_is_summed_up_inside_is_no_gradient_of_the_inputs():
     assert sliced_events.cotangents(buffers, range(end))[0] == []
 
 
+def test_sums_with_what_comes_from_behind_are_no_gradients_of_the_inputs():
+    """However many residual blocks a segment holds, it hands on the gradient of what it reads."""
+    inputs = keras.Input((8, 8, 2))
+    x = L.Conv2D(4, 3, padding="same", name="first")(inputs)
+    for _ in range(4):
+        x = L.Add()([x, L.Conv2D(4, 3, padding="same")(x)])
+    model = keras.Model(inputs, L.Dense(3)(L.Flatten(name="flatten")(x)))
+    graph = node_costs.annotate(keras_graph.Program(model, 8, {}), xla=False)
+    part = range(graph.position["first"] + 1, graph.position["flatten"])
+    handed, ended = sliced_events.cotangents(Buffers.of(graph), part)
+    assert [size for _, size in handed] == [8 * 8 * 8 * 4 * 4]
+    assert len(ended) == 1
+
+
 def test_a_batch_that_does_not_divide_needs_what_its_largest_slice_does():
     """Nine samples in eight slices are five slices, of two samples at most."""
     model = fresh(convolutions)

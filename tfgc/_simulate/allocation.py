@@ -129,8 +129,10 @@ class _AllocatorReplay:
     def _backward(self, event: Event) -> None:
         sums, new, ended = event.cotangents
         for total, parts in sums:
-            self._cotangents[total] = self._cotangents.pop(parts[0], None)
-            self._free(self._cotangents.pop(part, None) for part in parts[1:])
+            # Segments in slices end those from behind themselves.
+            there = [self._cotangents.pop(part) for part in parts if part in self._cotangents]
+            self._cotangents[total] = there[0] if there else None
+            self._free(there[1:])
         for buffer in event.results:
             self._chunks[buffer] = [self._allocate(self._events.sizes[buffer])]
         if event.gradient_bytes:

@@ -30,12 +30,14 @@ def cotangents(b: Buffers, part: Sequence[int]) -> tuple[list[tuple[int, int]], 
     """The cotangents that a segment hands to those before it, with their bytes; and those from behind that it ends."""
     handed: dict[int, int] = {}
     made: set[int] = set()
+    inside: set[int] = set()  # those made of nothing from behind
     ended: list[int] = []
     for i in reversed(part):
         sums, new, done = b.cotangent_changes[i]
         # A sum takes over the buffer of its first part.
-        handed |= {total: b.cotangent_bytes[total] for total, parts in sums if made.issuperset(parts)}
-        handed |= dict(new)
+        own = {total: b.cotangent_bytes[total] for total, parts in sums if inside.issuperset(parts)} | dict(new)
+        handed |= own
+        inside |= own.keys()
         made.update(number for number, _ in (*sums, *new))
         gone = [*(number for _, parts in sums for number in parts), *done]
         ended += [number for number in gone if number not in made]
