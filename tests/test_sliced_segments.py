@@ -18,6 +18,7 @@ from models import DividedByMask, of_length_one
 from replays import second_order
 
 import tfgc
+from tfgc import strategies
 from tfgc._core.buffers import Buffers
 from tfgc._costs import node_costs
 from tfgc._framework import row_products
@@ -536,6 +537,18 @@ def test_budgets_below_all_other_plans_are_met_with_slices():
     assert tfgc.estimate(model, 512, plan, optimizer="sgd").needed_bytes <= budget
     overheads = [tfgc.plan(model, 512, budget=b, slices=8).outlook.overhead for b in ("30%", "60%", "90%")]
     assert overheads == sorted(overheads, reverse=True)
+
+
+def test_there_are_plans_for_budgets_near_the_least_with_slices():
+    """The plain step needs ten times as much: memory is counted in smaller slots there."""
+    x = L.Conv2D(8, 3, padding="same")(inputs := keras.Input((32, 32, 3)))
+    for _ in range(12):
+        x = L.Add()([x, L.Conv2D(8, 3, padding="same", activation="relu")(L.LayerNormalization()(x))])
+    model = keras.Model(inputs, L.Dense(3)(L.GlobalAveragePooling2D()(x)))
+    graph = node_costs.annotate(keras_graph.Program(model, 64, {}), xla=False)
+    peaks = strategies.frontier(graph, slices=8, nested=False).peaks
+    assert 10 * peaks[0] < peaks[-1]
+    assert sum(peak < 2 * peaks[0] for peak in peaks) > 6
 
 
 def activation_peak(slices, mode):

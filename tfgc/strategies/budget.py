@@ -30,8 +30,9 @@ from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
 
-# Plans that are judged: over all of the front, of its lower end, and in slices.
-_CANDIDATES, _LOW_CANDIDATES, _SLICED_CANDIDATES = 128, 32, 24
+# Plans that are judged: over all of the front and of its lower end, and the same in slices.
+_CANDIDATES, _LOW_CANDIDATES = 128, 32
+_SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES = 24, 16
 # Of so many positions nested plans are always made; of more, up to this multiple of the least peak without nesting.
 _FEW, _NESTED_UP_TO = 40, 1.3
 Found = TypeVar("Found")
@@ -110,12 +111,14 @@ def frontier(
     return Frontier(graph, plans, lambda below: _nested(graph, chosen, min(below, most), options), _NESTED_UP_TO)
 
 
-def _without_nesting(plans: FlatPlans, most: int, options: dict[str, int]) -> Iterator[Plan]:
+def _without_nesting(
+    plans: FlatPlans, most: int, options: dict[str, int], over_all: int = _CANDIDATES, low_end: int = _LOW_CANDIDATES
+) -> Iterator[Plan]:
     """Plans from the least peak to `most`; the lower end once more, where memory is counted in smaller slots."""
     paths = front(plans, most)
     if paths:
         low = min(most, 2 * min(map(plans.peak, paths)))
-        for path in _spread(paths, _CANDIDATES) + _spread(front(plans, low), _LOW_CANDIDATES):
+        for path in _spread(paths, over_all) + _spread(front(plans, low), low_end):
             yield plans.plan(path, strategy="budget", options=options)
 
 
@@ -131,8 +134,7 @@ def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str
     least = strategies.get("optimal")(graph, slices=options["slices"])
     yield dataclasses.replace(least, strategy="budget", options=options)
     plans = FlatPlans(graph, most, places, options["slices"])
-    for path in _spread(front(plans, most), _SLICED_CANDIDATES):
-        yield plans.plan(path, strategy="budget", options=options)
+    yield from _without_nesting(plans, most, options, _SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES)
 
 
 def _spread(found: list[Found], most: int) -> list[Found]:
