@@ -299,6 +299,12 @@ def optimal_has_the_least_peak_and_the_least_work_at_it(graph):
     assert (found.peak_bytes, found.work) == (peak, work)
 
 
+def test_optimal_has_the_least_work_where_byte_counts_are_no_multiples_of_a_slot():
+    """Estimated by slots, another plan of the least peak seems to have less."""
+    sizes = [153045, 773761, 198365, 917636, 879868, 852733, 566805, 107152, 294505, 790772]
+    optimal_has_the_least_peak_and_the_least_work_at_it(chain(sizes))
+
+
 def some_budgets(works):
     """The least that works, what suffices for any plan, and one between."""
     least, most = min(works), max(works)

@@ -14,31 +14,29 @@ SLOTS = 512
 def least_peak(plans: FlatPlans) -> Path | None:
     """The path of least peak; None if none is under the limit of the plans.
 
-    What the rest of a path needs on top of the bytes held before it depends on the state alone, so that the least of
-    the rest is known from the last state on. Of the steps that keep the peak that of least work is taken, estimated by
-    slots: exact where all byte counts are multiples of a slot.
+    Of the steps that keep the peak that of least work is taken, estimated by slots: exact where all byte counts are
+    multiples of a slot. Where they are not, the path of the least peaks from each state on may have less work.
     """
-    above = np.full(len(plans.states), np.inf)  # the least peak from each state on
-    work = np.zeros(len(plans.states))  # of that
-    above[list(plans.ends)] = list(plans.ends.values())
-    for state in reversed(plans.steps):
-        steps = plans.steps[state]
-        peaks, works = np.maximum(steps.need, steps.added + above[steps.target]), steps.work + work[steps.target]
-        row = np.lexsort((works, peaks))[0]
-        above[state], work[state] = peaks[row], works[row]
+    least = _LeastPeaks(plans)
+    above, work = least.above, least.work
     if above[0] > plans.limit:
         return None
     by_slots = _LeastWork(plans, int(above[0]))
     path: Path = []
-    state, left = 0, above[0]
+    state, left, works = 0, above[0], 0.0
     while state not in plans.ends:
         steps = plans.steps[state]
         fits = np.maximum(steps.need, steps.added + above[steps.target]) <= left
         rest = np.minimum(work[steps.target], by_slots.work(steps.target, np.maximum(left - steps.added, 0)))
         row = int(np.where(fits, steps.work + rest, np.inf).argmin())
         path.append((state, row))
-        state, left = int(steps.target[row]), left - steps.added[row]
-    return path
+        state, left, works = int(steps.target[row]), left - steps.added[row], works + steps.work[row]
+    return path if works <= work[0] else least.path()
+
+
+def least_peak_bytes(plans: FlatPlans) -> float:
+    """The least peak of all paths; infinite if there is none. Found without counting memory in slots."""
+    return float(_LeastPeaks(plans).above[0])
 
 
 def front(plans: FlatPlans, most: int) -> list[Path]:
@@ -56,6 +54,40 @@ def slot_bytes(counts: Iterable[ArrayLike], most: int) -> float:
     """Bytes of a slot: what all counts are multiples of, if that makes no more than `SLOTS` of so many bytes."""
     common = int(np.gcd.reduce(np.concatenate([*counts]).astype(np.int64)))
     return common if common and most // common <= SLOTS else most / SLOTS
+
+
+class _LeastPeaks:
+    """The least peak from each state on, exactly.
+
+    What the rest of a path needs on top of the bytes held before it depends on the state alone, so that the least of
+    the rest is known from the last state on.
+
+    Attributes:
+        above: That peak, on top of the bytes held in the state.
+        work: The work of the path to it.
+    """
+
+    def __init__(self, plans: FlatPlans) -> None:
+        self._plans = plans
+        self._rows: dict[int, int] = {}
+        self.above = np.full(len(plans.states), np.inf)
+        self.work = np.zeros(len(plans.states))
+        self.above[list(plans.ends)] = list(plans.ends.values())
+        for state in reversed(plans.steps):
+            steps = plans.steps[state]
+            peaks = np.maximum(steps.need, steps.added + self.above[steps.target])
+            works = steps.work + self.work[steps.target]
+            row = self._rows[state] = int(np.lexsort((works, peaks))[0])
+            self.above[state], self.work[state] = peaks[row], works[row]
+
+    def path(self) -> Path:
+        """The path of a whole plan."""
+        path: Path = []
+        state = 0
+        while state not in self._plans.ends:
+            path.append((state, self._rows[state]))
+            state = int(self._plans.steps[state].target[self._rows[state]])
+        return path
 
 
 class _LeastWork:

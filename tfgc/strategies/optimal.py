@@ -20,7 +20,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import check_int
 from tfgc._simulate import simulator
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import least_peak
+from tfgc.strategies._flat_paths import least_peak, least_peak_bytes
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._frontier import Frontier
 
@@ -56,7 +56,7 @@ def plan(graph: Graph, *, slices: int = 1) -> Plan:
     if len(plans.states) <= _MOST_STATES:
         options = {}
         if len(chosen) < len(places):
-            plans = FlatPlans(graph, plans.peak(_path(plans)))
+            plans = FlatPlans(graph, int(least_peak_bytes(plans)))
     candidates = [plans]
     if slices > 1:
         options["slices"] = slices
