@@ -9,8 +9,9 @@ from click.testing import CliRunner
 import tfgc
 from tfgc import InfeasibleBudgetError, Measurement, strategies
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Segment
 from tfgc._errors import OptionError, TfgcError
-from tfgc._measure import batch_search, compare, predict_max_batch, process, worker
+from tfgc._measure import batch_search, batch_ways, compare, predict_max_batch, process, worker
 from tfgc._planning import annotated, budgets
 from tfgc._records import batch_limit
 from tfgc._records.job import Case, MaxBatchJob
@@ -88,6 +89,27 @@ def test_no_batch_beyond_the_most_is_looked_at(monkeypatch):
     assert batch_search.largest_fitting(lambda batch: (5, 5), 10) == 2**20
     monkeypatch.setattr(batch_search, "MOST", 100)
     assert batch_search.largest_fitting(lambda batch: (batch, batch), 1000) == 100
+
+
+def test_plans_that_a_further_batch_has_as_well_are_looked_at_once():
+    looks = []
+
+    class Steps:
+        above = 1
+
+        def estimated(self, batch, plan):
+            looks.append((batch, plan.segments))
+            return batch_ways.Step(10 * batch, 10 * batch, plan, "a")
+
+        def finished(self, plan, batch):
+            return plan
+
+    def plans_for(batch):
+        return [Plan((Segment(("a",), mode),), "x", (), batch_size=batch) for mode in ("keep", "recompute")]
+
+    found = batch_ways.Way(Steps(), plans_for).largest(95)
+    assert found.batch_size == 9
+    assert len(looks) == len(set(looks))
 
 
 # The prediction

@@ -57,10 +57,10 @@ class Way:
 
     def largest(self, budget: int) -> LargestBatch:
         """The largest batch that is predicted to fit in a budget."""
-        self._plans += self._plans_for(batch_search.FIRST)
+        self._add_plans_for(batch_search.FIRST)
         batch = batch_search.largest_fitting(self._need, budget, above=self._model.above)
         while batch < MOST:
-            self._plans += self._plans_for(batch + 1)
+            self._add_plans_for(batch + 1)
             if self._need(batch + 1)[0] > budget:
                 break
             batch = batch_search.largest_fitting(self._need, budget, above=self._model.above)
@@ -74,6 +74,12 @@ class Way:
             plan=None if step.plan is None else self._model.finished(step.plan, at).to_json(),
         )
 
+    def _add_plans_for(self, batch: int) -> None:
+        """Look at the plans for a batch as well, each but once."""
+        for plan in self._plans_for(batch):
+            if not any(_alike(plan, known) for known in self._plans):
+                self._plans.append(plan)
+
     def _need(self, batch: int) -> tuple[int, int]:
         """What a step of this batch needs, and what it asks for without the allocator's chunks, each at least."""
         steps = self.steps(batch)
@@ -81,3 +87,10 @@ class Way:
 
     def _best(self, batch: int) -> Step:
         return min(self.steps(batch), key=lambda step: step.needed_bytes)
+
+
+def _alike(one: Plan | None, other: Plan | None) -> bool:
+    """Whether two plans run a model in the same way."""
+    if one is None or other is None:
+        return one is other
+    return (one.segments, one.parts) == (other.segments, other.parts)
