@@ -32,7 +32,7 @@ class Option:
     selective: bool = False
 
 
-# In the order of calls, so that of choices that are alike always the same one is found
+# In the order of calls, outer ones first, so that of choices that are alike always the same one is found
 Choice: TypeAlias = tuple[Option, ...]
 
 
@@ -83,7 +83,7 @@ def reduced(choice: Iterable[Option]) -> Choice:
 
 
 def _outermost(choice: Iterable[Option]) -> list[Option]:
-    options = sorted(dict.fromkeys(choice), key=lambda option: option.calls[0].first)
+    options = sorted(dict.fromkeys(choice), key=lambda o: (o.calls[0].first, o.calls[0].depth, o.name))
     return [o for o in options if not all(_covered(Piece((call,)), o, options) for call in o.calls)]
 
 
