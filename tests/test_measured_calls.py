@@ -16,7 +16,7 @@ import tfgc
 from tfgc._cli.group import cli
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._measure import case_choice, examples, max_batch, process, worker
-from tfgc._planning import sweep
+from tfgc._planning import by_calls, sweep
 from tfgc._records.job import MaxBatchJob, PredictionJob
 from tfgc._records.measurement import Results, Study
 from tfgc._records.results_json import from_json, to_json
@@ -101,8 +101,8 @@ def batch():
     return X, Y
 
 
-def predicted(build, *, front=False, **arguments):
-    cases = case_choice.plan_cases(build, 8, steps=1, modes="graph", **arguments)
+def predicted(build, *, front=False, modes="graph", **arguments):
+    cases = case_choice.plan_cases(build, 8, steps=1, modes=modes, **arguments)
     found = worker._reply(pickle.loads(pickle.dumps(PredictionJob(tuple(cases), front=front))))
     if found.error is not None:
         raise found.error
@@ -167,6 +167,20 @@ def encoder_plan():
     plan = tfgc.plan(encoder(), 8, input_shapes=SHAPES)
     assert plan.calls
     return plan
+
+
+@pytest.mark.gate
+def test_a_plan_by_calls_of_a_functional_model_is_read_in_the_modes_asked_for(monkeypatch, encoder_plan):
+    read, made = [], by_calls.plans_of_functional
+
+    def noted(model, batch_size, shapes, mode):
+        read.append(mode)
+        return made(model, batch_size, shapes, mode)
+
+    monkeypatch.setattr(by_calls, "plans_of_functional", noted)
+    cases, found = predicted(encoder, plans=encoder_plan, modes="xla", input_shapes=SHAPES)
+    assert found.of(cases[-1]).predicted.overhead > 0
+    assert read == ["xla"]
 
 
 @pytest.mark.gate

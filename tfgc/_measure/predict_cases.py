@@ -3,7 +3,7 @@
 Cases of a model without a graph, and given plans by calls of any model, are read by the calls of its layers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import keras
 
@@ -31,7 +31,9 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     if any_model.takes_example(model, first.example):
         data = examples.batch(any_model.completed(model, first.example, batch_size), batch_size)
         fixed = budgets.fixed_bytes(model)
-        readings = _readings(job.cases, lambda xla: ByCalls(CallPlans(model, data, xla=xla), fixed, given))
+        readings = _readings(
+            {False, *_xla(job.cases)}, lambda xla: ByCalls(CallPlans(model, data, xla=xla), fixed, given)
+        )
         found = _predicted(readings, job.cases)
     else:
         fixed = budgets.fixed_bytes(model, "sgd")
@@ -52,15 +54,20 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         sweep.check(of_nodes.items(), lambda plan: plan.check(declared))
         apart = [case for case in job.cases if case.case in of_calls]
         others = [case for case in job.cases if case.case not in of_calls]
-        found = _predicted(_readings(apart, by_call), apart) if apart else {}
-        readings = _readings(others, by_node)
+        found = _predicted(_readings(_xla(apart), by_call), apart)
+        readings = _readings({False, *_xla(others)}, by_node)
         found.update(_predicted(readings, others))
     return CasePredictions(found, readings[False].front(job) if job.front else None)
 
 
-def _readings(cases: Sequence[Case], make: Callable[[bool], Reading]) -> dict[bool, Reading]:
-    """A reading of the step in a graph, and one of it as XLA compiles it if a case asks for that."""
-    return {xla: make(xla) for xla in sorted({False, *(case.mode == "xla" for case in cases)})}
+def _xla(cases: Sequence[Case]) -> set[bool]:
+    """Whether XLA compiles the step, in any of the cases."""
+    return {case.mode == "xla" for case in cases}
+
+
+def _readings(modes: Collection[bool], make: Callable[[bool], Reading]) -> dict[bool, Reading]:
+    """A reading of the step in a graph, of it as XLA compiles it, or both."""
+    return {xla: make(xla) for xla in sorted(modes)}
 
 
 def _predicted(readings: Mapping[bool, Reading], cases: Sequence[Case]) -> dict[str, CasePrediction]:
