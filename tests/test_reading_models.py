@@ -146,6 +146,25 @@ def test_a_part_is_saved_and_loaded_like_any_model(tmp_path):
     assert nodes == [(op._inbound_nodes, op._outbound_nodes) for op in model.operations]
 
 
+def test_the_config_of_a_part_is_its_own_each_time(tmp_path):
+    inputs = keras.Input((3,), name="x")
+    h = L.Dense(6)(inputs)
+    for _ in range(3):
+        h = L.Dense(6)(h)
+    model = keras.Model(inputs, L.Concatenate()([h, inputs]), name="net")  # `x` passes through the first part
+    parts = tfgc.split(model, 2)
+    parts[0].trainable = False
+    for part in parts:
+        assert part.get_config() == part.get_config()
+        part.save(tmp_path / "part.keras")
+        loaded = keras.models.load_model(tmp_path / "part.keras")
+        assert loaded.trainable == part.trainable
+        assert [layer.name for layer in loaded.layers] == [layer.name for layer in part.layers]
+        assert [t.name for t in loaded.inputs] == [t.name for t in part.inputs]
+    assert [t.name for t in parts[1].inputs] == ["x", "net_part1_input1"]
+    assert [layer.trainable for layer in parts[1].layers] == [True] * len(parts[1].layers)
+
+
 def test_twenty_rounds_leave_no_trace():
     model = fresh(unet)
     before = [(list(op._inbound_nodes), list(op._outbound_nodes)) for op in model.operations]

@@ -247,13 +247,13 @@ class Program:
             for ref in (release or {}).get(name, ()):
                 del table[ref]
 
-    def placeholder(self, ref: Ref) -> Any:
-        """A fresh `keras.Input` for a tensor of the model."""
+    def placeholder(self, ref: Ref, name: str) -> Any:
+        """A fresh `keras.Input` for a tensor of the model; one for an input of the model keeps its name."""
         step = self._steps.get(ref.node)
         declared = (
             step.node.outputs[ref.index] if step else next(t for t in self._function.inputs if t.name == ref.node)
         )
-        made = keras.Input(batch_shape=declared.shape, dtype=declared.dtype, name=None if step else ref.node)
+        made = keras.Input(batch_shape=declared.shape, dtype=declared.dtype, name=name if step else ref.node)
         if ref in self.masks:
             tensor_attributes.set_mask(made, keras.KerasTensor(self.masks[ref].shape, self.masks[ref].dtype))
         return made

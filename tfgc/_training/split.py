@@ -65,7 +65,7 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     plan.check(program.graph)
     cuts = [*_crossings(program.graph, plan), program.outputs]
     return [
-        _part(program, i, segment.nodes, cuts[i], cuts[i + 1], last=i == len(plan.segments) - 1, name=model.name)
+        _part(program, i, segment.nodes, cuts[i], cuts[i + 1], last=i == len(plan.segments) - 1, model_name=model.name)
         for i, segment in enumerate(plan.segments)
     ]
 
@@ -91,23 +91,26 @@ def _part(
     leave: Sequence[Ref],
     *,
     last: bool,
-    name: str,
+    model_name: str,
 ) -> keras.Model:
-    """Build one part on new inputs, sharing the layers."""
+    """Build one part on new inputs, sharing the layers. What is new in it has the same names each time."""
+    name = f"{model_name}_part{i}"
 
     def build() -> keras.Model:
-        inputs = [program.placeholder(ref) for ref in enter]
+        inputs = [program.placeholder(ref, f"{name}_input{k}") for k, ref in enumerate(enter)]
         table = dict(zip(enter, inputs))
         program.run(nodes, table)
-        outputs = [_pass(table[ref]) if ref in enter else table[ref] for ref in leave]
+        outputs = [
+            _pass(table[ref], f"{name}_output{k}") if ref in enter else table[ref] for k, ref in enumerate(leave)
+        ]
         taken = program.structured_inputs(inputs) if i == 0 else _single(inputs)
         given = program.structured_outputs(outputs) if last else _single(outputs)
-        return keras.Model(taken, given, name=f"{name}_part{i}")
+        return keras.Model(taken, given, name=name)
 
     with _no_nodes_left(program):
         part = build()
-    part.get_config = functools.partial(_config, program, build)
-    part.call = _Call(part, program, name)
+    part.get_config = functools.partial(_config, part, program, build)
+    part.call = _Call(part, program, model_name)
     # Masks go through a part on its tensors, as they go through the model: Keras need not warn that they are lost.
     part.supports_masking, part.compute_mask = True, _no_mask
     return part
@@ -131,21 +134,21 @@ def _no_mask(inputs: Any, previous_mask: Any) -> None:
     """What a part adds to the masks that its layers attach to outputs."""
 
 
-def _pass(tensor: keras.KerasTensor) -> keras.KerasTensor:
+def _pass(tensor: keras.KerasTensor, name: str) -> keras.KerasTensor:
     """Pass a tensor through unchanged, whatever the dtype policy says."""
     exact = {"dtype": tensor.dtype} if tensor.dtype.startswith(("float", "bfloat")) else {}
-    return keras.layers.Identity(**exact)(tensor)
+    return keras.layers.Identity(name=name, **exact)(tensor)
 
 
 def _single(tensors: list) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def _config(program: keras_graph.Program, build: Callable[[], keras.Model]) -> dict[str, Any]:
+def _config(part: keras.Model, program: keras_graph.Program, build: Callable[[], keras.Model]) -> dict[str, Any]:
     """What `get_config` of a part returns: Keras looks for its nodes on the layers, so it is built once more."""
     with _no_nodes_left(program):
-        part = build()
-        return type(part).get_config(part)
+        built = build()
+        return {**type(built).get_config(built), "trainable": part.trainable}
 
 
 @contextlib.contextmanager
