@@ -530,3 +530,22 @@ def test_the_peak_of_an_outer_model_that_has_trained_falls_and_rises_again():
     plain, enabled, disabled = memory.alone(peaks_of_an_outer_model)
     assert enabled < 0.6 * plain
     assert 0.9 * plain < disabled < 1.1 * plain
+
+
+def test_the_status_of_parts_that_are_equal_names_each():
+    class Equal(keras.Sequential):
+        def __eq__(self, other):
+            return isinstance(other, Equal)
+
+        def __hash__(self):
+            return 0
+
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (Equal([keras.Input((8,)), L.Dense(8)], name=name) for name in "ab")
+
+    model = Net()
+    for part in (model.first, model.second):
+        tfgc.enable(part, tfgc.plan(part, strategy="uniform", segments=1), verbose=0)
+    assert [one.part for one in tfgc.status(model).plans] == ["a", "b"]

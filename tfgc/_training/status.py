@@ -117,8 +117,8 @@ def status(model: keras.Model) -> Status:
     if isinstance(own, FirstStep):  # the parts that are on belong to its plan
         plans = [] if own.latest is None else [_made(own.latest)]
     elif by_calls is None:
-        paths = {part: "" if part is model else part.path or part.name for part in enabled}
-        plans = [one for part, path in paths.items() for one in _of(stand_in(part), path)]
+        paths = ["" if part is model else part.path or part.name for part in enabled]
+        plans = [one for part, path in zip(enabled, paths) for one in _of(stand_in(part), path)]
     elif isinstance(own, FirstCall):  # and the layers of a plan by calls that it chose
         plans = _of(own, "")
     else:  # and those of one that was given
