@@ -17,7 +17,8 @@ def runner_of(model: keras.Model) -> Runner | None:
     """What runs the segments of an enabled model, in the call that came last if it has several plans; else None."""
     own = stand_in(model)
     if isinstance(own, FirstCall):
-        return own.latest_made and own.latest_made.runner
+        made = own.latest_made  # looked up once: another thread may replace it
+        return made and made.runner
     return own if isinstance(own, Runner) else None
 
 

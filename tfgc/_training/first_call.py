@@ -91,8 +91,8 @@ class FirstCall:
         if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
         xla = plan_report.mode_of_call(self._compiled) == "xla"
-        before = self.latest.own_step if self.has_budget and self.latest else None
-        (batch,) = (*args, *kwargs.values())
+        latest, (batch,) = self.latest, (*args, *kwargs.values())
+        before = latest.own_step if self.has_budget and latest else None
         here = self._traced.traced(batch, before, xla=xla, is_planned=self._are_planned)
         return self._in_step.run(here, self._train_step, *args, **kwargs)
 
