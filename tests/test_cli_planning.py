@@ -589,6 +589,16 @@ def test_sweep_means_the_same_by_auto_as_plan_does(monkeypatch, kind):
     assert front.choices[0].budget_bytes == budgets.budget_bytes("auto", None, budgets.resident_bytes(model)) > 900_000
 
 
+@pytest.mark.parametrize("kind", ["by nodes", "by calls"])
+def test_sweep_refuses_a_wrong_budget_before_it_plans(monkeypatch, kind):
+    model = fresh(chain) if kind == "by nodes" else fresh(built(Subclassed, noise(16, 8)))
+    example = None if kind == "by nodes" else noise(16, 8)
+    for module, name in ((sweep.annotated, "graph_of"), (sweep.by_calls, "plans_for")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("planned first"))
+    with pytest.raises(OptionError, match="budget='2BG'"):
+        sweep.sweep(model, "net", 2 if example is None else None, example=example, budgets=["1GB", "2BG"])
+
+
 def test_sweep_lists_the_least_plan_by_calls_where_it_is_not_on_the_front(monkeypatch):
     """Of two plans of one peak the front has that of less work; a budget may fit the other one alone."""
     model = fresh(built(Subclassed, noise(16, 8)))

@@ -40,6 +40,8 @@ def sweep(
     It has so many `points` besides the plans that `budgets` buy, and `plans` by their names beside the front.
     """
     points, resident = check_int("points", points, least=2), resident_bytes(model)
+    for budget in budgets:  # a wrong one is refused before anything is planned, which may take minutes
+        budget_bytes(budget, lambda: 0)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
