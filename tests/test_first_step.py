@@ -1,5 +1,7 @@
 """`enable` of models without a graph: planned by the calls of their layers in the first training step."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 from equality import assert_equal, noise, train
 
 import tfgc
+from tfgc._planning import first_batch
 
 L = keras.layers
 X, Y = noise(16, 12, 8), noise(16, 4, seed=2)
@@ -342,6 +345,29 @@ def test_fit_with_larger_batches_is_planned_again_within_a_budget(kind):
         model.fit(X, Y, batch_size=batch_size, verbose=0)
         sizes.append([plan.batch_size for plan in tfgc.status(model).plans])
     assert sizes == [[6], [6], [12], [12], [14]]
+
+
+def test_a_call_that_the_plan_holds_for_does_not_wait_for_another_one(monkeypatch):
+    plan, planning, may_end = first_batch.plan_step_by_calls, threading.Event(), threading.Event()
+
+    def held_up(*arguments):
+        planning.set()
+        may_end.wait(60)
+        return plan(*arguments)
+
+    model = tfgc.enable(made(), budget="90%")
+    model(X[:4], training=True)
+    monkeypatch.setattr(first_batch, "plan_step_by_calls", held_up)
+    larger, covered = (threading.Thread(target=model, args=(x,), kwargs={"training": True}) for x in (X, X[:4]))
+    larger.start()
+    assert planning.wait(60)
+    covered.start()
+    covered.join(30)
+    waits = covered.is_alive()
+    may_end.set()
+    larger.join()
+    covered.join()
+    assert not waits
 
 
 def test_sizes_that_become_known_are_planned():

@@ -68,6 +68,8 @@ class FirstStep:
     def _plan_for(self, example: Any) -> None:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         batch = batch or fit_loop.batch_size()
+        if self._holds_for(batch):  # need not wait while another thread plans
+            return
         with self._lock:  # reentrant, as a step calls the model
             if not self._holds_for(batch):
                 self._plan(example, batch)
