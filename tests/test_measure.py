@@ -433,6 +433,7 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
     tables = [
         (comparison.comparison(records), comparison.rows(records)),
         (study_tables.losses(Study("net", 8, trained)), [["plain-eager", "1", "0.5", "baseline"]]),
+        (study_tables.losses_by_step(Study("net", 8, trained)), [["step 0", "1"], ["step 1", "0.5"]]),
         (fronts.table(FRONT), fronts.rows(FRONT)),
         (fronts.budgets(FRONT), fronts.budgets(FRONT).rows),
     ]
@@ -444,6 +445,19 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
         for cell in (cell for row in rows for cell in row):
             assert any(cell in line for line in lines), (cell, out.getvalue())
         assert ("\u2500" in out.getvalue()) is (width > 40)  # a table's rule
+
+
+def test_the_losses_of_many_steps_are_a_table_in_a_terminal():
+    shown = [dataclasses.replace(r, losses=tuple(1 / (i + 3) for i in range(30))) for r in RECORDS[:3]]
+    shown[2] = dataclasses.replace(shown[2], losses=(*shown[2].losses[:29], 33 / 32 / 32))
+    table = study_tables.losses_by_step(Study("net", 8, tuple(shown)))
+    assert table.heads == ("", "plain-eager", "plain-graph", "sqrt-graph")
+    assert [row[0] for row in table.rows] == [*(f"step {i}" for i in range(30)), "largest relative difference"]
+    assert list(table.rows[-1][1:]) == ["baseline", "baseline", "0.031"]
+    out = io.StringIO()
+    comparison.print_table(table, out)
+    assert "step 29 " in out.getvalue()
+    assert "\u2500" in out.getvalue()  # a table's rule
 
 
 @with_children

@@ -18,7 +18,7 @@ class TextTable:
     Attributes:
         title, caption: What stands above and below; may be empty.
         summary: What the table shows, in sentences that stand before it; may be empty.
-        heads: Names of the columns; the first names a row and is flush left.
+        heads: Names of the columns; the first, which may be empty, names a row and is flush left.
         rows: Rows of cells, as text. Empty cells are left out of the lines.
     """
 
@@ -60,7 +60,7 @@ class TextTable:
         yield _text(f"{self.title}\n", style="italic")
         longest = max(map(len, self.heads[1:]), default=0)
         for row in self.rows:
-            yield _text(f"{self.heads[0]} {row[0]}".rstrip(), style="bold", overflow="fold")
+            yield _text(f"{self.heads[0]} {row[0]}".strip(), style="bold", overflow="fold")
             for head, cell in zip(self.heads[1:], row[1:]):
                 if cell:
                     yield _text(f"  {head:<{longest}}  {cell}", overflow="fold")

@@ -68,6 +68,15 @@ def losses(study: Study) -> TextTable | None:
     return TextTable("Loss of each step", heads, cells, note)
 
 
+def losses_by_step(study: Study) -> TextTable | None:
+    """`losses` for a terminal, which has no room for a column for each of many steps: a row a step, a column a case."""
+    table = losses(study)
+    if table is None:
+        return None
+    (_, *cases), *rows = zip(table.heads, *table.rows)
+    return dataclasses.replace(table, heads=("", *cases), rows=rows)
+
+
 def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:
     """The largest relative difference of two sequences of losses."""
     pairs = [(a, b) for a, b in zip(losses, expected) if not (math.isnan(a) and math.isnan(b))]

@@ -54,7 +54,7 @@ def command(
         )
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         comparison.print_table(comparison.comparison(study.records))
-        losses = study_tables.losses(study)
+        losses = study_tables.losses_by_step(study)
         if losses is not None:
             comparison.print_table(losses)
     failed = [r for r in study.records if r.status == "failed"]
