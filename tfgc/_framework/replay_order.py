@@ -26,8 +26,7 @@ _PASSES = "tfgc_backward_passes"  # the attribute of a graph that holds its pass
 
 def current_pass() -> "BackwardPass | None":
     """The backward pass that is being traced; None where replays do not wait for one another."""
-    in_xla = private_api.in_xla()
-    if tf.executing_eagerly() or (backward_order.has_chains() and not in_xla):
+    if tf.executing_eagerly() or (backward_order.has_chains() and not private_api.in_xla()):
         return None
     graph = tf.compat.v1.get_default_graph()
     calls = list(tape_calls.gradient_calls())
@@ -35,7 +34,7 @@ def current_pass() -> "BackwardPass | None":
     found = getattr(graph, _PASSES, {}).get(key)
     if found is None:
         # Inside of a replay sources are its arguments: whether their gradients are used says the call around it.
-        made = _XlaPass if in_xla else BackwardPass
+        made = _XlaPass if private_api.in_xla() else BackwardPass
         found = made(key, calls[0].targets if calls else [], calls[-1].sources if calls else None)
     return found
 
