@@ -70,6 +70,6 @@ def renumber(node: Any) -> None:
     node.attr["seed"].i, node.attr["seed2"].i = (seed or 0 for seed in seeds)
 
 
-def draw(operations: Iterable[tf.Operation]) -> bool:
+def have_seeds(operations: Iterable[tf.Operation]) -> bool:
     """Whether one of some operations draws from a seed of its own, or from its number."""
     return any("seed2" in op.node_def.attr for op in operations)

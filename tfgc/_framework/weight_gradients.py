@@ -117,9 +117,9 @@ class Backward:
         it reshapes.
         """
         made = self._graph.get_operations()[self._before :]
-        inside, passed_on = set(made), _operations(upstream)
+        inside = set(made)
         before = operation_order.dependencies(made)
-        main = operation_order.ancestors(before, inside.intersection(passed_on))
+        main = operation_order.ancestors(before, inside.intersection(_operations(upstream)))
         unread = [op for op in made if op not in main and not any(tensor.consumers() for tensor in op.outputs)]
         weights = []
         for op in unread:

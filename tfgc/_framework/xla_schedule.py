@@ -26,7 +26,7 @@ def _of_all_iterations(pfor_input: Any) -> list[Any]:
 
 with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
     tf.RegisterGradient(_BARRIER)(lambda op, *upstream: [*upstream])
-with contextlib.suppress(ValueError, KeyError):
+with contextlib.suppress(KeyError):
     pfor.RegisterPFor(_BARRIER)(_of_all_iterations)
 
 

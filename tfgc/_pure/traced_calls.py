@@ -136,7 +136,7 @@ class TracedCall:
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
         is_copyable = custom_gradients.make_copyable(part, self._graph)
-        is_copyable &= not operation_seeds.draw(self._graph.get_operations()[self._n_forward :])
+        is_copyable &= not operation_seeds.have_seeds(self._graph.get_operations()[self._n_forward :])
         return Gradients(part, tf.nest.map_structure(_spec, gradients)) if is_copyable else None
 
 
