@@ -4,7 +4,8 @@ A plan for one holds for another that is larger in nothing.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -27,12 +28,14 @@ class Signature:
         mode: How the step runs.
         policy: The name of the model's dtype policy.
         in_step: Whether the model's own `train_step` makes them.
+        training: Names the state in which the model trains.
     """
 
     sizes: Sizes
     mode: Mode
     policy: str
     in_step: bool = False
+    training: Hashable = None
 
     def covers(self, other: "Signature") -> bool:
         """Whether a step of the other one needs no more than one of this."""
@@ -43,8 +46,18 @@ class Signature:
 
 def tensors(example: Any) -> list[tf.Tensor]:
     """The tensors in a batch, or in the `Arguments` of a call."""
-    structure = (example.args, example.kwargs) if isinstance(example, Arguments) else example
-    return [value for value in tf.nest.flatten(structure) if tf.is_tensor(value)]
+    return [value for value in tf.nest.flatten(_structure(example)) if tf.is_tensor(value)]
+
+
+def _structure(example: Any) -> Any:
+    return (example.args, example.kwargs) if isinstance(example, Arguments) else example
+
+
+def shapes_in(example: Any, batch_size: int | None) -> Shapes:
+    """The shapes of the tensors and arrays that are no scalars, a batch that is open filled in where it is known."""
+    values = [v for v in tf.nest.flatten(_structure(example)) if tf.is_tensor(v) or isinstance(v, np.ndarray)]
+    shapes = [tuple(value.shape) for value in values if len(value.shape)]
+    return tuple((batch_size if shape[0] is None else shape[0], *shape[1:]) for shape in shapes)
 
 
 def spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec:
@@ -62,8 +75,7 @@ def specs(example: Any, batch_size: int | None) -> Any:
     def filled(value: Any) -> Any:
         return spec(value, batch_size) if tf.is_tensor(value) or isinstance(value, np.ndarray) else value
 
-    structure = (example.args, example.kwargs) if isinstance(example, Arguments) else example
-    made = tf.nest.map_structure(filled, structure)
+    made = tf.nest.map_structure(filled, _structure(example))
     if not all(one.shape.is_fully_defined() for one in specs_in(made)):
         return None
     return Arguments(*made) if isinstance(example, Arguments) else made
@@ -79,8 +91,31 @@ def shapes_of(batch: Any) -> Shapes:
 
 def are_no_larger(shapes: Shapes, others: Shapes) -> bool:
     """Whether tensors are as many as others, of the same ranks, and none is larger in any dimension, or open."""
-    return [*map(len, shapes)] == [*map(len, others)] and all(
-        None not in (size, its_size) and size <= its_size
-        for shape, other in zip(shapes, others)
-        for size, its_size in zip(shape, other)
-    )
+    pairs = _sizes_in_pairs(shapes, others)
+    return pairs is not None and all(None not in pair and pair[0] <= pair[1] for pair in pairs)
+
+
+def hold(others: Shapes, shapes: Shapes) -> bool:
+    """Whether what holds for tensors of the `others`' shapes holds for these: no size is known to be larger.
+
+    Where they are not as many, or have other ranks, the first size of the first one is compared: the samples.
+    """
+    pairs = _sizes_in_pairs(shapes, others)
+    if pairs is None:
+        pairs = [(shape[0], other[0]) for shape, other in zip(shapes[:1], others[:1]) if shape and other]
+    return all(size is None or other is None or size <= other for size, other in pairs)
+
+
+def growth(others: Shapes, shapes: Shapes) -> float:
+    """How many times as large as one of the `others` a tensor is, the one that grew most; 1 where that is not known."""
+    if _sizes_in_pairs(shapes, others) is None:
+        shapes, others = ([shape[:1] for shape in some[:1]] for some in (shapes, others))
+    pairs = [(shape, other) for shape, other in zip(shapes, others) if None not in (*shape, *other) and 0 not in other]
+    return max((math.prod(shape) / math.prod(other) for shape, other in pairs), default=1.0)
+
+
+def _sizes_in_pairs(shapes: Shapes, others: Shapes) -> list[tuple[Any, Any]] | None:
+    """The sizes of tensors beside those of others; None if they are not as many, or have other ranks."""
+    if [*map(len, shapes)] != [*map(len, others)]:
+        return None
+    return [pair for shape, other in zip(shapes, others) for pair in zip(shape, other)]

@@ -34,7 +34,7 @@ class PlannedStep:
     """A plan for one call, and what it promises there, as `tfgc.PlanStatus` says it.
 
     Where the figures count the whole of the model's own `train_step`, `own_step` is the batch that this was given, as
-    `tf.TensorSpec`s; else None.
+    `tf.TensorSpec`s; else None. `shapes` are those of what the model was given.
     """
 
     plan: Plan
@@ -46,20 +46,19 @@ class PlannedStep:
     seconds: float
     unchanged: str | None = None
     own_step: Any = None
+    shapes: batch_specs.Shapes = ()
 
-    def holds_for(self, batch_size: int | None, budget: Budget | None, own_step: Any = None) -> bool:
-        """Whether a batch of this size runs by it: one no larger, if there is a budget; any, if there is none.
+    def holds_for(self, shapes: batch_specs.Shapes, budget: Budget | None, own_step: Any = None) -> bool:
+        """Whether inputs of these shapes run by it: none larger, if there is a budget; any, if there is none.
 
-        Where recomputing would have saved next to nothing, it may save something for more than twice the samples. Of
-        the batch of the model's own `train_step` no tensor may be larger under a budget.
+        Where recomputing would have saved next to nothing, it may save something for more than twice as much. Of the
+        batch of the model's own `train_step` no tensor may be larger under a budget.
         """
         if budget is not None and self.own_step is not None and own_step is not None:
             return batch_specs.are_no_larger(*map(batch_specs.shapes_of, (own_step, self.own_step)))
-        if batch_size is None or self.batch_size is None:
-            return True
         if budget is None:
-            return self.unchanged is None or batch_size <= 2 * self.batch_size
-        return batch_size <= self.batch_size
+            return self.unchanged is None or batch_specs.growth(self.shapes, shapes) <= 2
+        return batch_specs.hold(self.shapes, shapes)
 
     def by(self, plan: Plan, predicted_bytes: int) -> "PlannedStep":
         """The step by another plan."""

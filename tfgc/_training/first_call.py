@@ -1,12 +1,13 @@
 """A model's `call` that plans when it is first called for training, and its own `train_step`, if it has one.
 
 Then all that a plan depends on is there to be seen: sizes, batch, mode, the compiled loss and optimizer, free
-memory. Each signature (sizes without the batch, dtypes, mode, dtype policy) has a plan of its own.
+memory. Each signature (sizes without the batch, dtypes, mode, dtype policy, what trains) has a plan of its own.
 
 Planning runs in a thread of its own, so that nothing of the call around it reaches it: no tape, graph, name scope,
 autocast or call context. Threads that call at the same time wait and find the plan.
 """
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterable
@@ -20,13 +21,14 @@ from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop, isolated_traces
 from tfgc._planning import batch_specs, first_batch
-from tfgc._planning.batch_specs import Signature
+from tfgc._planning.batch_specs import Shapes, Signature
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep, StepHere, TracedSteps
 from tfgc._training.segment_runner import Runner
+from tfgc._training.training_state import TrainingState
 
 # Plans that a model keeps. A text model in an eager loop may see hundreds of lengths: where the limit is reached, a
 # shorter one runs by the plan of a longer one.
@@ -48,6 +50,7 @@ class FirstCall:
         self._latest: Signature | None = None
         self._in_layers: Plan | None = None
         self._train_step: Callable = model.train_step
+        self._training = TrainingState(model)
         self._traced = TracedSteps(model, verbose)
         self._in_step = InStep[StepHere]()
         self._lock = threading.Lock()
@@ -93,13 +96,13 @@ class FirstCall:
         xla = plan_report.mode_of_call(self._compiled) == "xla"
         latest, (batch,) = self.latest, (*args, *kwargs.values())
         before = latest.own_step if self.has_budget and latest else None
-        here = self._traced.traced(batch, before, xla=xla, is_planned=self._are_planned)
+        here = self._traced.traced(batch, before, xla=xla, state=self._training.now, is_planned=self._are_planned)
         return self._in_step.run(here, self._train_step, *args, **kwargs)
 
     def _are_planned(self, batch: Any, signatures: Iterable[Signature]) -> bool:
         """Whether calls with these signatures, in a step on this batch, run by plans for the model as it is."""
         made = [self._made.get(signature) for signature in signatures]
-        return all(one is not None and self._holds(one, None, batch) for one in made)
+        return all(one is not None and self._holds(one, (), batch) for one in made)
 
     call.is_patched_call = train_step.is_patched_call = True
 
@@ -114,14 +117,16 @@ class FirstCall:
 
     def _call_for(self, inputs: Any) -> Callable:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
+        dtypes = [keras.backend.standardize_dtype(tensor.dtype) for tensor in flat]
         shapes = [tuple(tensor.shape) for tensor in flat]
-        sizes = tuple((shape[1:], keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, flat))
+        sizes = tuple((shape[1:], dtype) for shape, dtype in zip(shapes, dtypes))
         here = self._in_step.here
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
-        signature = Signature(sizes, mode, policy, in_step=here is not None)
-        batch_size = (shapes[0][0] if shapes[0] else None) or fit_loop.batch_size()
+        open_batch = fit_loop.batch_size() if any(None in shape[:1] for shape in shapes) else None
+        shapes = [(open_batch if None in shape[:1] else shape[0], *shape[1:]) for shape in shapes if shape]
         with self._lock:
-            signature, made = self._made_for(signature, batch_size, inputs)
+            signature = Signature(sizes, mode, policy, in_step=here is not None, training=self._training.now)
+            signature, made = self._made_for(signature, shapes, inputs)
             self._put_into_layers(made.step)
         self._latest = signature
         if here is not None:
@@ -139,41 +144,45 @@ class FirstCall:
             layer_calls.run_by_calls(self._model, plan, **self._run_options)
         self._in_layers = plan
 
-    def _made_for(self, signature: Signature, batch_size: int | None, inputs: Any) -> "tuple[Signature, _Made]":
+    def _made_for(self, signature: Signature, shapes: Shapes, inputs: Any) -> "tuple[Signature, _Made]":
         """The signature whose plan a call runs by, its own or one that covers it, and that plan."""
-        made = self._known(signature, batch_size)
+        made = self._known(signature, shapes)
         if made is not None:
             return signature, made
         plans = self._made.copy()
         covering = next((one for one in plans if one.covers(signature)), None)
-        made = self._known(covering, batch_size) if covering and len(plans) >= _MOST_PLANS else None
+        made = self._known(covering, shapes) if covering and len(plans) >= _MOST_PLANS else None
         if covering is not None and made is not None:
             return covering, made
-        return signature, self._plan(signature, inputs, batch_size)
+        made = self._plan(signature, inputs, shapes)
+        self._training.look()  # A model without weights is built by then, and layers may have been added.
+        signature = dataclasses.replace(signature, training=self._training.now)
+        self._made[signature] = made
+        return signature, made
 
-    def _known(self, signature: Signature, batch_size: int | None) -> "_Made | None":
-        """The plan of a signature, if it holds for a batch and for the layers that the model has by now."""
+    def _known(self, signature: Signature, shapes: Shapes) -> "_Made | None":
+        """The plan of a signature, if it holds for inputs of such shapes, and the layers that the model has by now."""
         made, here = self._made.get(signature), self._in_step.here
-        return made if made and self._holds(made, batch_size, here and here.step and here.step.batch) else None
+        return made if made and self._holds(made, shapes, here and here.step and here.step.batch) else None
 
-    def _holds(self, made: "_Made", batch_size: int | None, own_step: Any) -> bool:
-        return made.program.is_current and made.step.holds_for(batch_size, self._request.budget, own_step)
+    def _holds(self, made: "_Made", shapes: Shapes, own_step: Any) -> bool:
+        return made.program.is_current and made.step.holds_for(shapes, self._request.budget, own_step)
 
-    def _plan(self, signature: Signature, inputs: Any, batch_size: int | None) -> "_Made":
-        inputs = example_sizes.as_declared(self._model, inputs)
+    def _plan(self, signature: Signature, inputs: Any, shapes: Shapes) -> "_Made":
+        inputs, batch_size = example_sizes.as_declared(self._model, inputs), shapes[0][0] if shapes else None
         specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
 
         own_step = self._in_step.here and self._in_step.here.step
 
         def planned() -> _Made:
             step = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)
+            step = dataclasses.replace(step, shapes=shapes)
             if step.unchanged is not None or step.plan.calls:
                 return _Made(step, keras_graph.Program(self._model))
             runner = Runner(self._model, step.plan, **self._run_options)
             return _Made(step, runner.program, runner)
 
         made = plan_report.planned(self._model, planned, verbose=self._verbose)
-        self._made[signature] = made
         plan_report.report(self._model.name, made.step, verbose=self._verbose)
         return made
 

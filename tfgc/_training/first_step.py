@@ -1,11 +1,13 @@
 """A model without a graph that plans by the calls of its layers when it is first trained.
 
 Its `train_step` is replaced, where batch, loss and optimizer are seen, and its `call`, for loops of the user's own.
-What comes first makes the plan. One plan holds for all calls: which layers recompute does not depend on the signature.
+What comes first makes the plan. One plan holds for all calls in which the same weights train, and with a budget for all
+that are no larger: which layers recompute does not depend on the signature.
 """
 
+import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import keras
@@ -14,6 +16,7 @@ import tensorflow as tf
 from tfgc._calls.call_plans import CallPlans, NoLayersError
 from tfgc._calls.tracing import Arguments
 from tfgc._core.plan import Plan
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, warn
 from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import batch_specs, first_batch
@@ -21,6 +24,10 @@ from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep
+from tfgc._training.training_state import TrainingState
+
+# States in which weights train by turns, whose plans are kept.
+_MOST_PLANS = 8
 
 
 class FirstStep:
@@ -33,6 +40,10 @@ class FirstStep:
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self._specs: Any = None
+        self._training = TrainingState(model)
+        # What was planned for a state in which the model trains, graph or XLA, and the batch it was planned for.
+        self._made: RecentlyUsed[Hashable, tuple[PlannedStep, Any]] = RecentlyUsed(_MOST_PLANS)
+        self._state: Hashable = None
         self._is_plain = self._has_warned = False
         self._in_step = InStep[bool]()
         self._lock = threading.RLock()
@@ -45,7 +56,7 @@ class FirstStep:
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""
         assert self.latest is not None
-        self.latest = self.latest.by(plan, predicted_bytes)
+        self._keep(self.latest.by(plan, predicted_bytes), self._specs, self._state)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
@@ -68,20 +79,42 @@ class FirstStep:
     def _plan_for(self, example: Any) -> None:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         batch = batch or fit_loop.batch_size()
-        if self._holds_for(batch):  # need not wait while another thread plans
+        shapes = batch_specs.shapes_in(example, batch)
+        if self._holds_for(shapes):  # need not wait while another thread plans
             return
         with self._lock:  # reentrant, as a step calls the model
-            if not self._holds_for(batch):
-                self._plan(example, batch)
+            if not self._holds_for(shapes) and not self._uses_known(shapes):
+                self._plan(example, batch, shapes)
 
-    def _holds_for(self, batch: int | None) -> bool:
+    def _state_now(self) -> Hashable:
+        return self._training.now, private_api.in_xla()
+
+    def _holds_for(self, shapes: batch_specs.Shapes) -> bool:
         if self._is_plain or self.latest is None:
             return self._is_plain
-        if (self.latest.mode == "xla") != private_api.in_xla():
-            return False
-        return self.latest.holds_for(batch, self._request.budget)
+        return self._state == self._state_now() and self.latest.holds_for(shapes, self._request.budget)
 
-    def _plan(self, example: Any, batch: int | None) -> None:
+    def _uses_known(self, shapes: batch_specs.Shapes) -> bool:
+        """Run by the plan for a state in which the model trained before; False if there is none that holds."""
+        state = self._state_now()
+        made, specs = self._made.get(state) or (None, None)
+        if made is None or not made.holds_for(shapes, self._request.budget):
+            return False
+        self._run_by(made)
+        self._keep(made, specs, state)
+        return True
+
+    def _keep(self, made: PlannedStep, specs: Any, state: Hashable) -> None:
+        self.latest, self._specs, self._state = made, specs, state
+        self._made[state] = made, specs
+
+    def _run_by(self, made: PlannedStep) -> None:
+        if made.unchanged is None:
+            layer_calls.run_by_calls(self._model, made.plan, **self._run_options)
+        else:
+            layer_calls.restore_parts(self._model)
+
+    def _plan(self, example: Any, batch: int | None, shapes: batch_specs.Shapes) -> None:
         specs = batch_specs.specs(example, batch)
         if specs is None:
             self._refuse_open_sizes(_fixing_sizes(example, batch))
@@ -99,11 +132,9 @@ class FirstStep:
             self._is_plain = True
             warn(f"{error}. It trains as before", NothingSavedWarning)
             return
-        if made.unchanged is None:
-            layer_calls.run_by_calls(self._model, made.plan, **self._run_options)
-        else:
-            layer_calls.restore_parts(self._model)
-        self.latest, self._specs = made, specs
+        self._run_by(made)
+        self._training.look()  # The model may have no weights before it is planned.
+        self._keep(dataclasses.replace(made, shapes=shapes), specs, self._state_now())
         plan_report.report(self._model.name, made, verbose=self._verbose)
 
     def _refuse_open_sizes(self, fix: str) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import keras
@@ -53,24 +53,24 @@ class TracedSteps:
         self._calls: RecentlyUsed[_Sizes, set[Any]] = RecentlyUsed(_MOST)
 
     def traced(
-        self, batch: Any, before: Any, *, xla: bool, is_planned: Callable[[Any, Iterable[Any]], bool]
+        self, batch: Any, before: Any, *, xla: bool, state: Hashable, is_planned: Callable[[Any, Iterable[Any]], bool]
     ) -> StepHere:
         """A step on a batch, traced unless it was before and all calls that it made then are planned.
 
-        If the batch differs from one `before`, `tf.TensorSpec`s or None, in numbers of samples alone, a step is traced
-        that holds both.
+        `state` names the one in which the model trains. If the batch differs from one `before`, `tf.TensorSpec`s or
+        None, in numbers of samples alone, a step is traced that holds both.
         """
         specs = batch_specs.specs(batch, None if tf.executing_eagerly() else fit_loop.batch_size())
         if specs is None:
             return StepHere(None, set())
-        calls = self._known(_sizes(specs, xla))
+        calls = self._known(_sizes(specs, xla, state))
         if calls is not None and is_planned(specs, tuple(calls)):
             return StepHere(OwnStep(specs, None), calls)
         specs, start = _holding_both(specs, before), time.perf_counter()
         trace = plan_report.planned(
             self._model, lambda: tracing.own_step(self._model, specs, xla=xla), verbose=self._verbose
         )
-        self._calls[_sizes(specs, xla)] = calls = set[Any]()
+        self._calls[_sizes(specs, xla, state)] = calls = set[Any]()
         return StepHere(OwnStep(specs, trace, time.perf_counter() - start), calls)
 
     def _known(self, sizes: "_Sizes") -> set[Any] | None:
@@ -81,23 +81,24 @@ class TracedSteps:
 
 
 class _Sizes(NamedTuple):
-    """The shapes and dtypes of a batch, and whether XLA compiles the step on it."""
+    """Shapes and dtypes of a batch, whether XLA compiles the step on it, and the state in which the model trains."""
 
     shapes: batch_specs.Shapes
     dtypes: tuple[str, ...]
     xla: bool
+    state: Hashable
 
     def covers(self, other: "_Sizes", in_samples: bool) -> bool:
         """Whether the other batch is no larger; `in_samples`: and differs in numbers of samples alone."""
-        if (self.dtypes, self.xla) != (other.dtypes, other.xla):
+        if self[1:] != other[1:]:
             return False
         no_larger = batch_specs.are_no_larger(other.shapes, self.shapes)
         return no_larger and (not in_samples or _of_a_sample(self.shapes) == _of_a_sample(other.shapes))
 
 
-def _sizes(specs: Any, xla: bool) -> _Sizes:
+def _sizes(specs: Any, xla: bool = False, state: Hashable = None) -> _Sizes:
     dtypes = tuple(spec.dtype.name for spec in batch_specs.specs_in(specs))
-    return _Sizes(batch_specs.shapes_of(specs), dtypes, xla)
+    return _Sizes(batch_specs.shapes_of(specs), dtypes, xla, state)
 
 
 def _of_a_sample(shapes: batch_specs.Shapes) -> list[tuple[Any, ...]]:
@@ -110,7 +111,7 @@ def _holding_both(specs: Any, others: Any) -> Any:
         tf.nest.assert_same_structure(specs, others)
     except (TypeError, ValueError):
         return specs
-    ours, theirs = _sizes(specs, False), _sizes(others, False)
+    ours, theirs = _sizes(specs), _sizes(others)
     if ours.dtypes != theirs.dtypes or _of_a_sample(ours.shapes) != _of_a_sample(theirs.shapes):
         return specs
     return tf.nest.map_structure(_of_more_samples, specs, others)

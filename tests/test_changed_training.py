@@ -1,0 +1,209 @@
+"""Plans follow what a model trains: layers that are frozen and thawed, other optimizers and losses, larger inputs."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import noise
+
+import tfgc
+from tfgc._training import plan_report
+
+L = keras.layers
+X, Y = noise(8, 16, 16, 3), noise(8, 4, seed=2)
+
+
+class Blocks(keras.Model):
+    """The layers of `chain`, called in a loop."""
+
+    def __init__(self):
+        super().__init__(name="net")
+        self.parts = [made() for made in parts()]
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def parts():
+    """A deep base, and a head of two layers."""
+    base = [lambda: L.Conv2D(8, 3, padding="same", activation="gelu")] * 5
+    return [*base, L.GlobalAveragePooling2D, lambda: L.Dense(4)]
+
+
+def chain():
+    return keras.Sequential([keras.Input((16, 16, 3)), *(made() for made in parts())], name="net")
+
+
+def built(kind, trainable=True):
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(7)
+    model = kind()
+    model(X)
+    set_base(model, trainable)
+    model.compile("sgd", "mse")
+    return model
+
+
+def set_base(model, trainable):
+    for layer in (model.parts if isinstance(model, Blocks) else model.layers)[:-1]:
+        layer.trainable = trainable
+
+
+def fit(model, **options):
+    model.fit(X, Y, batch_size=8, verbose=0, **options)
+
+
+def latest(model):
+    return tfgc.status(model).plans[-1]
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """One entry for each time that a step is planned."""
+    times, original = [], plan_report.planned
+    monkeypatch.setattr(plan_report, "planned", lambda *a, **k: times.append(1) or original(*a, **k))
+    return times
+
+
+KINDS = pytest.mark.parametrize("kind", [chain, Blocks])
+
+
+@KINDS
+def test_a_model_is_planned_again_when_its_base_is_thawed(kind):
+    plain, model = built(kind, trainable=False), tfgc.enable(built(kind, trainable=False), verbose=0)
+    with pytest.warns(tfgc.NothingSavedWarning):
+        fit(model)
+    fit(plain)
+    for one in (plain, model):
+        set_base(one, True)
+        one.compile("sgd", "mse")
+        fit(one)
+    now = latest(model)
+    assert now.unchanged is None
+    assert now.predicted_bytes < 0.7 * now.plain_bytes
+    for expected, found in zip(plain.weights, model.weights):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@KINDS
+def test_a_budget_holds_for_a_base_that_is_thawed(kind):
+    needed = tfgc.estimate(built(kind), example=X).needed_bytes
+    model = tfgc.enable(built(kind, trainable=False), budget=int(0.7 * needed), verbose=0)
+    fit(model)
+    assert latest(model).overhead == 0.0
+    set_base(model, True)
+    model.compile("sgd", "mse")
+    fit(model)
+    assert latest(model).overhead > 0.0
+    assert latest(model).predicted_bytes <= 0.7 * needed
+
+
+@KINDS
+@pytest.mark.parametrize("compiled", [("adam", "mse"), ("sgd", "mae")])
+def test_another_optimizer_or_loss_is_planned_for(kind, compiled, planned):
+    model = tfgc.enable(built(kind), budget="70%", verbose=0)
+    fit(model)
+    before = latest(model)
+    model.compile(*compiled)
+    fit(model)
+    assert len(planned) == 2
+    slots = 2 * sum(v.value.shape.num_elements() * 4 for v in model.trainable_variables) if "adam" in compiled else 0
+    assert latest(model).plain_bytes - before.plain_bytes == pytest.approx(slots, abs=2_000)
+
+
+@KINDS
+def test_an_optimizer_of_the_same_kind_needs_no_other_plan(kind, planned):
+    model = tfgc.enable(built(kind), budget="70%", verbose=0)
+    for rate in (0.1, 0.01):
+        model.compile(keras.optimizers.SGD(rate), "mse")
+        fit(model)
+    assert len(planned) == 1
+
+
+@KINDS
+def test_what_is_frozen_by_turns_has_two_plans(kind, planned):
+    """As a discriminator is, in a loop in Python."""
+    budget = int(0.7 * tfgc.estimate(built(kind), example=X).needed_bytes)
+    model = tfgc.enable(built(kind), budget=budget, verbose=0)
+    plain = built(kind)
+    for step in range(6):
+        for one in (model, plain):
+            set_base(one, step % 2 == 0)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((one(X, training=True) - Y) ** 2)
+            gradients = tape.gradient(loss, one.trainable_variables)
+            for variable, gradient in zip(one.trainable_variables, gradients):
+                variable.assign_sub(0.1 * gradient)
+    assert len(planned) == 2
+    for expected, found in zip(plain.weights, model.weights):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+class Tower(keras.Model):
+    """Blocks of products on sequences of any length."""
+
+    def __init__(self):
+        super().__init__(name="tower")
+        self.parts = [L.Dense(32, activation="gelu") for _ in range(6)]
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def step(model, x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    return tape.gradient(loss, model.trainable_variables)
+
+
+def test_longer_inputs_of_a_model_without_a_graph_are_planned_again_for_a_budget(planned):
+    model, short, long = Tower(), noise(8, 4, 32), noise(8, 64, 32)
+    model(short)
+    budget = int(1.1 * tfgc.estimate(model, example=short).needed_bytes)
+    tfgc.enable(model, budget=budget, verbose=0)
+    for x in (short, short, short[:, :2]):
+        step(model, x)
+    assert len(planned) == 1
+    with pytest.raises(tfgc.InfeasibleBudgetError):
+        step(model, long)
+
+
+def test_longer_inputs_may_save_something_where_short_ones_did_not():
+    model, short, long = Tower(), noise(8, 1, 32), noise(8, 256, 32)
+    model(short)
+    tfgc.enable(model, verbose=0)
+    with pytest.warns(tfgc.NothingSavedWarning):
+        step(model, short)
+    assert latest(model).unchanged is not None
+    step(model, long)
+    assert latest(model).unchanged is None
+
+
+class Messages(L.Layer):
+    """Adds to each atom what its bonds carry."""
+
+    def call(self, inputs):
+        atoms, bonds, pairs = inputs
+        return atoms + tf.math.unsorted_segment_sum(bonds * tf.gather(atoms, pairs), pairs, tf.shape(atoms)[0])
+
+    def compute_output_shape(self, shapes):
+        return shapes[0]
+
+
+def test_more_bonds_of_as_many_atoms_are_planned_again_for_a_budget(planned):
+    atoms, bonds, pairs = keras.Input((16,)), keras.Input((16,)), keras.Input((), dtype="int32")
+    x = bonds
+    for _ in range(4):
+        x = L.Dense(64, activation="gelu")(x)
+    outputs = L.Dense(1)(Messages()([atoms, L.Dense(16)(x), pairs]))
+    model = tfgc.enable(keras.Model([atoms, bonds, pairs], outputs), budget="80%", verbose=0)
+    for count in (600, 300, 900):
+        inputs = [noise(400, 16), noise(count, 16), tf.range(count) % 400]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(inputs, training=True))
+        assert all(g is not None for g in tape.gradient(loss, model.trainable_variables))
+    assert len(planned) == 2
