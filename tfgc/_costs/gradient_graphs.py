@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Cost
-from tfgc._costs import grappler, kernel_memory, tensor_buffers
+from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_splits
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
@@ -73,7 +73,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         else tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
     )
     moved = () if xla else grappler.early_products(call, operations, buffers)
-    besides = {} if xla else kernel_memory.while_running(operations.late)
+    besides = (xla_splits if xla else kernel_memory).while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]

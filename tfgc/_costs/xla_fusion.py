@@ -19,7 +19,7 @@ from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
 from tfgc._pure.flop_counts import MATRIX_PRODUCTS, SHAPE_ONLY
 
-_ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
+ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
     "GreaterEqual", "IsFinite", "IsNan", "LeakyRelu", "Less", "LessEqual", "LogicalOr", "MirrorPad", "NotEqual", "Pack",
     "Pad", "PadV2", "Range", "Sin", "Slice", "Split", "SplitV", "StridedSlice", "StridedSliceGrad", "Tile",
@@ -77,7 +77,7 @@ class Fusion:
     def reads_memory(self, tensor: tf.Tensor) -> bool:
         """Whether an operation of the call needs a tensor in memory."""
         return any(
-            kind not in _ELEMENTWISE and kind not in _READS_FUSED and kind not in _BY_SIGN
+            kind not in ELEMENTWISE and kind not in _READS_FUSED and kind not in _BY_SIGN
             for kind in self._readers.get(tensor.ref(), ())
         )
 
@@ -131,7 +131,7 @@ class Fusion:
         """What the kernels of an operation write for the backward pass besides its results: `differences`, zeros."""
         zeros = self.zeros_of(op)
         # A padded tensor has another shape than what is written beside it.
-        apart = bool(zeros) and self._buffers.root(op.inputs[0]).op.type not in _ELEMENTWISE - PADS
+        apart = bool(zeros) and self._buffers.root(op.inputs[0]).op.type not in ELEMENTWISE - PADS
         return self.difference_of(op) + (0 if apart else zeros)
 
     def output(self, root: tf.Tensor, inputs: Sequence[tf.Tensor], saved: Sequence[Any]) -> FusedOutput | None:
@@ -150,7 +150,18 @@ class Fusion:
         )
 
     def _is_fused(self, root: tf.Tensor) -> bool:
-        return root.op.type in _ELEMENTWISE and not self.reads_memory(root)
+        return root.op.type in ELEMENTWISE and not self.reads_memory(root) and not self._is_mask_of_softmax(root)
+
+    def _is_mask_of_softmax(self, root: tf.Tensor) -> bool:
+        """Whether a tensor is the mask of a dropout behind a softmax, which XLA stores in place of the random numbers.
+
+        The kernel that draws computes all of another dropout, and its mask again from what was drawn; not a softmax.
+        """
+        if root.dtype != tf.bool:
+            return False
+        selects = [op for op in root.consumers() if op.type == "SelectV2" and op.inputs[0] is root]
+        scaled = [t for op in selects for t in op.inputs[1:] if t.op.type == "Mul"]
+        return any(t.op.type == "Softmax" for t in self.behind(scaled))
 
     def behind(self, tensors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
         """What takes memory of that which tensors are computed from again; what takes memory itself as it is."""

@@ -1,0 +1,87 @@
+"""Matrix products that XLA's compiler for GPUs splits along the dimension that they sum over.
+
+A product of few rows and columns keeps too few of a GPU's cores busy, so XLA computes it in parts, of as many numbers
+each as the result has, and adds them up wherever the result is read. The choice is that of `splitk_rewriter` in
+openxla/xla, as of 2026, for an H100: the time of the product and of adding up, by its weights.
+"""
+
+import math
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from tfgc._costs import tensor_lists
+from tfgc._costs.xla_fusion import ELEMENTWISE
+from tfgc._pure.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
+
+_CORES, _TILE, _ALIGNED = 132, 128, 16
+# Units of cost for a floating-point operation of a tile, a byte, a byte of the parts, and the start of adding up.
+_OPERATION, _BYTE, _PART, _START = 100.0, 0.194136, 193.1384, 4.36e7
+_MOST = 2048
+
+
+def parts(op: tf.Operation) -> int:
+    """In how many parts XLA computes a product; 1 for other operations, and where sizes are open."""
+    sizes = _sizes(op)
+    if sizes is None:
+        return 1
+    candidates = [2**i for i in range(_MOST.bit_length())]
+    return min(candidates, key=lambda count: _cost(*sizes, op.inputs[0].dtype.size, count))
+
+
+def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
+    """Bytes that products take besides results and operands: more parts than one, and operands that parts do not fit.
+
+    XLA pads the operands to parts of whole multiples of 16 bytes, and stores the padded ones.
+    """
+    found = {op: _besides(op) for op in operations}
+    return {op: size for op, size in found.items() if size}
+
+
+def _besides(op: tf.Operation) -> int:
+    count = parts(op)
+    if count == 1:
+        return 0
+    inner, element = multiplications_per_element(op), op.inputs[0].dtype.size
+    step = count * max(_ALIGNED // element, 1)
+    padded = math.ceil(inner / step) * step
+    operands = 0 if padded == inner else sum(map(tensor_lists.tensor_bytes, op.inputs[:2])) * padded // inner
+    return (count - 1) * tensor_lists.tensor_bytes(op.outputs[0]) + operands
+
+
+def is_made_of_parts(tensor: tf.Tensor) -> bool:
+    """Whether elementwise operations compute a tensor from a product in parts, so that XLA may keep these for it."""
+    stack, seen = [tensor.op], {tensor.op}
+    while stack:
+        op = stack.pop()
+        if parts(op) > 1:
+            return True
+        if op.type in ELEMENTWISE or op.type in VIEWS or op.type == "IdentityN":
+            new = {t.op for t in op.inputs} - seen
+            seen |= new
+            stack += new
+    return False
+
+
+def _sizes(op: tf.Operation) -> tuple[int, int, int, int] | None:
+    """How many products an operation computes, their rows and columns, and over how many numbers each sums."""
+    if (op.type not in MATRIX_PRODUCTS and op.type != "Einsum") or len(op.inputs) != 2:
+        return None
+    counts = [t.shape.num_elements() for t in (*op.inputs, op.outputs[0])]
+    inner = multiplications_per_element(op)
+    if not inner or not all(counts):
+        return None
+    left, right, made = counts
+    batch = max(left * right // (inner * inner * made), 1)
+    return batch, left // (inner * batch), right // (inner * batch), inner
+
+
+def _cost(batch: int, rows: int, columns: int, inner: int, element: int, count: int) -> float:
+    tiles = batch * count * math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
+    tile = min(rows, _TILE) * min(columns, _TILE)
+    waves = max(1.0, tiles * tile / (_CORES * _TILE * _TILE))
+    computed = 2.0 * tile * math.ceil(inner / count) * waves * _OPERATION
+    made = batch * rows * columns * element
+    read = batch * inner * (rows + columns) * element
+    product = max(computed, (read + made * count) * _BYTE)
+    return product if count == 1 else product + _START + made * (count + 1) * _PART
