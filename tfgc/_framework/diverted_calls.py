@@ -20,7 +20,7 @@ class DivertedCalls:
     """
 
     def __init__(self, owner: Any, name: str) -> None:
-        self.original = original = attribute(owner, name)
+        self.original = attribute(owner, name)
         self._owner = owner
         self._name = name
         self._lock = threading.Lock()
@@ -28,10 +28,15 @@ class DivertedCalls:
         self._here = threading.local()
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            handler = getattr(self._here, "handler", None) or original
+            handler = getattr(self._here, "handler", None) or self.original
             return handler(*args, **kwargs)
 
         self._call = call
+
+    @property
+    def are_diverted(self) -> bool:
+        """Whether this thread diverts them."""
+        return getattr(self._here, "handler", None) is not None
 
     @contextlib.contextmanager
     def to(self, handler: Callable) -> Iterator[None]:
@@ -47,6 +52,8 @@ class DivertedCalls:
 
     def _count(self, change: int) -> None:
         with self._lock:
+            if not self._diverting:
+                self.original = attribute(self._owner, self._name)  # Others may have wrapped it since.
             self._diverting += change
             setattr(self._owner, self._name, self._call if self._diverting else self.original)
 

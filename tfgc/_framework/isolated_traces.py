@@ -8,14 +8,14 @@ neither. What else Keras keeps for each thread (names, policies, the global seed
 import contextlib
 import functools
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
 from tfgc._framework import internals, keras_models, thread_ends, versions
+from tfgc._framework.diverted_calls import DivertedCalls
 from tfgc._framework.internals import BaseOptimizer, Operation, global_state, record
 from tfgc._framework.versions import attribute
 
@@ -35,9 +35,9 @@ _SURROUNDINGS = {
         (internals.symbolic_scope, "symbolic_scope"),
     )
 }
-# The methods that are replaced belong to classes, so one trace at a time replaces them.
-_hooked = threading.Lock()
-_this_thread = threading.local()
+_CALLS, _GRADIENTS = DivertedCalls(Operation, "__call__"), DivertedCalls(tf.GradientTape, "gradient")
+_RECORDS, _UPDATES = DivertedCalls(record, "record_operation"), DivertedCalls(BaseOptimizer, "apply")
+_updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
 
 
 def in_own_thread(
@@ -88,81 +88,48 @@ def watched(
         on_gradient: Called as `on_gradient(run)` in place of `tape.gradient(...)`.
         on_update: Called as `on_update(optimizer, ...)`, with its arguments, in place of an optimizer's `apply`.
     """
-    thread = threading.get_ident()
 
     def seen() -> bool:
-        return threading.get_ident() == thread and tf.compat.v1.get_default_graph() is graph
+        return tf.compat.v1.get_default_graph() is graph
 
-    def call(original: Callable, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        run = functools.partial(original, operation)
+    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(_CALLS.original, operation)
         return on_call(operation, run, args, kwargs) if seen() else run(*args, **kwargs)
 
     def record_operation(
         op_type: str, output_tensors: Any, input_tensors: Any, backward_function: Callable, forward_function: Any = None
     ) -> None:
         noted = on_custom_gradient(backward_function) if seen() else backward_function
-        recorded(op_type, output_tensors, input_tensors, noted, forward_function)
+        _RECORDS.original(op_type, output_tensors, input_tensors, noted, forward_function)
 
-    def gradient(original: Callable, *args: Any, **kwargs: Any) -> Any:
-        run = functools.partial(original, *args, **kwargs)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(_GRADIENTS.original, *args, **kwargs)
         return on_gradient(run) if seen() else run()
 
-    def apply(original: Callable, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        run = on_update if threading.get_ident() == thread else original
-        return run(optimizer, *args, **kwargs)
-
-    methods = [(Operation, "__call__", call), (tf.GradientTape, "gradient", gradient), *_applying(apply)]
-    with _replaced(methods):
-        recorded = record.record_operation
-        record.record_operation = record_operation
-        try:
-            yield
-        finally:
-            record.record_operation = recorded
+    with _CALLS.to(call), _RECORDS.to(record_operation), _GRADIENTS.to(gradient), updates_by(on_update):
+        yield
 
 
 @contextlib.contextmanager
 def updates_by(update: Callable) -> Iterator[None]:
     """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
-    thread = threading.get_ident()
-
-    def apply(original: Callable, *args: Any, **kwargs: Any) -> Any:
-        return update(*args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
-
-    with _replaced(_applying(apply)):
-        yield
-
-
-def _applying(hook: Callable) -> list[tuple[type, str, Callable]]:
-    return [(kind, "apply", hook) for kind in _with_subclasses(BaseOptimizer) if "apply" in vars(kind)]
-
-
-@contextlib.contextmanager
-def _replaced(hooks: Iterable[tuple[type, str, Callable]]) -> Iterator[None]:
-    """Let `hook(original, this, ...)` run in place of methods."""
-    with _hooked, contextlib.ExitStack() as stack:
-        _this_thread.has_hooked = True
-        stack.callback(delattr, _this_thread, "has_hooked")
-        for kind, name, hook in hooks:
-            original = vars(kind)[name]
-            setattr(kind, name, functools.partialmethod(_hand_over, hook, original))
-            stack.callback(setattr, kind, name, original)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_UPDATES.to(update))
+        for kind in _subclasses(BaseOptimizer):
+            if "apply" in vars(kind):
+                stack.enter_context(_updates_of(kind).to(update))
         yield
 
 
 def is_watched() -> bool:
-    """Whether this thread runs in `watched` or `updates_by`, for whose end any other trace would wait."""
-    return hasattr(_this_thread, "has_hooked")
+    """Whether this thread runs in `watched` or `updates_by`."""
+    return _UPDATES.are_diverted
 
 
-def _hand_over(this: Any, hook: Callable, original: Callable, *args: Any, **kwargs: Any) -> Any:
-    return hook(original, this, *args, **kwargs)
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
+def _subclasses(kind: type) -> Iterator[type]:
     for other in kind.__subclasses__():
-        yield from _with_subclasses(other)
+        yield other
+        yield from _subclasses(other)
 
 
 @contextlib.contextmanager
