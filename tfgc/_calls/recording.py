@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfgc._calls.step import Call
 from tfgc._costs import xla_functions
 from tfgc._costs.xla_functions import Temporary
-from tfgc._framework import graph_building, isolated_traces, keras_models, private_api, replicas
+from tfgc._framework import graph_building, isolated_traces, keras_models, private_api
 from tfgc._pure import inner_functions
 
 
@@ -156,4 +156,4 @@ def variables(model: keras.Model) -> Iterator[Any]:
 def _handles(variable: Any) -> list[Any]:
     """What a trace captures of a variable: one handle for each replica."""
     stored = None if variable is None else private_api.storage(variable)
-    return [part.handle for part in replicas.copies(stored)]
+    return [part.handle for part in private_api.copies(stored)]

@@ -1,72 +1,33 @@
-"""What surrounds a call and is no argument of it.
+"""What surrounds a call and is no argument of it, as Keras and TensorFlow keep it for a thread or a graph.
 
-Keras keeps the `training` value and the autocast dtype in thread-wide state; a replay runs much later, outside of the
-layers that set them, and must see them again. TensorFlow knows, but has no public API that says, whether a tape records
-a tensor, whether a forward accumulator follows it, and whether XLA will compile the graph being traced.
+TensorFlow knows, but has no public API that says, whether a tape records a tensor, whether a forward accumulator
+follows it, and whether XLA will compile the graph being traced.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfgc._framework import internals, variable_reads, versions
-from tfgc._framework.internals import AutocastScope, get_autocast_scope, global_state, layer, record, stateless_scope
+from tfgc._framework.internals import AutocastScope, global_state, layer, record, stateless_scope
 from tfgc._framework.versions import attribute
 
-_CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
+CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
 _GLOBAL_SEED = versions.kept_by_name(internals.seed_generator, "global_seed_generator")
-
-
-class CallState:
-    """The Keras call context and autocast scope at one moment.
-
-    Attributes:
-        key: A hashable value, equal for surroundings that are the same.
-    """
-
-    def __init__(self) -> None:
-        context = global_state.get_global_attribute(_CALL_CONTEXT)
-        values = dict(vars(context)) if context is not None else {}
-        values.pop("entry_layer", None)
-        scope = get_autocast_scope()
-        self._values = {k: v for k, v in values.items() if v is not None}
-        self._autocast = None if scope is None else (scope.dtype,)
-        flags = tuple(sorted((k, v if isinstance(v, bool) else id(v)) for k, v in self._values.items()))
-        self.key = (flags, self._autocast)
-
-    @contextlib.contextmanager
-    def reentered(self) -> Iterator[None]:
-        """Run a replay as if it still stood where the first run did.
-
-        The context has no entry layer, so that no layer takes itself for the outermost one and clears losses.
-        """
-        outer_context = global_state.get_global_attribute(_CALL_CONTEXT)
-        outer_autocast = get_autocast_scope()
-        context = internals.CallContext(entry_layer=None)
-        for name, value in self._values.items():
-            setattr(context, name, value)
-        scope = None if self._autocast is None else AutocastScope(self._autocast[0])
-        global_state.set_global_attribute(_CALL_CONTEXT, context)
-        global_state.set_global_attribute("autocast_scope", scope)
-        try:
-            yield
-        finally:
-            global_state.set_global_attribute(_CALL_CONTEXT, outer_context)
-            global_state.set_global_attribute("autocast_scope", outer_autocast)
 
 
 def call_context() -> dict[str, Any] | None:
     """What Keras's call context holds now, its entry layer apart; None outside of any call."""
-    context = global_state.get_global_attribute(_CALL_CONTEXT)
+    context = global_state.get_global_attribute(CALL_CONTEXT)
     return None if context is None else {k: v for k, v in vars(context).items() if k != "entry_layer"}
 
 
 def set_call_context(values: dict[str, Any] | None) -> None:
     """Let Keras's call context hold `values`: an explicit `training=` stays there for the calls that follow."""
-    context = global_state.get_global_attribute(_CALL_CONTEXT)
+    context = global_state.get_global_attribute(CALL_CONTEXT)
     if context is not None and values is not None:
         entry = context.entry_layer
         vars(context).clear()
@@ -85,7 +46,7 @@ def could_train() -> bool:
 
 
 def _training_around() -> bool | None:
-    context = global_state.get_global_attribute(_CALL_CONTEXT)
+    context = global_state.get_global_attribute(CALL_CONTEXT)
     return None if context is None else context.training
 
 
@@ -135,6 +96,12 @@ def storage(variable: keras.Variable) -> Any:
     return attribute(variable, "_value")
 
 
+def copies(stored: Any) -> list[Any]:
+    """The variables under one of a strategy, or the variable itself; none for None."""
+    parts = getattr(stored, "values", None)
+    return [part for part in (parts if isinstance(parts, tuple) else (stored,)) if part is not None]
+
+
 def watched(variables: Sequence[keras.Variable]) -> list[bool]:
     """Of each variable whether a tape that is active now watches it; of those of a strategy False."""
     handles = variable_reads.handles([storage(variable) for variable in variables])
@@ -178,6 +145,12 @@ def in_xla() -> bool:
     """Return True while tracing what XLA will compile."""
     in_context = internals.control_flow_util.GraphOrParentsInXlaContext
     return not tf.executing_eagerly() and in_context(tf.compat.v1.get_default_graph())
+
+
+def replica() -> int | None:
+    """The number of the replica of a `tf.distribute.Strategy` that calls this eagerly; None if no strategy does."""
+    here = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    return None if here is None else int(here.replica_id_in_sync_group)
 
 
 def is_stateful(op_type: str) -> bool:

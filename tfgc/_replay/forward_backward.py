@@ -26,10 +26,10 @@ from tfgc._framework import (
     weight_gradients,
 )
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
 from tfgc._replay.asked_outputs import AskedOutputs, Reached
 from tfgc._replay.fence import fence, waiting
-from tfgc._replay.surroundings import Surroundings
 from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 Tensors: TypeAlias = list[tf.Tensor]

@@ -12,16 +12,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._framework import concrete_functions, graph_copies, private_api, replicas, tensor_attributes
+from tfgc._framework import concrete_functions, graph_copies, private_api, tensor_attributes
 from tfgc._framework.layer_settings import Settings
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import obstacles, side_effects, traced_calls
 from tfgc._pure.side_effects import Effects
 from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import sliced_runs
 from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
-from tfgc._replay.surroundings import Surroundings
 from tfgc._replay.two_runs import TwoRuns
 
 # How many kinds are known and compiled: a number that changes at every step makes a new kind of call each time.
@@ -103,7 +103,7 @@ class Call:
         self._tensors: list[tf.Tensor] | None = None
         self._packing: Packing | None = None
         # A compiled recomputation holds the plain variables that it reads, of which each replica has its own.
-        replica = replicas.replica() if tf.executing_eagerly() else None
+        replica = private_api.replica() if tf.executing_eagerly() else None
         self._around = (self.surroundings.key, compiled, replica)
         self.set_key(by_shape)
 

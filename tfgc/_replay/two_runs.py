@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework import weight_gradients
+from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import functional, side_effects
 from tfgc._replay.asked_outputs import AskedOutputs
-from tfgc._replay.surroundings import Surroundings
 
 # A gradient for each source and each thing that the function closes over, and the recorded checksums.
 Gradients = tuple[list[Any], list[tf.Tensor]]

@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import StaleTraceWarning, warn
-from tfgc._framework import concrete_functions, keras_models, private_api, replicas
+from tfgc._framework import concrete_functions, keras_models, private_api
 
 _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
@@ -56,8 +56,8 @@ def _is_captured(model: keras.Model) -> bool:
     """
     with tf.init_scope():
         fresh = tf.Variable(0.0)  # pyright: ignore[reportArgumentType]
-        alone = max(map(_references, replicas.copies(fresh)))  # replicas, in the scope of a strategy
-    parts = [part for variable in model.variables for part in replicas.copies(private_api.storage(variable))]
+        alone = max(map(_references, private_api.copies(fresh)))  # replicas, in the scope of a strategy
+    parts = [part for variable in model.variables for part in private_api.copies(private_api.storage(variable))]
     return not parts or any(_references(part) > alone for part in parts)
 
 
@@ -102,7 +102,7 @@ def _holds(trace: Any, handles: set[int]) -> bool:
 
 def _handles(variable: keras.Variable) -> list[Any]:
     """What traces capture of a variable: one handle for each replica."""
-    return [part.handle for part in replicas.copies(private_api.storage(variable))]
+    return [part.handle for part in private_api.copies(private_api.storage(variable))]
 
 
 def _is_ours(function: Callable) -> bool:
