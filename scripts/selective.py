@@ -72,19 +72,19 @@ def plan(name, batch, share, timed, selective):
     import tfgc
     from tfgc._core.recently_used import RecentlyUsed
     from tfgc._costs import node_costs
-    from tfgc._pure import selective_results
+    from tfgc._pure import taken_results
 
     plain = tfgc.estimate(built(name), batch, optimizer="sgd")
     budget = int(plain.peak_bytes - (1 - share) * plain.activation_bytes)
-    found = selective_results.selective_results
+    found = taken_results.selective_results
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TFGC_CACHE"] = folder
         node_costs._READ = RecentlyUsed(4096)
         try:
-            selective_results.selective_results = found if selective else lambda *_: []
+            taken_results.selective_results = found if selective else lambda *_: []
             return tfgc.plan(built(name), batch, budget=budget, optimizer="sgd", measure=timed)
         finally:
-            selective_results.selective_results = found
+            taken_results.selective_results = found
 
 
 def built(name):

@@ -7,7 +7,7 @@ import pytest
 import random_models
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tfgc._pure import selective_results
+from tfgc._pure import taken_results
 
 # How many models.
 FAST, SLOW = 40, 2000
@@ -16,7 +16,7 @@ FAST, SLOW = 40, 2000
 @pytest.fixture(autouse=True)
 def dear_products(monkeypatch):
     """These models are small; replays take over all products with weights where a segment is selective."""
-    monkeypatch.setattr(selective_results, "_DEAR", 1)
+    monkeypatch.setattr(taken_results, "_DEAR", 1)
 
 
 def tried(seed, count, most, modes):

@@ -15,7 +15,7 @@ from replays import operations_of_step, second_order
 import tfgc
 from tfgc import OptionError, Plan, Segment
 from tfgc._costs import node_costs, step_times
-from tfgc._pure import flop_counts, selective_results
+from tfgc._pure import flop_counts, taken_results
 from tfgc._simulate import simulator
 from tfgc._tracing.keras_graph import Program
 
@@ -164,7 +164,7 @@ def found_in(make):
         x = tf.compat.v1.placeholder(tf.float32, (None, 128))
         w = tf.compat.v1.placeholder(tf.float32, (128, 128))
         ends, expected = make(x, w)
-        found = selective_results.selective_results(graph.get_operations(), [x], ends)
+        found = taken_results.selective_results(graph.get_operations(), [x], ends)
     assert [tensor.name for tensor in found] == [tensor.name for tensor in expected]
 
 
@@ -545,7 +545,7 @@ def test_a_convolution_of_sequences_stores_its_own_result_alone():
     with tf.Graph().as_default() as traced:
         x = tf.compat.v1.placeholder(tf.float32, (4, 32, 64))
         made = L.Conv1D(64, 3, padding="same")(x)
-    assert selective_results.selective_results(traced.get_operations(), [x], [made]) == []
+    assert taken_results.selective_results(traced.get_operations(), [x], [made]) == []
     assert any(cost.selective_bytes for cost in graph.costs)
 
 

@@ -11,7 +11,7 @@ from equality import assert_equal, check_enabled, fresh, in_turn, noise, plain_s
 from replays import operations_of_step, second_order
 
 import tfgc
-from tfgc._pure import small_results
+from tfgc._pure import taken_results
 
 L = keras.layers
 X, Y = noise(4, 8, 8, 64), [noise(4, 1, seed=2)]
@@ -78,7 +78,7 @@ def test_reductions_run_once_and_all_else_as_before(name, monkeypatch):
         return operations_of_step(model, X, tfgc.plan(model, strategy="uniform", segments=3))
 
     ours = operations()
-    monkeypatch.setattr(small_results, "small_results", lambda *_: [])
+    monkeypatch.setattr(taken_results, "small_results", lambda *_: [])
     before = operations()
     assert any(before[kind, "replay"] for kind in REDUCTIONS)
     assert not any(ours[kind, "replay"] for kind in REDUCTIONS)
@@ -100,7 +100,7 @@ def test_only_small_results_of_work_on_arguments_are_taken_over():
         tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[64, 4])  # a scalar that holds all of it
         tf.where(x > 0)  # of any size
         product = tf.matmul(tf.reshape(x, (-1, 256)), tf.ones((256, 4)))
-    found = small_results.small_results(graph.get_operations(), [x, weight])
+    found = taken_results.small_results(graph.get_operations(), [x, weight])
     assert [tensor.op for tensor in found] == [few.op, over_batch.op, norm.op, product.op]
 
 

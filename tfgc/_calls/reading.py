@@ -17,7 +17,7 @@ from tfgc._costs import grappler, kernel_memory, tensor_buffers
 from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
-from tfgc._pure import flop_counts, obstacles, selective_results
+from tfgc._pure import flop_counts, obstacles, taken_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
@@ -60,7 +60,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     if not xla:
         _move_products(made, grappler.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
     early = [op for op in operations if op not in late]
-    products = selective_results.selective_results(early, trace.batch, ())
+    products = taken_results.selective_results(early, trace.batch, ())
     calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._framework import operation_order
-from tfgc._pure import small_results
+from tfgc._pure import taken_results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def replayed(
     of them makes count for nothing. It takes over `products` besides small results.
     """
     operations = list(operations)
-    results = [*small_results.small_results(operations, given), *products]
+    results = [*taken_results.small_results(operations, given), *products]
     taken_over = {tensor.op for tensor in results}
     needed = _ancestors(read, taken_over)
     return needed.intersection(operations) - taken_over, [tensor for tensor in results if tensor.op in needed]

@@ -19,7 +19,7 @@ from tfgc._costs.call_operations import Call, Operations, classified, refs, repl
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
 from tfgc._costs.xla_fusion import FusedOutput, Fusion
-from tfgc._pure import flop_counts, selective_results
+from tfgc._pure import flop_counts, taken_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 
@@ -79,7 +79,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
     to_replay = call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read]
     again, results = replayed(*to_replay)
-    products = [] if xla else selective_results.selective_results(operations.forward, call.inputs, call.outputs)
+    products = [] if xla else taken_results.selective_results(operations.forward, call.inputs, call.outputs)
     rest, taken = replayed(*to_replay, products) if products else ((), ())
     needed = refs(taken)
     stored = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfgc._core.graph import Graph, Ref, Spec
 from tfgc._costs import call_operations
 from tfgc._framework import operation_hooks, profiler
-from tfgc._pure import functional, selective_results, side_effects, tensor_packing
+from tfgc._pure import functional, side_effects, taken_results, tensor_packing
 from tfgc._tracing.keras_graph import Program
 
 _STEPS = 5
@@ -159,7 +159,7 @@ class _Step:
         needed = [*tensors, *(t.deref() for t in read)]
         replayed, _ = call_operations.replayed(early, given, needed)
         stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node}
-        products = [t for t in selective_results.selective_results(early, inputs, tensors) if t.op in stored]
+        products = [t for t in taken_results.selective_results(early, inputs, tensors) if t.op in stored]
         light, _ = call_operations.replayed(early, given, needed, products)
         for position, (first, second) in enumerate(zip(forward, backward)):
             self._charges.update({op.name: _Charge(position, False, op in replayed, op in light) for op in first})

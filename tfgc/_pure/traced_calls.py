@@ -19,7 +19,7 @@ from tfgc._framework import (
     operation_seeds,
     private_api,
 )
-from tfgc._pure import obstacles, python_random, random_draws, selective_results, side_effects, small_results
+from tfgc._pure import obstacles, python_random, random_draws, side_effects, taken_results
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -62,7 +62,7 @@ class TracedCall:
             with self._graph.as_default(), recorded, self._tape, backward_order.noted_order() as self._chains:
                 arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in packing.specs]
                 self._tape.watch([x for x in arguments if _is_differentiable(x)])
-                with random_draws.alike_in_both_runs(), selective_results.boundaries() as boundaries:
+                with random_draws.alike_in_both_runs(), taken_results.boundaries() as boundaries:
                     trace.run(*arguments)
             self.context_left = private_api.call_context()
         finally:
@@ -84,10 +84,10 @@ class TracedCall:
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.layouts = packing.without(trace.unread).layouts
         self.shapes = [x.shape for x in self._given]
-        results = small_results.small_results(operations, self._given)
+        results = taken_results.small_results(operations, self._given)
         if selective:
             ends = [*boundaries, *self._tensors]
-            results += selective_results.selective_results(operations, self._arguments, ends)
+            results += taken_results.selective_results(operations, self._arguments, ends)
         self._n_forward = len(operations)
         self.n_draws, self.n_results = len(drawing), len(results)
         self._results = [op.outputs[0] for op in drawing] + results

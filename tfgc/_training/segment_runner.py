@@ -27,7 +27,7 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Plan, Segment
 from tfgc._errors import OptionError, PlanMismatchError
 from tfgc._framework import backward_order, complete_gradients, layer_settings, private_api, weight_gradients
-from tfgc._pure import functional, selective_results
+from tfgc._pure import functional, taken_results
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
 from tfgc._tracing import keras_graph
@@ -225,7 +225,7 @@ class _SegmentFunction:
     """The nodes of a segment, in the order in which they run, as a function of what they read from outside."""
 
     def __init__(self, options: RunOptions, segment: Segment) -> None:
-        watch = selective_results.note_boundary if segment.selective else None
+        watch = taken_results.note_boundary if segment.selective else None
         self._program, self._watch = options.program, options.watch or watch
         self.nodes = segment_boundaries.leaf_nodes(segment)
         self.needed, self.produced, self._release = segment_boundaries.boundary_tensors(

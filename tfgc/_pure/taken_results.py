@@ -1,15 +1,20 @@
-"""Which results a selective replay takes over: those of products with weights, and random masks.
+"""Which results of a first run its replay takes over, found by the operations that make them, whatever the layer is.
 
-They are most of a layer's work and little of its memory: beside them a transformer stores attention scores and results
-of activation functions, which are cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective
-recomputation; `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. A mask is a byte for each
-random number of four, and drawing takes long on CPUs.
+Small ones are small beside what they are computed from: the statistics of a normalization, the mean of
+squeeze-and-excitation, a norm. A replay would read large tensors to compute them again, though it costs next to nothing
+to keep them.
 
-What others of a plan's nodes read is left out: a segment may end there, which stores it without more ado.
+A selective replay also takes over the results of products with weights, and random masks. They are most of a layer's
+work and little of its memory: beside them a transformer stores attention scores and results of activation functions,
+which are cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective recomputation;
+`jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. A mask is a byte for each random number of
+four, and drawing takes long on CPUs. What others of a plan's nodes read is left out: a segment may end there, which
+stores it without more ado.
 """
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,8 +22,16 @@ import tensorflow as tf
 
 from tfgc._framework.replaced import within
 from tfgc._pure import flop_counts
-from tfgc._pure.small_results import elements
 
+# A result is small if what its operation reads has so many times its elements.
+_SMALL = 64
+# Where the batch is open, that of a common one.
+_BATCH = 32
+# These read little of what they are given, or make as much of it as its values say.
+_SELECTIONS = frozenset([
+    "Const", "Gather", "GatherNd", "GatherV2", "Rank", "Shape", "ShapeN", "Size", "Slice", "Split", "SplitV",
+    "StridedSlice", "Unpack", "Where",
+])  # fmt: skip
 # A product is dear from so many multiplications for each element of its result on.
 _DEAR = 64
 # What usually follows a product, and takes nothing else of the step's activations.
@@ -30,6 +43,33 @@ _COMPARISONS = frozenset(["Greater", "GreaterEqual", "Less", "LessEqual"])
 _SCALED = frozenset(["Add", "AddV2", "Cast", "Identity", "Mul", "Sub"])
 
 _BOUNDARIES: contextvars.ContextVar[list[tf.Tensor] | None] = contextvars.ContextVar("boundaries", default=None)
+
+
+def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """The small results of a traced function, whose operations are in the order in which they were made.
+
+    What depends on none of the `given` arguments and values of variables is a constant.
+    """
+    after = {tensor.op for tensor in given}
+    found = []
+    for op in operations:
+        if op not in after and any(tensor.op in after for tensor in op.inputs):
+            after.add(op)
+            if len(op.outputs) == 1 and op.type not in _SELECTIONS and _is_small(op):
+                found.append(op.outputs[0])
+    return found
+
+
+def _is_small(op: tf.Operation) -> bool:
+    made, read = op.outputs[0], max(elements(tensor) for tensor in op.inputs)
+    # A variant is a scalar that may hold any number of tensors.
+    counted = made.shape.rank is not None and (made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool)
+    return counted and _SMALL * elements(made) <= read
+
+
+def elements(tensor: tf.Tensor) -> int:
+    """Elements of a tensor, with a common batch where that is open; 0 where its rank is not known."""
+    return 0 if tensor.shape.rank is None else math.prod(_BATCH if size is None else size for size in tensor.shape)
 
 
 def boundaries() -> contextlib.AbstractContextManager[list[tf.Tensor]]:
