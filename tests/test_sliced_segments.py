@@ -21,7 +21,7 @@ import tfgc
 from tfgc import strategies
 from tfgc._core.buffers import Buffers
 from tfgc._costs import node_costs
-from tfgc._framework import row_products
+from tfgc._framework import slice_rows
 from tfgc._pure import drawn_rows
 from tfgc._simulate import sliced_events
 from tfgc._tracing import keras_graph
@@ -143,8 +143,8 @@ def dense(dtype="float32"):
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph", pytest.param("XLA", marks=pytest.mark.gate)])
 def test_gradients_that_are_products_of_rows(mode, slices, monkeypatch):
     """They are made of all rows at once, if all slices are of one size."""
-    made, product = [], row_products.product
-    monkeypatch.setattr(row_products, "product", lambda *given: made.append(given) or product(*given))
+    made, product = [], slice_rows.product
+    monkeypatch.setattr(slice_rows, "product", lambda *given: made.append(given) or product(*given))
     check_equal(dense, mode, slices, x=noise(8, 2, 64), y=noise(8, 3))
     assert bool(made) == (mode != "eager" and slices == 2)
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfgc
-from tfgc._framework import xla_pooling
+from tfgc._framework import xla_gradients
 
 L = keras.layers
 WINDOWS = [
@@ -35,7 +35,7 @@ def without_scatters(*shapes):
     def compiled(images, pooled, upstream, *window):
         @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(shape) for shape in shapes])
         def function(images, pooled, upstream):
-            return xla_pooling.without_scatters(lambda: [gradient(images, pooled, upstream, *window), None])[0]
+            return xla_gradients.without_scatters(lambda: [gradient(images, pooled, upstream, *window), None])[0]
 
         return function(images, pooled, upstream)
 

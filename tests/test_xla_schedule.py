@@ -8,7 +8,7 @@ from equality import assert_equal, fresh, noise, train
 
 import tfgc
 from tfgc._core.plan import Plan
-from tfgc._framework import row_products, xla_schedule
+from tfgc._framework import slice_rows, xla_gradients
 from tfgc._tracing import keras_graph
 from tfgc.zoo.gpt import TiedEmbedding
 
@@ -59,7 +59,7 @@ def test_what_nobody_asks_for_waits_for_no_kernel(rank, waiting):
 
     @tf.function(jit_compile=True)
     def made():
-        found = xla_schedule.all_at_once([*(t + 1.0 for t in tensors), None], 2, [1])
+        found = xla_gradients.all_at_once([*(t + 1.0 for t in tensors), None], 2, [1])
         graph = tf.compat.v1.get_default_graph()
         counts.append([len(op.inputs) for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"])
         return found[:-1]
@@ -214,8 +214,8 @@ def test_kernels_without_elements_under_xla():
 
 def test_rows_of_products_are_found_behind_a_barrier(monkeypatch):
     """Slices held a kernel's gradient in place of the rows that it is a product of."""
-    made, product = [], row_products.product
-    monkeypatch.setattr(row_products, "product", lambda *given: made.append(given) or product(*given))
+    made, product = [], slice_rows.product
+    monkeypatch.setattr(slice_rows, "product", lambda *given: made.append(given) or product(*given))
     model = fresh(lambda: keras.Sequential([keras.Input((64,)), *(L.Dense(64, "tanh") for _ in range(3)), L.Dense(1)]))
     plan = Plan.from_pieces(keras_graph.read(model), [(0, 2, "recompute"), (2, 4, "keep")], strategy="by hand")
     step = tfgc.train_step(model, "mse", "sgd", plan=plan, jit_compile=True, micro_batches=4)

@@ -23,7 +23,7 @@ from tfgc._costs import batch_coupling, gradient_graphs, grappler, tensor_lists,
 from tfgc._costs.call_operations import Call
 from tfgc._costs.gradient_graphs import Footprint
 from tfgc._costs.xla_functions import Temporary
-from tfgc._framework import graph_building, keras_models, row_products, tensor_attributes
+from tfgc._framework import graph_building, keras_models, slice_rows, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.replaced import within
 from tfgc._pure import drawn_rows, obstacles, side_effects
@@ -225,11 +225,11 @@ def _read(
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
-    products: list[Any] = [weights[i] for i in row_products.places(weights, samples, samples)] if samples else []
+    products: list[Any] = [weights[i] for i in slice_rows.places(weights, samples, samples)] if samples else []
     cost = dataclasses.replace(
         footprint.cost,
         product_bytes=sum(map(tensor_lists.tensor_bytes, products)),
-        row_bytes=sum(tensor_lists.tensor_bytes(t) for g in products for t in row_products.factors(g) or ()),
+        row_bytes=sum(tensor_lists.tensor_bytes(t) for g in products for t in slice_rows.factors(g) or ()),
         gradient_bytes=sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         differentiable=any(g is not None for g in gradients),
         obstacle=obstacle,

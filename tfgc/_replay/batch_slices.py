@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import private_api, row_buffers, row_products
+from tfgc._framework import private_api, slice_rows
 from tfgc._replay.fence import fence
 
 # What a slice gives: tensors with its samples in front, which are joined, and gradients, which are added; or Nones.
@@ -65,7 +65,7 @@ def run(batch: Any, most: int, step: Callable[[Any, Any], Results]) -> Results:
     if isinstance(cuts.count, int) and cuts.count == 1:
         return rows, sums
     even = isinstance(cuts.samples, int) and cuts.first == cuts.size
-    places = row_products.places(sums, cuts.size, cuts.samples) if even else []
+    places = slice_rows.places(sums, cuts.size, cuts.samples) if even else []
     if not places:
         return _joined(batch, cuts, step, first)
     rows, left = _joined(
@@ -73,14 +73,14 @@ def run(batch: Any, most: int, step: Callable[[Any, Any], Results]) -> Results:
     )
     factors = iter(rows[len(first[0]) :])
     for i in places:
-        left[i] = row_products.product(next(factors), next(factors), sums[i].dtype)
+        left[i] = slice_rows.product(next(factors), next(factors), sums[i].dtype)
     return rows[: len(first[0])], left
 
 
 def _rows_apart(made: Results, places: Sequence[int], samples: int) -> Results:
     """The results of a slice, with rows in place of the products of rows."""
     rows, sums = made
-    factors = row_products.rows([sums[i] for i in places], samples)
+    factors = slice_rows.rows([sums[i] for i in places], samples)
     return [*rows, *factors], [None if i in places else gradient for i, gradient in enumerate(sums)]
 
 
@@ -109,7 +109,7 @@ def _joined(batch: Any, cuts: Cut, step: Callable[[Any, Any], Results], first: R
 def _loop(batch: Any, cuts: Cut, step: Callable, joined: list[Any], sums: list[Any]) -> Results:
     """All slices but the first, as one loop of a graph; `joined` and `sums` are what the first one gave.
 
-    Under XLA `joined` has room for all rows; else the first iteration makes it, see `row_buffers.with_room`.
+    Under XLA `joined` has room for all rows; else the first iteration makes it, see `slice_rows.with_room`.
     """
     given = [*joined, *sums]
     packed, in_xla = _tensors(given), private_api.in_xla()
@@ -141,13 +141,13 @@ def _loop(batch: Any, cuts: Cut, step: Callable, joined: list[Any], sums: list[A
 
 
 def _with_room(rows: list[Any], more: Any) -> list[Any]:
-    return [None if made is None else row_buffers.with_room(made, more) for made in rows]
+    return [None if made is None else slice_rows.with_room(made, more) for made in rows]
 
 
 def _added(joined: list[Any], sums: list[Any], start: Any, made: Results) -> Results:
     """Results of all slices so far, with those of one more."""
     rows, found = made
-    written = [None if row is None else row_buffers.write(buffer, start, row) for buffer, row in zip(joined, rows)]
+    written = [None if row is None else slice_rows.write(buffer, start, row) for buffer, row in zip(joined, rows)]
     return written, [_plus(*pair) for pair in zip(sums, found)]
 
 

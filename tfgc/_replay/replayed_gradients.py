@@ -16,8 +16,7 @@ from tfgc._framework import (
     replay_order,
     tensor_attributes,
     weight_gradients,
-    xla_pooling,
-    xla_schedule,
+    xla_gradients,
 )
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
@@ -158,9 +157,9 @@ class _Replay:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
             with recording as were_stopped:
-                gradients, again = xla_pooling.without_scatters(lambda: self._recomputation.backward(first, upstream))
+                gradients, again = xla_gradients.without_scatters(lambda: self._recomputation.backward(first, upstream))
                 arguments = self._recomputation.arguments_among(first)
-                gradients = xla_schedule.all_at_once(gradients, arguments, first.doubtful_positions)
+                gradients = xla_gradients.all_at_once(gradients, arguments, first.doubtful_positions)
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
