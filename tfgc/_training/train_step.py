@@ -12,7 +12,7 @@ from tfgc._errors import OptionError, UnsupportedModelError, check_bool, check_i
 from tfgc._framework import keras_models, keras_names
 from tfgc._planning import by_calls, planner
 from tfgc._replay import call_checks
-from tfgc._tracing import submodels
+from tfgc._tracing import functional_graphs
 from tfgc._training import early_updates, out_of_memory
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._training.following_step import FollowingStep
@@ -112,7 +112,7 @@ def train_step(
         ['loss', 'mae']
     """
     keras_models.check_model(model)
-    if by_calls.applies_to(model) and not submodels.parts(model, keras_models.runs_graph):
+    if by_calls.applies_to(model) and not functional_graphs.parts(model):
         raise UnsupportedModelError(
             f"train_step runs Sequential and functional models, and {model.name!r} is a subclassed one "
             f"({type(model).__name__}). Train it in fit or in your own loop: tfgc.enable(model) plans its first step"
