@@ -94,7 +94,7 @@ def made():
     """The operations of a small replay: a constant, what it is folded into, and what reads variables and arguments."""
     with tf.Graph().as_default():
         weight, upstream = (tf.compat.v1.placeholder(tf.float32, (32, 32)) for _ in range(2))
-        with shared_constants.shared([upstream]), tf.control_dependencies([upstream]):
+        with shared_constants.waiting([upstream]):
             x = tf.identity(weight)
             large, small = tf.fill([32, 32], 2.0), tf.constant(3.0)
             scaled, tripled, both = weight * large, weight * small, x * large
@@ -116,10 +116,7 @@ def test_what_the_gradient_of_an_added_loss_is_folded_into_does_not_wait():
     with tf.Graph().as_default():
         weight, upstream = (tf.compat.v1.placeholder(tf.float32, (32, 32)) for _ in range(2))
         of_loss = tf.constant(1.0) * tf.constant(1e-4)
-        with (
-            shared_constants.shared([upstream, of_loss]),
-            tf.control_dependencies([upstream, of_loss]),
-        ):
+        with shared_constants.waiting([upstream, of_loss]):
             each = tf.fill([32, 32], of_loss / 1024)
             scaled = weight * each
         assert not {upstream.op, of_loss.op} & set(each.op.control_inputs)

@@ -3,16 +3,16 @@
 An operation that is copied costs a tenth of one that Python makes. Values and control edges are those of the trace.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import operation_seeds, shared_constants
+from tfgc._framework import operation_seeds
+from tfgc._framework.shared_constants import Edge
 
 # The attribute by which an operation names the gradient that it has in place of its type's.
 CUSTOM_GRADIENT = "_gradient_op_type"
-Edge = tuple[tf.Operation, Iterable[tf.Operation]]
 
 
 class Part:
@@ -109,21 +109,6 @@ class Part:
         for name in self._numbered:
             operation_seeds.renumber(nodes[name])
         return definition
-
-
-def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterator[Edge]:
-    """Edges by which `operations` that depend on none of `held` wait for `gates`, which are among these.
-
-    Constants do not wait; see `shared_constants`.
-    """
-    operations = [op for op in operations if op.type != "Placeholder"]
-    free = shared_constants.worth_freeing(operations)
-    after = {tensor.op for tensor in held}
-    for op in operations:
-        if op not in free:
-            if not any(tensor.op in after for tensor in op.inputs) and not after.intersection(op.control_inputs):
-                yield op, [gate.op for gate in gates]
-            after.add(op)
 
 
 def device() -> str:

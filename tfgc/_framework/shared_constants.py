@@ -7,7 +7,7 @@ every replay would hold another copy. So constants are made not to wait, and wha
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -17,27 +17,29 @@ from tfgc._framework.versions import attribute
 # TensorFlow computes larger ones in each step (`ConstantFoldingOptions`); in a replay these should wait.
 MOST = 10 * 2**20
 _LEAST = 2**10
+Edge = tuple[tf.Operation, list[tf.Operation]]
 
 
 @contextlib.contextmanager
-def shared(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Keep constants made in here from waiting for `upstream`, which all else waits for by control dependencies."""
+def waiting(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Let what is made in here, in the graph being built, wait for `upstream`."""
     graph = tf.compat.v1.get_default_graph()
     with operation_hooks.noted() as made:
         yield
-    fence = [tensor.op for tensor in upstream if tensor.graph is graph]
-    free = worth_freeing(made)
-    for op in free:
-        others = [c for c in op.control_inputs if c not in fence]
-        if len(others) < len(op.control_inputs):
-            attribute(op, "_remove_all_control_inputs")()
-            attribute(op, "_add_control_inputs")(others)
-    inside = set(made) - free
-    for op in inside:
-        read = {tensor.op for tensor in op.inputs}
-        # TensorFlow adds no control edge to an operation that reads one that has it.
-        if read & free and not read & inside:
-            attribute(op, "_add_control_inputs")([c for c in fence if c not in op.control_inputs])
+    for op, gates in fence(made, (), [tensor for tensor in upstream if tensor.graph is graph]):
+        attribute(op, "_add_control_inputs")(gates)
+
+
+def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterator[Edge]:
+    """Edges by which `operations` that depend on none of `held` wait for `gates`; constants that are shared do not."""
+    operations = [op for op in operations if op.type != "Placeholder"]
+    free = worth_freeing(operations)
+    after = {tensor.op for tensor in held}
+    for op in operations:
+        if op not in free:
+            if not any(tensor.op in after for tensor in op.inputs) and not after.intersection(op.control_inputs):
+                yield op, [gate.op for gate in gates]
+            after.add(op)
 
 
 def worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:

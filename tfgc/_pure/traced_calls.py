@@ -18,6 +18,7 @@ from tfgc._framework import (
     graph_copies,
     operation_seeds,
     private_api,
+    shared_constants,
 )
 from tfgc._pure import obstacles, python_random, random_draws, side_effects, taken_results
 from tfgc._pure.tensor_packing import Packing
@@ -131,8 +132,8 @@ class TracedCall:
             gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
         unasked = [self._given[i] for i in doubtful]
         pairs = [pair for chain in self._chains for pair in chain.edges(unasked)]
-        edges: list[graph_copies.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
-        edges += graph_copies.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
+        edges: list[shared_constants.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
+        edges += shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
         is_copyable = custom_gradients.make_copyable(part, self._graph)

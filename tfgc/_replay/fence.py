@@ -21,7 +21,7 @@ def fence(
     elif private_api.in_xla():
         yield _waits_in_xla([*map(tf.reduce_sum, upstream), *map(graph_building.capture, awaited)])
     else:
-        with shared_constants.shared(upstream), tf.control_dependencies(list(upstream)):
+        with shared_constants.waiting(upstream):
             yield tf.identity
 
 
