@@ -10,11 +10,12 @@ than the number of the piece.
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from tfgc._calls.replays import Piece, Replay, replay
 from tfgc._calls.step import Step
+from tfgc._framework.operation_order import reached
 
 # One run of an operation: its number, the buffers that it reads and makes, and whether it is a second run.
 Run: TypeAlias = tuple[int, Sequence[int], Sequence[int], bool]
@@ -86,7 +87,7 @@ class Orders:
         ):
             also[-1 - k] = [i for i in pieces[k].replay.late if i in here]
             if starts[k] < latest:  # traced before that one
-                behind = self._behind(-1 - k, also)
+                behind = reached([-1 - k], lambda turn: (*self._after.get(turn, ()), *also.get(turn, ())))
                 before = [i for i in before if i not in behind]
             waits = {*before, *(i for i in pieces[k].replay.upstream if i in here)}
             left[-1 - k] = len(waits)
@@ -105,17 +106,6 @@ class Orders:
                     heapq.heappush(ready, (keys[other], other))
         # What waits for itself, through a piece whose backward pass feeds its own upstream, runs as it was traced.
         yield from sorted((i for i, count in left.items() if count > 0), key=lambda i: keys[i])
-
-    def _behind(self, first: int, also: Mapping[int, Sequence[int]]) -> set[int]:
-        """What waits for a turn."""
-        found: set[int] = set()
-        waiting = [first]
-        while waiting:
-            turn = waiting.pop()
-            if turn not in found:
-                found.add(turn)
-                waiting += (*self._after.get(turn, ()), *also.get(turn, ()))
-        return found
 
 
 class _Numbered:

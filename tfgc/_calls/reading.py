@@ -17,6 +17,7 @@ from tfgc._costs import grappler, kernel_memory, tensor_buffers
 from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
+from tfgc._framework import operation_order
 from tfgc._pure import flop_counts, obstacles, taken_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
@@ -108,14 +109,8 @@ def _running(trace: Trace, operations: list[tf.Operation], constant: set[tf.Oper
     """The operations that a step runs: what gradients, results and writes need, without constants and weights."""
     captured = {inner.op for _, inner in trace.graph.captures}
     effects = [op for op in operations if obstacles.writes(op)]
-    needed: set[tf.Operation] = set()
-    stack = [*effects, *(t.op for t in (*trace.results, *trace.wanted))]
-    while stack:
-        op = stack.pop()
-        if op not in needed:
-            needed.add(op)
-            stack += [t.op for t in op.inputs]
-    needed |= {t.op for t in trace.batch}
+    ends = [*effects, *(t.op for t in (*trace.results, *trace.wanted))]
+    needed = operation_order.reached(ends, lambda op: [t.op for t in op.inputs]) | {t.op for t in trace.batch}
     return [op for op in operations if op in needed - constant - captured and op.type not in _FREE]
 
 
