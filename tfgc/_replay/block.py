@@ -27,7 +27,6 @@ import tensorflow as tf
 
 from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api, tensor_attributes
-from tfgc._framework.layer_settings import Settings
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients, xla_checkpoints
 from tfgc._replay.asked_outputs import stopped
@@ -43,34 +42,19 @@ def block(
     name: str,
     replay: bool = True,
     compiled: bool = False,
-    replay_fn: Callable | None = None,
-    wrap: Callable | None = None,
-    settings: Settings | None = None,
-    captures_vary: bool = False,
-    copied: bool = False,
-    slices: int = 1,
-    selective: bool = False,
-    holds_tensors: Callable[[], bool] | None = None,
-    on_host: tuple[int, ...] = (),
     share_traces_with: Counterpart | None = None,
+    **options: Any,
 ) -> "KeptBlock | RecomputedBlock | CompiledBlock":
     """Make a function one differentiable piece: recomputed, or kept whole.
 
     Args:
-        fn, name, wrap, settings, captures_vary, copied, slices, selective, holds_tensors, on_host: See `Function`.
-        replay_fn: See `Function`; by default `fn`.
+        fn, name, options: The attributes of `Function`.
         replay: Whether gradients come from a second run. If not, TensorFlow keeps what the backward pass needs.
         compiled: Whether eager calls go through `tf.function`s, one for each direction.
         share_traces_with: A block that does the same with other variables, whose traces serve this one, too.
     """
-    function = Function(
-        fn, name, replay_fn or fn, wrap, settings, captures_vary, copied, slices, selective, holds_tensors, on_host
-    )
-    calls = KnownCalls(function, share_traces_with)
-    if not replay:
-        uncompiled = KeptBlock(calls)
-    else:
-        uncompiled = RecomputedBlock(calls) if wrap is None else WrappedBlock(calls, wrap)
+    calls = KnownCalls(Function(fn, name, **options), share_traces_with)
+    uncompiled = RecomputedBlock(calls) if replay else KeptBlock(calls)
     return CompiledBlock(uncompiled) if compiled else uncompiled
 
 
@@ -151,13 +135,17 @@ class KeptBlock(_Block):
 
 
 class RecomputedBlock(_Block):
-    """A function that stores its inputs alone, and runs again for its gradient."""
+    """A function that stores its inputs alone, and runs again for its gradient, by tfgc or by another wrapper."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.calls.call(args, kwargs, compiled=False)
         return self.run(call, self.calls.find(call))
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
+        wrap = self.calls.function.wrap
+        if wrap is not None:
+            run, tensors = replayed_gradients.wrapped(wrap, recomputation, inputs)
+            return run.finish(tensors)
         if recomputation.records_nothing:
             with private_api.no_recording():
                 run = recomputation.forward(inputs.tensors)
@@ -170,18 +158,6 @@ class RecomputedBlock(_Block):
             # Although every argument was stopped: it closes over a tensor or variable that it did not before.
             recomputation = self.calls.look(call)
         return run.finish(replayed_gradients.attach(run, recomputation, inputs))
-
-
-class WrappedBlock(RecomputedBlock):
-    """A function that another wrapper recomputes, such as `tf.recompute_grad`."""
-
-    def __init__(self, calls: KnownCalls, wrap: Callable) -> None:
-        super().__init__(calls)
-        self._wrap = wrap
-
-    def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
-        run, tensors = replayed_gradients.wrapped(self._wrap, recomputation, inputs)
-        return run.finish(tensors)
 
 
 class CompiledBlock:

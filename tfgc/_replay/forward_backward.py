@@ -42,7 +42,7 @@ class Recomputation(TwoRuns):
 
     Args:
         fn: What the first run calls.
-        replay_fn: What the second run calls: `fn`, or the same function with parts that are recomputed in turn.
+        replay_fn: What the second run calls: the same function with parts that are recomputed in turn; None for `fn`.
         packing: The structure of the arguments.
         effects: What `fn` touches besides them.
         surroundings: What else the first run sees; the second one enters it again.
@@ -52,7 +52,7 @@ class Recomputation(TwoRuns):
     def __init__(
         self,
         fn: Callable,
-        replay_fn: Callable,
+        replay_fn: Callable | None,
         packing: tensor_packing.Packing,
         effects: side_effects.Effects,
         surroundings: Surroundings,
@@ -60,7 +60,7 @@ class Recomputation(TwoRuns):
     ) -> None:
         super().__init__(effects, surroundings, name)
         self._fn = fn
-        self._replay_fn = replay_fn
+        self._replay_fn = replay_fn or fn
         self._packing = packing.without(effects.unread)
         self._start: Any = None
 

@@ -39,8 +39,8 @@ class Function:
     Attributes:
         fn: The function.
         name: What messages call it.
-        replay_fn: What the second run calls: `fn`, or the same function whose parts are blocks, to be recomputed in
-            turn.
+        replay_fn: What the second run calls: the same function whose parts are blocks, to be recomputed in turn; None
+            for `fn`.
         wrap: What makes a pure function recomputed: None for tfgc's own, or `tf.recompute_grad`.
         settings: What else its Python code depends on; when that changes it is traced again. None: it is not known.
         captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
@@ -54,7 +54,7 @@ class Function:
 
     fn: Callable
     name: str
-    replay_fn: Callable
+    replay_fn: Callable | None = None
     wrap: Callable | None = None
     settings: Settings | None = None
     captures_vary: bool = False
@@ -271,7 +271,7 @@ class KnownCalls:
             raise
         except Exception:  # What is the user's mistake is raised by the trace that is made instead.
             return None
-        is_nested = self.function.replay_fn is not self.function.fn
+        is_nested = self.function.replay_fn is not None
         return CopiedRecomputation(self._recomputation(call, traced.effects), traced, is_nested)
 
     @property
