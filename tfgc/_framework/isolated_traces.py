@@ -6,20 +6,24 @@ neither. What else Keras keeps for each thread (names, policies, the global seed
 """
 
 import contextlib
+import ctypes
 import functools
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
-from tfgc._framework import internals, keras_models, thread_ends, versions
+from tfgc._framework import internals, keras_models, versions
 from tfgc._framework.diverted_calls import DivertedCalls
 from tfgc._framework.internals import BaseOptimizer, Operation, global_state, record
 from tfgc._framework.versions import attribute
 
 Result = TypeVar("Result")
+_POLL = 0.1  # Seconds: a thread that waits for a lock cannot be interrupted.
 
 # Of the calls that surround the trace, which are none of its own. Variables to be initialized are in a list of each
 # thread: those in a list that two threads share would be initialized twice.
@@ -45,28 +49,53 @@ def in_own_thread(
 ) -> Result:
     """Call a function in a thread of its own, outside of all tapes, graphs and calls, and return what it returns.
 
-    An interrupt ends the function, too. If it is not done after `patience` seconds, `on_wait` is called.
+    What ends this thread meanwhile, such as a KeyboardInterrupt, is raised in the new one, too, which then unwinds:
+    else a step that Ctrl-C ended would go on being planned, and put methods back that had been replaced since. Code
+    that is not Python's runs to its end first. If all is not done after `patience` seconds, `on_wait` is called.
     """
     handed = {name: value for name, value in _state().items() if name not in _SURROUNDINGS}
     found: list[Result] = []
     raised: list[BaseException] = []
     made: dict[str, Any] = {}
+    # Not `Thread.join`: interrupted, it takes a thread that runs for one that has ended (in Python 3.11).
+    done = threading.Event()
 
     def run() -> None:
-        _state().update(handed)
         try:
-            found.append(function())
-        except BaseException as error:
-            raised.append(error)
-        made.update({name: value for name, value in _state().items() if name not in _SURROUNDINGS})
+            _state().update(handed)
+            try:
+                found.append(function())
+            except BaseException as error:
+                raised.append(error)
+            made.update({name: value for name, value in _state().items() if name not in _SURROUNDINGS})
+        finally:
+            done.set()
 
-    thread_ends.run_to_end(run, patience, on_wait)
+    thread = threading.Thread(target=run, name="tfgc trace")
+    thread.start()
+    try:
+        if not _wait(done, patience):
+            on_wait()
+            _wait(done)
+    except BaseException as error:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(type(error)))
+        _wait(done)
+        raise
+    thread.join()
     for name, value in made.items():
         if _state().get(name) is None:  # `keras.utils.set_random_seed` leaves a generator of None
             _state()[name] = value
     if raised:
         raise raised[0]
     return found[0]
+
+
+def _wait(done: threading.Event, seconds: float = math.inf) -> bool:
+    """Wait for so long at most; whether it is done."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not done.wait(min(left, _POLL)):
+        pass
+    return done.is_set()
 
 
 def _state() -> dict[str, Any]:
