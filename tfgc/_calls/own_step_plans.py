@@ -21,7 +21,6 @@ from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
 from tfgc._calls.simulation import Outcome
-from tfgc._calls.step import Call
 from tfgc._core.plan import Plan
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -101,15 +100,12 @@ class OwnStepPlans(CallPlans):
     @functools.cached_property
     def _search(self) -> Search:
         names = {self.model.name: self.model}
-        return Search(self.simulator, parts.planned_parts(self.step, names, _MOST, self._runs_by_plan))
-
-    def _runs_by_plan(self, call: Call) -> bool:
-        return call in self.calls
+        return Search(self.simulator, parts.planned_parts(self.step, names, _MOST, self.calls.__contains__))
 
     def _chosen(self, plan: Plan) -> list[Option]:
         if not any(segment.mode == "recompute" for segment in plan.segments):
             return []
-        return [parts.planned_part(self.step, self.model.name, self.model, plan, self._runs_by_plan)]
+        return [parts.planned_part(self.step, self.model.name, self.model, plan, self.calls.__contains__)]
 
     def with_figures(self, plan: Plan) -> Plan:
         return self._of_step(plan, self.judged(plan).outcome)

@@ -67,11 +67,13 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     fusion = Fusion(operations, buffers, inputs, outputs) if xla else None
     kept = _kept(operations, buffers, fusion)
     internal = {ref: n for ref, n in kept.items() if ref not in at_input and ref not in at_output and n}
-    workspaces = (
-        fusion.differences()
-        if fusion
-        else tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
-    )
+    if fusion:
+        workspaces = tuple(filter(None, map(fusion.difference_of, operations.early)))
+        zero_bytes, constants = sum(map(fusion.zeros_of, operations.forward)), {}
+    else:
+        workspaces = tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
+        folded = grappler.folded(call.graph.get_operations(), buffers)
+        zero_bytes, constants = 0, grappler.sizes([*operations.early, *operations.late], folded, buffers)
     moved = () if xla else grappler.early_products(call, operations, buffers)
     besides = (xla_splits if xla else kernel_memory).while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
@@ -115,14 +117,9 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         passthrough_inputs=_passed(call, buffers),
         memory_inputs=tuple(i for i, t in enumerate(inputs) if fusion and fusion.reads_memory(t)),
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
-        constants={} if xla else _constants(call, operations, buffers),
-        zero_bytes=fusion.zeros() if fusion else 0,
+        constants=constants,
+        zero_bytes=zero_bytes,
     )
-
-
-def _constants(call: Call, operations: Operations, buffers: Buffers) -> dict[Any, int]:
-    folded = grappler.folded(call.graph.get_operations(), buffers)
-    return grappler.sizes([*operations.early, *operations.late], folded, buffers)
 
 
 def shared_bytes(call: Call) -> int:

@@ -95,9 +95,5 @@ def early_products(call: Call, operations: Operations, buffers: Buffers) -> tupl
 
 def _scaled(op: tf.Operation) -> tf.Tensor | None:
     """What an operation multiplies by a number, or None."""
-    numbers = {"Mul": (0, 1), "RealDiv": (1,)}.get(op.type, ())
-    return next((op.inputs[1 - i] for i in numbers if op.inputs[i].shape.rank == 0 and _is_known(op.inputs[i])), None)
-
-
-def _is_known(number: tf.Tensor) -> bool:
-    return tf.get_static_value(number) is not None
+    numbers = [i for i in {"Mul": (0, 1), "RealDiv": (1,)}.get(op.type, ()) if op.inputs[i].shape.rank == 0]
+    return next((op.inputs[1 - i] for i in numbers if tf.get_static_value(op.inputs[i]) is not None), None)

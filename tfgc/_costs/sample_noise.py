@@ -59,7 +59,8 @@ def special_values(operations: Sequence[tf.Operation]) -> list[float]:
         for name in operation_order.reached(called & library.keys(), functools.partial(_called_by, library)):
             nodes += library[name]
             found |= _compared_in(library[name])
-    if any(node.op in _ASKS_FOR_ZERO or _is_made_bool(node) for node in nodes):
+    to_bool = tf.bool.as_datatype_enum
+    if any(n.op in _ASKS_FOR_ZERO or (n.op == "Cast" and n.attr["DstT"].type == to_bool) for n in nodes):
         found.add(0.0)
     around = {value + step for value in found for step in (-1.0, 0.0, 1.0)}
     nan = [math.nan] if any(node.op in _ASKS_FOR_NAN for node in nodes) else []
@@ -108,10 +109,6 @@ def _chosen(random: np.random.Generator, shape: tuple[int, ...], shares: Sequenc
     order = random.random((SAMPLES, int(np.prod(shape[1:])))).argsort(axis=1)
     counts = np.rint(np.multiply(shares, order.shape[1]))
     return (order < counts[:, None]).reshape(shape)
-
-
-def _is_made_bool(node: Any) -> bool:
-    return node.op == "Cast" and node.attr["DstT"].type == tf.bool.as_datatype_enum
 
 
 def _functions(node: Any) -> list[str]:

@@ -85,15 +85,11 @@ class Fusion:
         """The buffers that an operation reads, or that what it reads is computed from again."""
         return self.behind(self._operands(op))
 
-    def differences(self) -> tuple[int, ...]:
-        """Bytes of each deviation from a mean that is written: the backward pass reads it, and one kernel sums it up.
+    def difference_of(self, op: tf.Operation) -> int:
+        """Bytes of a deviation from a mean that is written: the backward pass reads it, and one kernel sums it up.
 
         Over more rows XLA sums up in two kernels, and computes deviations again (`tree_reduction_rewriter`).
         """
-        return tuple(filter(None, map(self.difference_of, self._operations.early)))
-
-    def difference_of(self, op: tf.Operation) -> int:
-        """Bytes of the deviation from a mean that is written where an operation is one of `differences`, else 0."""
         written = op.type == "SquaredDifference" and any(map(_sums_few_rows, op.outputs[0].consumers()))
         return tensor_lists.tensor_bytes(op.inputs[0]) if written and self._operations.late else 0
 
@@ -123,12 +119,8 @@ class Fusion:
             return 0
         return 2 * self._buffers.bytes(self._buffers.root(op.inputs[0]))
 
-    def zeros(self) -> int:
-        """What those of all its poolings take."""
-        return sum(map(self.zeros_of, self._operations.forward))
-
     def written_for_gradient(self, op: tf.Operation) -> int:
-        """What the kernels of an operation write for the backward pass besides its results: `differences`, zeros."""
+        """What the kernels of an operation write for the backward pass besides its results: differences, zeros."""
         zeros = self.zeros_of(op)
         # A padded tensor has another shape than what is written beside it.
         apart = bool(zeros) and self._buffers.root(op.inputs[0]).op.type not in ELEMENTWISE - PADS

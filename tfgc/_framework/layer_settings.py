@@ -56,15 +56,6 @@ class Settings:
             for own, values in before:
                 _put(own, values)
 
-    def watching(self, fn: Callable) -> Callable:
-        """`fn`, `watched` in each call."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.watched():
-                return fn(*args, **kwargs)
-
-        return call
-
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Leave out from now on what layers change themselves while they run in here, such as a counter of calls."""

@@ -56,7 +56,9 @@ def operations_run(step: Callable[[], Any]) -> list[Interval]:
             tf.test.experimental.sync_devices()
         finally:
             tf.profiler.experimental.stop()
-        planes = [plane for file in pathlib.Path(folder).rglob("*.xplane.pb") for plane in _planes(file)]
+        read = versions.attribute(xplane_pb2, "XSpace").FromString
+        files = [read(file.read_bytes()) for file in pathlib.Path(folder).rglob("*.xplane.pb")]
+    planes = [plane for file in files for plane in file.planes]
     on_gpus = [run for plane in planes if plane.name.startswith("/device:GPU") for run in _kernels(plane)]
     known = {run.name for run in on_gpus}
     on_hosts = [run for plane in planes if plane.name.startswith("/host:") for run in _host_operations(plane)]
@@ -78,10 +80,6 @@ def shared(runs: Iterable[Interval]) -> dict[str, float]:
         if not active[name]:
             del active[name]
     return seconds
-
-
-def _planes(file: pathlib.Path) -> Iterable[Any]:
-    return versions.attribute(xplane_pb2, "XSpace").FromString(file.read_bytes()).planes
 
 
 def _host_operations(plane: Any) -> Iterator[Interval]:

@@ -80,11 +80,9 @@ def _bytes_of(op: tf.Operation) -> float:
     return sum(t.dtype.size * math.prod(length or 1 for length in t.shape.as_list()) for t in known)
 
 
-@contextlib.contextmanager
-def noted(found: list[tf.Tensor], seeded: bool = False) -> Iterator[None]:
-    """Add the numbers drawn in here from hidden state, and if asked for from seeds, to the list `found`."""
-    with operation_hooks.operations_seen(TYPES | _DRAWN_FROM_SEEDS if seeded else TYPES, found.append):
-        yield
+def noted(found: list[tf.Tensor], seeded: bool = False) -> contextlib.AbstractContextManager:
+    """A context that adds numbers drawn in it from hidden state, and if asked for from seeds, to the list `found`."""
+    return operation_hooks.operations_seen(TYPES | _DRAWN_FROM_SEEDS if seeded else TYPES, found.append)
 
 
 @contextlib.contextmanager

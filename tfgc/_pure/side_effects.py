@@ -57,13 +57,10 @@ def discover(fn: Callable, packing: Packing) -> Effects:
     Layers not built yet are built by this, as by their first call.
     """
     trace = Trace(fn, packing)
-
-    def traced(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return trace.run(*tensors)
-
+    traced = tf.function(lambda *tensors: trace.run(*tensors), autograph=False)
     before, start, generator = private_api.call_context(), python_random.state(), private_api.global_seed()
     try:
-        graph = tf.function(traced, autograph=False).get_concrete_function(*packing.specs).graph
+        graph = traced.get_concrete_function(*packing.specs).graph
     finally:
         private_api.set_call_context(before)
         chooses = python_random.state() != start

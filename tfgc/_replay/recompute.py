@@ -54,7 +54,8 @@ def recompute(fn: Callable) -> Callable:
     name = getattr(fn, "name", getattr(fn, "__name__", type(fn).__name__))
     if isinstance(fn, keras.Layer):
         settings = layer_settings.Settings([fn])
-        run = block(settings.watching(fn), name=name, settings=settings)
+        # Not the layer itself, whose attributes the decorator would copy.
+        run = block(settings.watched()(lambda *args, **kwargs: fn(*args, **kwargs)), name=name, settings=settings)
     else:
         run = block(fn, name=name)
 

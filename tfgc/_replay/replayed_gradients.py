@@ -159,7 +159,8 @@ class _Replay:
             with recording as were_stopped:
                 gradients, again = xla_gradients.without_scatters(lambda: self._recomputation.backward(first, upstream))
                 arguments = self._recomputation.arguments_among(first)
-                gradients = xla_gradients.all_at_once(gradients, arguments, first.doubtful_positions)
+                doubtful = [i for i, source in enumerate(first.sources) if source in first.doubtful]
+                gradients = xla_gradients.all_at_once(gradients, arguments, doubtful)
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:

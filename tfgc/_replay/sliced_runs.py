@@ -51,7 +51,8 @@ class SlicedRecomputation(TwoRuns):
 
     def _gradients(self, first: FirstRun, upstream: Sequence[tf.Tensor], sources: list[int]) -> list[Any]:
         arguments, values = self._split(first.inputs)
-        run = dataclasses.replace(first.run, specs=[_of_any_batch(spec) for spec in first.run.specs])
+        of_any_batch = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in first.run.specs]
+        run = dataclasses.replace(first.run, specs=of_any_batch)
         rows = sum(i < len(arguments) for i in sources)
         backlog = first.backlog and first.backlog.in_slices(self._slices)
 
@@ -88,7 +89,3 @@ def obstacle(effects: side_effects.Effects) -> str | None:
     if effects.captured or effects.variables:
         return "it cannot run in slices of the batch, since it closes over tensors or plain variables"
     return effects.obstacle
-
-
-def _of_any_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)

@@ -46,11 +46,6 @@ class FirstRun:
     awaited: Sequence[tf.Tensor] = ()
     twice: bool = False
 
-    @property
-    def doubtful_positions(self) -> list[int]:
-        """Those of the doubtful among the sources."""
-        return [i for i, source in enumerate(self.sources) if source in self.doubtful]
-
     def of_asked(self, things: Sequence[Any]) -> list[Any]:
         """Of one thing for each differentiable tensor those that gradients come from."""
         return [thing for i, thing in enumerate(things) if self.asked is None or i in self.asked]
