@@ -29,17 +29,10 @@ class NoLayersError(UnsupportedModelError):
 
 
 class CallPlans:
-    """Plans by calls.
+    """Plans by calls for a model and an example as `tracing.trace` takes them, or for a step that is traced already.
 
-    Args:
-        model, example: As for `tracing.trace`.
-        among: The layers that may be recomputed, each as a whole; None: all, and functional parts by their own plans.
-        xla: Whether XLA compiles the step.
-        trace: The step, where it is traced already.
-
-    Attributes:
-        step, simulator: The step in numbers, and what counts its peaks.
-        named: The names of its calls.
+    Layers `among` those given may be recomputed, each as a whole; by default all, and functional parts by their own
+    plans.
     """
 
     def __init__(
@@ -89,11 +82,7 @@ class CallPlans:
         return [self._plan(judged) for judged in self._front]
 
     def fitting(self, total: int, fixed: int) -> Plan:
-        """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, fits in `total`.
-
-        Raises:
-            InfeasibleBudgetError: If there is none; it names the least budget that works, and the call that sets it.
-        """
+        """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, fits in `total`."""
         # Of equal peaks the front has the one of less work, which may leave larger gaps between chunks.
         choices = [self._search.least, *self._front]
         for judged in reversed(choices):

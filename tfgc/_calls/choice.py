@@ -39,12 +39,7 @@ class Judged:
 
 
 class Search:
-    """The search for one step.
-
-    Attributes:
-        plain: The plain step.
-        least: The choice of least peak, almost regardless of work.
-    """
+    """The search for one step: `plain` is the plain one, `least` has the least peak, almost regardless of work."""
 
     def __init__(self, simulator: Simulator, options: Sequence[Option]) -> None:
         self._simulator, self._options = simulator, options

@@ -51,11 +51,7 @@ def _weights(layer: keras.Layer) -> str:
 
 
 def layers_of(model: keras.Model, plan: Plan) -> tuple[list[keras.Layer], list[tuple[keras.Model, Plan]]]:
-    """The layers that a plan of calls recomputes as a whole, and the functional parts with the plans of their own.
-
-    Raises:
-        PlanMismatchError: If the plan was made for another model, or its layers are not built yet.
-    """
+    """The layers that a plan of calls recomputes as a whole, and the functional parts with the plans of their own."""
     keras_models.check_model(model)
     plan.check_model(describe(model))
     layers = layers_by_name(model)

@@ -111,10 +111,8 @@ class Orders:
 class _Numbered:
     """A piece, with the numbers of the buffers of its second run.
 
-    Attributes:
-        replay: Its `Replay`.
-        runs: What runs again.
-        for_own, for_all: Which copies its own backward pass, and all others, read in place of buffers of the first run.
+    `for_own` and `for_all` say which copies its own backward pass, and all others, read in place of buffers of the
+    first run.
     """
 
     def __init__(self, step: Step, piece: Piece, offset: int) -> None:

@@ -52,18 +52,11 @@ def plans_for(
     xla: bool = False,
     trace: Trace | None = None,
 ) -> "OwnStepPlans | None":
-    """The plans for a model's own `train_step`.
+    """The plans for the `train_step` that a functional model's class defines, on `tf.TensorSpec`s of a batch.
 
-    Args:
-        model: A functional model whose class defines `train_step`.
-        example: `tf.TensorSpec`s of a batch, as `train_step` takes it.
-        shapes: Those of the inputs of a call.
-        xla, trace: As for `CallPlans`.
-
-    Returns:
-        The plans. None if the step cannot be traced symbolically, if it calls the model nowhere or in no call that
-        trains, or if it makes exactly one call of a layer, that of the model with inputs of these shapes: the plan of
-        that call is then the plan of the step.
+    None if the step cannot be traced symbolically, if it calls the model nowhere or in no call that trains, or if it
+    makes exactly one call of a layer, that of the model with inputs of these shapes: the plan of that call is then the
+    plan of the step.
     """
     trace = tracing.own_step(model, example, xla=xla) if trace is None else trace
     if trace is None:

@@ -20,19 +20,12 @@ _ROUNDS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a step needs.
-
-    Attributes:
-        peak_bytes: Most bytes at once, those of the batch left out.
-        owner: The call of the operation that runs at that moment.
-        phase: `forward`, `replay` or `backward`.
-        work: Flops of the replays.
-    """
+    """What a step needs: most bytes at once, those of the batch left out, and what runs at that moment."""
 
     peak_bytes: int
-    owner: Call
+    owner: Call  # of the operation at the peak
     phase: Phase
-    work: int
+    work: int  # flops of the replays
 
 
 class Simulator:

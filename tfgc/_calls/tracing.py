@@ -33,18 +33,9 @@ class Arguments:
 def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.Trace:
     """Trace a training step on a batch of these shapes.
 
-    Args:
-        model: Any `keras.Model`.
-        example: `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or `keras.KerasTensor`s;
-            or `Arguments`, for one call.
-        xla: Whether XLA compiles the step: what is compiled apart otherwise is part of it then.
-
-    Warns:
-        UserWarning: If the step cannot be traced, and one call is traced instead.
-
-    Raises:
-        OptionError: If a size is open.
-        UnsupportedModelError: If the model cannot be traced symbolically.
+    The example is `x`, `(x, y)` or `(x, y, sample_weight)`, as arrays, tensors, `tf.TensorSpec`s or
+    `keras.KerasTensor`s; or `Arguments`, for one call. Under XLA what is compiled apart otherwise is part of the step.
+    If the step cannot be traced, one call is traced instead, with a warning.
     """
     ways: list[Callable[[], tuple[Any, list]]] = []
     if isinstance(example, Arguments):

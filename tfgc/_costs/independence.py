@@ -29,15 +29,9 @@ def read(
 ) -> tuple[dict[str, str | None], dict[Ref, tf.TensorSpec]]:
     """Why nodes of a model, by name, give something else on slices of a batch, or None; and what they make of samples.
 
-    It ends at a node that cannot be traced.
-
-    Args:
-        program: The model's program.
-        given: The tensors that the nodes read from outside, or `tf.TensorSpec`s. How many samples they have does not
-            matter.
-        names: The nodes, in order; by default all of them.
-        exactly: Whether they are to draw the random numbers of the whole batch (`drawn_rows`), and to add no losses.
-            If not, other ones as random will do, and losses that are means over the samples.
+    It ends at a node that cannot be traced. How many samples the tensors, or specs, that the nodes read from outside
+    have does not matter. If `exactly`, nodes are to draw the random numbers of the whole batch (`drawn_rows`), and to
+    add no losses; else other numbers as random will do, and losses that are means over the samples.
     """
     found: dict[str, str | None] = {}
     nodes = [program.graph.nodes[program.graph.position[name]] for name in names or program.graph.position]

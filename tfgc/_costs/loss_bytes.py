@@ -17,12 +17,9 @@ from tfgc._framework import graph_building, keras_models, keras_names
 def loss_course(graph: Graph, losses: Sequence[Sequence[Any]], are_compiled: bool = False) -> tuple[int, ...]:
     """The byte trace of losses and their gradients, for `Graph.loss`.
 
-    Targets have the shape of their output, or are one integer in place of its last dimension.
-
-    Args:
-        graph: The graph of the model.
-        losses: For each output a list of names, functions of targets and predictions, and `keras.Loss` objects.
-        are_compiled: Whether `compile` was given them. One that needs other targets is then left out.
+    Targets have the shape of their output, or are one integer in place of its last dimension. `losses` are names,
+    functions and `keras.Loss` objects for each output; one that `compile` was given and that needs other targets is
+    left out.
     """
     course: tuple[int, ...] = ()
     for ref, several in zip(graph.outputs, losses):

@@ -37,11 +37,7 @@ _UNCOUNTED = 1 / 64
 
 
 def annotate(program: Program, *, xla: bool = False) -> Graph:
-    """Return the graph of `program` with a `Cost` for each node, as TensorFlow runs it or as XLA compiles it.
-
-    Raises:
-        OptionError: If a size is not known.
-    """
+    """Return the graph of `program` with a `Cost` for each node, as TensorFlow runs it or as XLA compiles it."""
     try:
         return _annotated(program, xla)
     except _DoubtfulShapeError:

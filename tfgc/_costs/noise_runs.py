@@ -34,27 +34,19 @@ class _Made(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NoiseRuns:
-    """Runs of one node of a program.
-
-    Attributes:
-        given: The tensors that it reads; an optional one that is None is left out.
-        masked: Those that carry masks.
-        read: Tensors like those that it reads, and then like their masks.
-    """
+    """Runs of one node of a program."""
 
     program: Program
     name: str
-    given: list[Ref]
-    masked: list[Ref]
-    read: list[Any]
+    given: list[Ref]  # that it reads; an optional tensor that is None is left out
+    masked: list[Ref]  # those that carry masks
+    read: list[Any]  # tensors like those given, and then like their masks
 
     def compared(self, kinds: Iterable[sample_noise.Kind], as_random: int | None) -> str | None:
-        """Why runs on slices give something else than those on whole batches; None if they give the same.
+        """Why runs on slices of noise give something else than those on whole batches; None if they give the same.
 
-        Args:
-            kinds: The kinds of noise.
-            as_random: How many times a run draws random numbers, if slices may draw others than the rows of those; None
-                if they draw those rows, or nothing is drawn.
+        `as_random` is how many times a run draws random numbers, if slices may draw others than the rows of those; None
+        if they draw those rows, or nothing is drawn.
         """
         random = np.random.default_rng(0)
         for kind in kinds:

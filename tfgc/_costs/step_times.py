@@ -23,18 +23,12 @@ _ENOUGH_SECONDS = 20.0
 
 
 class NodeSeconds(NamedTuple):
-    """Seconds of a node.
-
-    Attributes:
-        forward, backward: Of its two passes.
-        replay: Of a replay that takes over small results.
-        selective: Of one that takes over products with weights, too.
-    """
+    """Seconds of a node."""
 
     forward: float
     backward: float
-    replay: float
-    selective: float
+    replay: float  # that takes over small results
+    selective: float  # and products with weights, too
 
 
 def measured(program: Program, graph: Graph) -> list[NodeSeconds]:

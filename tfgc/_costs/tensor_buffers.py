@@ -64,13 +64,9 @@ def trace(
     stays: Iterable[Any],
     while_running: Mapping[tf.Operation, int],
 ) -> tuple[int, ...]:
-    """Signed bytes of the buffers that come and go while `operations` run, in order.
+    """Signed bytes of the buffers that come and go while `operations` run, in order, and take more `while_running`.
 
-    Args:
-        operations, buffers: Those of the call.
-        there: Bytes of the buffers that are there before, by tensor.
-        stays: Tensors whose buffers do not go.
-        while_running: Bytes that operations take besides, for as long as they run.
+    Buffers that are `there` before are given with their bytes, by tensor; those of tensors that `stay` do not go.
     """
     last: dict[Any, int] = {}
     for i, op in enumerate(operations):

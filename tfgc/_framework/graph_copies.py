@@ -78,12 +78,7 @@ class Part:
         return written, tuple(self._given), tuple(made and made[0] for made in self._made)
 
     def copy(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor | None]:
-        """Make the tensors in the graph being built.
-
-        Args:
-            tensors: What stands for the placeholders, tensors of that graph.
-            name: What the names of the new operations begin with.
-        """
+        """Make the tensors in the graph being built, of `tensors` of that graph in place of the placeholders."""
         places = dict(zip(self._given, tensors, strict=True))
         read = {f"{place}:0": tensor for place, tensor in places.items() if place in self._read}
         waited_for: set[tf.Operation] = set()

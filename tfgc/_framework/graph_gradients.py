@@ -28,14 +28,10 @@ _found: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary
 def attached(
     results: Sequence[tf.Tensor], arguments: Sequence[tf.Tensor], backward: Callable, asked: set[int] | None = None
 ) -> list[tf.Tensor]:
-    """Copies of `results` whose gradients flow to `arguments` alone.
+    """Copies of `results` whose gradients flow to `arguments` alone, as `backward` makes the latter of the former.
 
-    Args:
-        results: The tensors.
-        arguments: What `backward` returns the gradients of.
-        backward: Takes the gradients of the results.
-        asked: Gets the positions of the results that a tape has gradients of, before it calls `backward`, which gets
-            zeros for the others; `backward` empties it. One result needs no such note.
+    `asked` gets the positions of the results that a tape has gradients of, before it calls `backward`, which gets zeros
+    for the others; `backward` empties it. One result needs no such note.
     """
     if tf.executing_eagerly():
         # A `tf.custom_gradient` would hold the results as long as the tape lives.

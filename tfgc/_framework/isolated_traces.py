@@ -109,8 +109,9 @@ def watched(
 ) -> Iterator[None]:
     """See the calls of Keras operations, the gradients and the updates that this thread makes in `graph`.
 
+    Calls made in another graph, such as the body of a loop, are not seen.
+
     Args:
-        graph: Calls made in another graph, such as the body of a loop, are not seen.
         on_call: Called as `on_call(operation, run, args, kwargs)` in place of what a replaced `call` covers.
         on_custom_gradient: Called as `on_custom_gradient(backward)` with a function for the gradients of what was just
             computed; what it returns takes that function's place.

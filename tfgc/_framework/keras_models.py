@@ -49,12 +49,7 @@ def _function_of(model: Any) -> Any:
 
 
 class FunctionalGraph:
-    """The nodes of a functional model, and the structure of its inputs and outputs.
-
-    Attributes:
-        inputs, outputs: The symbolic ones, flat.
-        input: The inputs in their structure.
-    """
+    """The nodes of a functional model, and its symbolic inputs and outputs: flat ones, and `input` in its structure."""
 
     def __init__(self, function: Any) -> None:
         self._function = function

@@ -34,11 +34,7 @@ def count_on_cpu() -> None:
 
 
 def handed_out(device: str, which: str = "current") -> int:
-    """Bytes that are handed out on a device, `current` ones or at the `peak` since `restart`.
-
-    Raises:
-        TfgcError: If TensorFlow does not count them.
-    """
+    """Bytes that are handed out on a device, `current` ones or at the `peak` since `restart`, if TensorFlow counts."""
     try:
         return tf.config.experimental.get_memory_info(device)[which]
     except ValueError as error:
@@ -46,11 +42,7 @@ def handed_out(device: str, which: str = "current") -> int:
 
 
 def restart(device: str) -> None:
-    """Let the peak of a device be what is handed out now.
-
-    Raises:
-        TfgcError: If TensorFlow does not count it.
-    """
+    """Let the peak of a device be what is handed out now, if TensorFlow counts."""
     try:
         tf.config.experimental.reset_memory_stats(device)
     except ValueError as error:

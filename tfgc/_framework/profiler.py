@@ -17,14 +17,7 @@ except ImportError as error:
 
 
 class Interval(NamedTuple):
-    """One run of an operation.
-
-    Attributes:
-        name: Its name.
-        begin, end: When it began and ended, in picoseconds.
-        kind: Its type.
-        lane: The thread that ran it; on a GPU the stream.
-    """
+    """One run of an operation of some type, in picoseconds, in a thread or on a GPU in a stream, its lane."""
 
     name: str
     begin: int

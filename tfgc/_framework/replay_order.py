@@ -56,12 +56,7 @@ class _Traced(NamedTuple):
 
 
 class BackwardPass:
-    """One call of `tape.gradient` in a graph.
-
-    Args:
-        key: What distinguishes it from others.
-        targets: What it differentiates.
-        sources: What it differentiates by; None if that is not known, where a function is differentiated.
+    """One call of `tape.gradient` in a graph; `sources` are None where a function is differentiated.
 
     Attributes:
         awaited: Numbers that the replay that is being traced waits for, besides the edges that it has.
@@ -78,12 +73,9 @@ class BackwardPass:
         self._traced = weight_gradients.Backward(targets)  # what is differentiated before the next replay, or by it
 
     def wait(self, number: int, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
-        """The upstream gradients of a replay, which are there when the replays before it are done.
+        """The upstream gradients of the replay of first run `number`, which are there when those before it are done.
 
-        Args:
-            number: That of its first run.
-            upstream: Those that the tape has.
-            backlog: How much gradients of weights may hold that are put off, in the replay and since the one before it.
+        The backlog is of gradients of weights that are put off in the replay, and since the one before it.
         """
         self._backlog = backlog
         place = self._place(number)

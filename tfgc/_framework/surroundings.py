@@ -12,12 +12,7 @@ class Surroundings:
     """Keras's call context, its autocast scope and the settings of layers at one moment, entered again by the replay.
 
     A layer that is shared may be set otherwise for its next call, or frozen, before gradients are asked for.
-
-    Args:
-        settings: Those of the layers inside; None where they are not known.
-
-    Attributes:
-        key: A hashable value, equal for surroundings that are the same.
+    `settings` are None where the layers inside are not known. Surroundings that are the same have the same `key`.
     """
 
     def __init__(self, settings: Settings | None) -> None:

@@ -24,11 +24,7 @@ def unsupported(missing: object) -> TfgcError:
 
 
 def kept_by_name(module: ModuleType, name: str) -> str:
-    """A name under which a module of Keras keeps something of the thread; Keras gives None for others, and no error.
-
-    Raises:
-        TfgcError: If the module's source has no such name.
-    """
+    """A name under which a module of Keras keeps something of the thread; Keras gives None for others, and no error."""
     with contextlib.suppress(OSError):  # installed without sources
         if f'"{name}"' not in inspect.getsource(module):
             raise unsupported(f"{module.__name__} keeps no {name!r}")
@@ -36,11 +32,7 @@ def kept_by_name(module: ModuleType, name: str) -> str:
 
 
 def attribute(thing: Any, name: str) -> Any:
-    """A private attribute of something of TensorFlow or Keras.
-
-    Raises:
-        TfgcError: If this version of it has none.
-    """
+    """A private attribute of something of TensorFlow or Keras; raises `unsupported` if this version has none."""
     try:
         return getattr(thing, name)
     except AttributeError as error:

@@ -66,11 +66,7 @@ def backlog() -> Backlog | None:
 
 
 class Backward:
-    """The operations of a backward pass from some point on, in the graph being built.
-
-    Args:
-        after: What it starts after; None for what is there now.
-    """
+    """The operations of a backward pass in the graph being built, behind `after`, or from now on."""
 
     def __init__(self, after: Sequence[tf.Tensor] | None = None) -> None:
         self._graph = tf.compat.v1.get_default_graph()

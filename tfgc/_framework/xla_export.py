@@ -15,11 +15,7 @@ _temporary_bytes: RecentlyUsed[Any, int] = RecentlyUsed(256)
 
 
 def stable_hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
-    """The module of a concrete function of these arguments; nothing is run.
-
-    Raises:
-        ValueError: As TensorFlow says it, if XLA has no kernel for an operation.
-    """
+    """The module of a concrete function of these arguments; a ValueError if XLA has no kernel for an operation."""
     flat: Any = list(specs)  # The public way wants tensors, not shapes.
     return compiler_ir.from_concrete_function(function, flat)(stage="stablehlo_serialized")
 

@@ -49,12 +49,9 @@ def behind(tensor: tf.Tensor) -> tf.Tensor:
 def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[int]) -> list[Any]:
     """Gradients none of which XLA goes on from before all are there, kernels' among them; else they stay as they are.
 
-    So they do where a tape records them: it would take all of what a barrier makes for used.
-
-    Args:
-        gradients: `tf.Tensor`, `tf.IndexedSlices` or None.
-        arguments: How many of them, the first ones, are gradients of arguments, and not of weights.
-        unasked: Positions of those that may be for nobody, and are not to be computed then.
+    So they do where a tape records them: it would take all of what a barrier makes for used. So many of the gradients,
+    the first ones, are those of `arguments`; those in positions that are `unasked` may be for nobody, and are not to be
+    computed then.
     """
     if not private_api.in_xla():
         return [*gradients]

@@ -25,8 +25,7 @@ _calls = diverted_calls.DivertedCalls(_TF_FUNCTION, "__call__")
 def inlined(apart: Callable | None = None) -> Iterator[None]:
     """Run the body of each `tf.function` that this thread calls in place.
 
-    Args:
-        apart: Called as `apart(body, args, kwargs, xla)` for one that needs a separate graph. None inlines it, too.
+    One that needs a separate graph is run by `apart(body, args, kwargs, xla)`, or in place if that is None.
     """
 
     def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:

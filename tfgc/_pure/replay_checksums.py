@@ -50,12 +50,9 @@ def raise_if_different(
 ) -> Any:
     """Return `gradients` of the second run of a segment, provided that the checksums of both runs agree.
 
-    Raises:
-        ReplayMismatchError: In eager calls. A graph fails when it runs, with
-            `tf.errors.InvalidArgumentError` and the same message.
-        OptionError: In what XLA compiles, which drops assertions.
+    If not, eager calls raise `ReplayMismatchError`, and a graph fails when it runs, with the same message.
     """
-    if private_api.in_xla():
+    if private_api.in_xla():  # It drops assertions.
         raise OptionError(
             "check_replay=True cannot stop a step that XLA compiles: leave out one of check_replay=True and "
             "jit_compile=True"

@@ -84,15 +84,8 @@ def discover(fn: Callable, packing: Packing) -> Effects:
 class Trace:
     """One symbolic run of a function, and what it shows besides the graph.
 
-    `stand_in` gives what stands for a Keras variable when it is first read; by default nothing that can be run.
-
-    Attributes:
-        result: What the function returned.
-        scope: What the run reads and writes.
-        captured: Eager tensors that the graph captures.
-        unread: Slots of logits that the run does not use.
-        unmasked: Positions of the flat arguments that the run takes the mask off.
-        obstacle: Why the function must not be run twice, or None.
+    `stand_in` gives what stands for a Keras variable when it is first read; by default nothing that can be run. The
+    attributes are as those of `Effects`, `captured` are all eager tensors that the graph captures.
     """
 
     def __init__(

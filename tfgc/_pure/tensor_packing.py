@@ -36,12 +36,9 @@ class _Leaf(NamedTuple):
 class Packing:
     """The structure of a value with its tensors taken out.
 
-    What Keras reads off a tensor (its mask, the logits behind it) travels as separate tensors.
-
-    Args:
-        value: Any nesting of tensors and other values.
-        made: Whether the value was made by a function whose results are replaced. A tensor that a Softmax or
-            Sigmoid made then gives its logits alone, and `unpack` applies the operation to what stands for these.
+    What Keras reads off a tensor (its mask, the logits behind it) travels as separate tensors. If the value was `made`
+    by a function whose results are replaced, a tensor that a Softmax or Sigmoid made gives its logits alone, and
+    `unpack` applies the operation to what stands for these.
 
     Attributes:
         tensors: The tensors, until they are taken.

@@ -29,12 +29,9 @@ class NotCopyableError(Exception):
 
 
 class TracedCall:
-    """A pure function as a graph, of which parts can be copied.
+    """A pure function as a graph, of which parts can be copied; raises if a copy would not do the same.
 
-    Args:
-        fn: The function.
-        packing: The structure of its arguments.
-        selective: Whether replays take over products with weights, and not only small results.
+    If it is `selective`, replays take over products with weights, and not only small results.
 
     Attributes:
         effects: What the function touches besides its arguments.
@@ -45,9 +42,6 @@ class TracedCall:
         forward: What makes the tensors of a run of the inputs, then what it drew from hidden state, and then the other
             results that replays take over.
         n_draws, n_results: How many of these there are.
-
-    Raises:
-        NotCopyableError: If a copy would not do the same.
     """
 
     def __init__(self, fn: Callable, packing: Packing, selective: bool = False) -> None:

@@ -16,12 +16,7 @@ Reached = Sequence[Collection[int]]
 
 
 class AskedOutputs:
-    """Of one call, the outputs that a pass of a tape has gradients of.
-
-    Args:
-        reached: Of each input the outputs that it leads to.
-        outputs: Those that gradients may come from.
-    """
+    """Of one call, the outputs that a pass of a tape has gradients of, among those that gradients may come from."""
 
     def __init__(self, reached: Reached, outputs: Collection[int]) -> None:
         self._reached, self._outputs = reached, outputs

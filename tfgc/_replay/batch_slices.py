@@ -21,19 +21,12 @@ Results: TypeAlias = tuple[list[Any], list[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """Where a batch is cut: numbers, or tensors of a graph where the size of the batch is open.
+    """Where a batch is cut: numbers, or tensors of a graph where the size of the batch is open."""
 
-    Attributes:
-        samples: In the batch.
-        size: Of a slice.
-        count: Slices.
-        first: Samples in the first one.
-    """
-
-    samples: Any
-    size: Any
-    count: Any
-    first: Any
+    samples: Any  # in the batch
+    size: Any  # of a slice
+    count: Any  # of slices
+    first: Any  # samples in the first one
 
     def start(self, i: Any) -> Any:
         """Where slice `i` starts; not for the first one."""
@@ -50,15 +43,9 @@ def cut(array: tf.Tensor, most: int) -> Cut:
 
 
 def run(batch: Any, most: int, step: Callable[[Any, Any], Results]) -> Results:
-    """Run a step on each slice.
+    """What one step gives on a batch, of steps on so many slices, which take a slice and where in the batch it starts.
 
-    Args:
-        batch: Arrays in any structure, the samples in front; None where there is none.
-        most: How many slices.
-        step: Takes a slice, and where in the batch it starts.
-
-    Returns:
-        As of one step on the whole batch.
+    The batch is of arrays in any structure, the samples in front; None where there is none.
     """
     cuts = cut(next(x for x in tf.nest.flatten(batch) if x is not None), most)
     rows, sums = first = step(_part(batch, 0, cuts.first), 0)

@@ -16,11 +16,8 @@ from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 class CopiedRecomputation(TwoRuns):
     """A recomputation in graphs, both directions of which are copies of one trace.
 
-    Args:
-        recomputation: What runs again where a copy does not do: in a nest, and for gradients of gradients, since tapes
-            do not see operations that are copied.
-        traced: The trace.
-        is_nested: Whether the second run is another function than the first.
+    `recomputation` runs again where a copy does not do: in a nest, where the second run is another function than the
+    first, and for gradients of gradients, since tapes do not see operations that are copied.
     """
 
     def __init__(self, recomputation: Recomputation, traced: traced_calls.TracedCall, is_nested: bool) -> None:
@@ -64,12 +61,8 @@ class CopiedRecomputation(TwoRuns):
 
 
 class SharedTrace(TwoRuns):
-    """The trace of another block, run on other variables and layers.
-
-    Args:
-        compiled: That block's recomputation.
-        effects: Its effects, with the variables of this block.
-        counterparts: Gives for a list of that block's variables or layers those of this one.
+    """The trace of another block, `compiled`, run on other variables and layers: for those of that block the
+    `counterparts` here.
     """
 
     def __init__(

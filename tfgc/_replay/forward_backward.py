@@ -40,13 +40,7 @@ _MOST_SHAPES, _MOST_SETS = 256, 16
 class Recomputation(TwoRuns):
     """Both directions of a block, for one structure of arguments.
 
-    Args:
-        fn: What the first run calls.
-        replay_fn: What the second run calls: the same function with parts that are recomputed in turn; None for `fn`.
-        packing: The structure of the arguments.
-        effects: What `fn` touches besides them.
-        surroundings: What else the first run sees; the second one enters it again.
-        name: What messages call the function.
+    The second run calls `replay_fn`, the same function with parts that are recomputed in turn, if there is one.
     """
 
     def __init__(

@@ -20,16 +20,7 @@ def noted() -> "contextlib.AbstractContextManager[list[HostInputs]]":
 
 
 class HostInputs:
-    """Inputs, some of which are copied to the host and not held here.
-
-    Args:
-        inputs: The tensors.
-        positions: Of those to copy; what is in the host's memory anyway stays as it is.
-        name: What messages call the function.
-
-    Raises:
-        UnsupportedModelError: Under XLA.
-    """
+    """Inputs, those in some positions copied to the host and not held here; what is there anyway stays as it is."""
 
     def __init__(self, inputs: Sequence[tf.Tensor], positions: Collection[int], name: str) -> None:
         if private_api.in_xla():

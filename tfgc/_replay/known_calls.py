@@ -86,14 +86,9 @@ class Counterpart:
 
 
 class Call:
-    """One call: its arguments, and the kind that it is of.
+    """One call: its arguments, positional ones and those by keyword, and the kind that it is of, which its `key` tells.
 
-    Attributes:
-        key: Equal for calls of one kind.
-        arguments: Positional ones, and those by keyword.
-        compiled: Whether it is to run by `tf.function`s, if it can.
-        surroundings: What the function sees besides its arguments.
-        run_plainly: Runs the function as it is.
+    It is `compiled` if it is to run by `tf.function`s where it can.
     """
 
     def __init__(self, function: Function, args: tuple, kwargs: dict, by_shape: bool, compiled: bool) -> None:
@@ -151,12 +146,7 @@ def _plain_key(args: tuple, kwargs: dict, by_shape: bool) -> Hashable | None:
 
 
 class KnownCalls:
-    """What each kind of call of a function touches, or the compiled functions that run it.
-
-    Args:
-        function: The function.
-        shared: A block that does the same with other variables, whose traces serve here, too.
-    """
+    """What each kind of call of a function touches, or the compiled functions that run it."""
 
     def __init__(self, function: Function, shared: Counterpart | None = None) -> None:
         self.function = function

@@ -62,11 +62,7 @@ def frozen_since(
     """The variables, by position, that are not asked for but trained in an earlier call.
 
     A GAN's discriminator is frozen for the generator's step, and may be thawed between its own call and the gradient.
-
-    Args:
-        variables: What the call reads.
-        asked_for: What `asked_for` returns.
-        trained: The ids of variables that trained in a call; those of this one are added.
+    `trained` are the ids of variables that trained in a call; those of this one are added.
     """
     trained.update(id(variable) for variable, is_asked_for in zip(variables, asked_for) if is_asked_for)
     return {i: v for i, v in enumerate(variables) if not asked_for[i] and id(v) in trained}

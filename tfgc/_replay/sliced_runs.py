@@ -15,12 +15,7 @@ from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
 
 
 class SlicedRecomputation(TwoRuns):
-    """A recomputation in slices. Its function must give for each sample what it gives for that sample alone.
-
-    Args:
-        recomputation: What runs on a slice.
-        slices: How many.
-    """
+    """A recomputation in slices. Its function must give for each sample what it gives for that sample alone."""
 
     def __init__(self, recomputation: Recomputation, slices: int) -> None:
         super().__init__(recomputation.effects, recomputation.surroundings, recomputation.name)

@@ -79,10 +79,5 @@ class TwoRuns:
         raise NotImplementedError
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
-        """Run again.
-
-        Args:
-            first: What is kept of the first run.
-            upstream: The gradients of the differentiable tensors of the first run.
-        """
+        """Run again, for gradients, given those of the differentiable tensors of the first run."""
         raise NotImplementedError

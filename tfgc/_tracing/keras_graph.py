@@ -26,18 +26,10 @@ Shapes = Mapping[str, Sequence[int | None]]
 def read(model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None) -> Graph:
     """Read a built Sequential or functional model into a `Graph`.
 
-    Nested models are replaced by their nodes, except where they
-    are called on masked inputs or change the dtype or rank of an input.
-
-    Args:
-        model: The `keras.Model`.
-        batch_size: Samples in a batch; gives every tensor its true size.
-        input_shapes: Mapping from input names to shapes without the batch,
-            where the model leaves dimensions open.
-
-    Raises:
-        UnsupportedModelError: For a subclassed or unbuilt model.
-        OptionError: For an unknown input, or a shape that does not fit.
+    Nested models are replaced by their nodes, except where they are called on masked inputs or change the dtype or rank
+    of an input.
+    The batch size gives every tensor its true size, `input_shapes`, by name and without the batch, where the model
+    leaves dimensions open.
     """
     return Program(model, batch_size, input_shapes).graph
 
@@ -225,14 +217,9 @@ class Program:
         release: Mapping[str, Iterable[Ref]] | None = None,
         watch: Callable[[str, list], Any] | None = None,
     ) -> None:
-        """Run nodes, adding their outputs to `table`.
+        """Run nodes in this order on what they read of `table`, adding their outputs to it.
 
-        Args:
-            names: The nodes, in order.
-            table: The tensors that they read.
-            training: As in a call of the model.
-            release: For each node the tensors to drop from the table after it.
-            watch: Called as `watch(name, outputs)` after each node.
+        After a node `watch(name, outputs)` is called, and what it is to `release` is dropped from the table.
         """
         chain = None if backward_order.is_sequential(self.graph, names) else backward_order.new_chain()
         for name in names:

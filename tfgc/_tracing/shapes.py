@@ -26,14 +26,10 @@ def outputs(
     built: list[keras.KerasTensor],
     trusting: bool = True,
 ) -> list[keras.KerasTensor]:
-    """What an operation makes of inputs of these sizes.
+    """What an operation makes of inputs of these sizes, in the dtype that it computes in.
 
-    Args:
-        operation: A layer, a model in a model, or an operation.
-        call: Calls a function in place of it, as `call(function, tensors)` with tensors like `given`.
-        given: Its inputs, in the dtype that it computes in.
-        built: What it made when the model was built.
-        trusting: Whether shapes are believed that are declared by code that is not Keras's.
+    `call(function, tensors)` calls a function in place of it, with tensors like `given`; `built` is what it made when
+    the model was built. If `trusting`, shapes are believed that are declared by code that is not Keras's.
     """
     known = all(None not in t.shape for t in given.values())
     # Asked for other sizes than those that it was built for, a model of Keras's does not cast what its layers get.
@@ -50,13 +46,9 @@ def outputs(
 def traced(
     call: Callable[[dict], list], given: Mapping[Any, keras.KerasTensor], declared: Sequence[keras.KerasTensor]
 ) -> list[keras.KerasTensor]:
-    """The outputs of a call as `keras.KerasTensor`s, with every size that its trace settles.
+    """The outputs of a call on a mapping like `given`, of known shapes, with every size that its trace settles.
 
-    Args:
-        call: Takes a mapping like `given`, of tensors, and returns a list of tensors.
-        given: Mapping from the call's inputs to `KerasTensor`s of known shape.
-        declared: The outputs as Keras declares them, `KerasTensor`s. What cannot be traced stays so, with a batch of
-            the inputs' size where their first dimension is None.
+    What cannot be traced stays as `declared`, with a batch of the inputs' size where the first dimension is None.
     """
     try:
         with graph_building.scratch_graph("shapes").as_default(), keras.StatelessScope(), inner_functions.inlined():

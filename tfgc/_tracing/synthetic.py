@@ -23,9 +23,6 @@ def batch(
 
     Whole numbers are 0 or 1; strings are words that the model's lookups know, or lines of eight of them for a
     `TextVectorization`; booleans are True; all else is normally distributed.
-
-    Raises:
-        OptionError: If a size of an input is open.
     """
     random = np.random.default_rng(_SEED)
     words, length = _words(model)
@@ -45,11 +42,7 @@ def batch(
 def specs(
     model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None = None
 ) -> tuple[Any, list[tf.TensorSpec]]:
-    """What `batch` makes, as `tf.TensorSpec`s.
-
-    Raises:
-        OptionError: If a size of an input is open.
-    """
+    """What `batch` makes, as `tf.TensorSpec`s; raises if a size of an input is open."""
     inputs, outputs = (
         [tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side]
         for side in _sides(model, batch_size, input_shapes)
