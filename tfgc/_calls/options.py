@@ -13,23 +13,14 @@ from tfgc._core.plan import Plan
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Option:
-    """One thing that a plan may do with a layer.
-
-    Attributes:
-        layer: The layer.
-        name: Its name.
-        plan: A plan of segments, where the layer is a functional model; None to recompute the layer as a whole.
-        selective: Whether its replay takes over products with weights.
-        calls: The calls of the layer that this changes.
-        pieces: What is recomputed then.
-    """
+    """One thing that a plan may do with a layer."""
 
     layer: keras.Layer
     name: str
-    plan: Plan | None
-    calls: tuple[Call, ...]
-    pieces: tuple[Piece, ...]
-    selective: bool = False
+    plan: Plan | None  # of segments, where the layer is a functional model; None to recompute the layer as a whole
+    calls: tuple[Call, ...]  # of the layer, that this changes
+    pieces: tuple[Piece, ...]  # what is recomputed then
+    selective: bool = False  # whether the replay takes over products with weights
 
 
 # In the order of calls, outer ones first, so that of choices that are alike always the same one is found

@@ -31,17 +31,11 @@ _LITTLE = 0.05
 
 
 class OwnStep(NamedTuple):
-    """What a model's own `train_step` does with a batch.
+    """What a model's own `train_step` does with a batch."""
 
-    Attributes:
-        batch: `tf.TensorSpec`s of the batch.
-        trace: The step; None where it cannot be traced symbolically.
-        seconds: How long it took to trace.
-    """
-
-    batch: Any
-    trace: Trace | None
-    seconds: float = 0.0
+    batch: Any  # `tf.TensorSpec`s of it
+    trace: Trace | None  # None where the step cannot be traced symbolically
+    seconds: float = 0.0  # how long it took to trace
 
 
 def plans_for(

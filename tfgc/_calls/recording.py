@@ -16,30 +16,19 @@ from tfgc._pure import inner_functions
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """The graph of a training step.
+    """The graph of a training step."""
 
-    Attributes:
-        graph: The graph; nothing in it is ever run.
-        root: The `Call` that stands for the step itself, around all others.
-        gradients: Ranges of operations (first, behind the last) that tapes made.
-        custom_gradients: Those among them that came of a `tf.custom_gradient`, with its call.
-        wanted: The gradients that the step asks for.
-        results: What else it returns.
-        batch: What stands for the batch.
-        owned: Stand-ins of the Keras variables, by id: a replay handles what is written to these.
-        functions: Those that XLA compiles: how many operations there were, and what XLA takes.
-        updates: By whom variables are updated: how many operations there were, the stand-in by id, the gradient.
-    """
-
-    graph: Any
-    root: Call
-    gradients: list[tuple[int, int]]
-    custom_gradients: list[tuple[int, int, Call]]
-    wanted: list[tf.Tensor]
-    results: list[tf.Tensor]
-    batch: list[tf.Tensor]
-    owned: frozenset[int]
+    graph: Any  # Nothing in it is ever run.
+    root: Call  # stands for the step itself, around all others
+    gradients: list[tuple[int, int]]  # ranges of operations (first, behind the last) that tapes made
+    custom_gradients: list[tuple[int, int, Call]]  # those among them of a `tf.custom_gradient`, with its call
+    wanted: list[tf.Tensor]  # the gradients that the step asks for
+    results: list[tf.Tensor]  # what else it returns
+    batch: list[tf.Tensor]  # what stands for the batch
+    owned: frozenset[int]  # stand-ins of the Keras variables, by id: a replay handles what is written to these
+    # Those that XLA compiles: how many operations there were, and what XLA takes.
     functions: list[tuple[int, Temporary]]
+    # By whom variables are updated: how many operations there were, the stand-in by id, the gradient.
     updates: list[tuple[int, int, tf.Tensor]]
 
 

@@ -19,27 +19,17 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """The second run of a piece.
+    """The second run of a piece."""
 
-    Attributes:
-        early: The operations of its forward pass.
-        late: Those of its backward pass.
-        runs: The early ones that run again.
-        remade: Buffers that its backward pass reads from the second run.
-        leaves: Those of them that other calls read, too, from the first run.
-        inputs: Buffers of the first run that it reads, and so keeps: from outside, and products that it takes over.
-        upstream: The late operations outside that it waits for before it starts.
-        work: Of what runs again.
-    """
-
-    early: frozenset[int]
-    late: tuple[int, ...]
-    runs: tuple[int, ...]
-    remade: frozenset[int]
-    leaves: frozenset[int]
+    early: frozenset[int]  # the operations of its forward pass
+    late: tuple[int, ...]  # those of its backward pass
+    runs: tuple[int, ...]  # the early ones that run again
+    remade: frozenset[int]  # buffers that its backward pass reads from the second run
+    leaves: frozenset[int]  # those of them that other calls read, too, from the first run
+    # Buffers of the first run that it reads, and so keeps: from outside, and products that it takes over.
     inputs: frozenset[int]
-    upstream: frozenset[int]
-    work: int
+    upstream: frozenset[int]  # the late operations outside that it waits for before it starts
+    work: int  # of what runs again
 
 
 def replay(step: Step, piece: Piece) -> Replay:

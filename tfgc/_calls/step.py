@@ -11,26 +11,16 @@ from typing import Any, Optional
 
 @dataclasses.dataclass(eq=False)
 class Call:
-    """One call of a layer or op.
+    """One call of a layer or op."""
 
-    Attributes:
-        layer: What is called; None for the step itself.
-        parent: The call inside of which it happens.
-        first, last: Its operations are those of the graph from `first` up to, not including, `last`.
-        scope: The name scope of its operations; None for an op, which has none of its own.
-        training: The `training` that it runs with.
-        inputs: The shapes of the tensors that it is given.
-        children: The calls directly inside of it, in order.
-    """
-
-    layer: Any
-    parent: Optional["Call"]
-    first: int
+    layer: Any  # None for the step itself
+    parent: Optional["Call"]  # inside of which it happens
+    first: int  # Its operations are those of the graph from here up to `last`, without that one.
     last: int = 0
-    scope: str | None = None
+    scope: str | None = None  # the name scope of its operations; None for an op, which has none of its own
     training: bool | None = None
-    inputs: tuple[tuple[int | None, ...], ...] = ()
-    children: list["Call"] = dataclasses.field(default_factory=list)
+    inputs: tuple[tuple[int | None, ...], ...] = ()  # the shapes of the tensors that it is given
+    children: list["Call"] = dataclasses.field(default_factory=list)  # directly inside of it, in order
 
     def ancestors(self) -> Iterator["Call"]:
         """The calls around it, innermost first; the step itself is the last."""
@@ -55,60 +45,37 @@ class Call:
 class Operation:
     """One operation of a step.
 
-    Attributes:
-        late: Whether it depends on a gradient.
-        reads, makes: Buffers.
-        waits: The late operations that it reads or waits for.
-        in_place: Whether it writes over an input that nothing else reads.
-        work: In flops.
-        workspace: Bytes that it takes until the end of the step; under XLA only if it is not recomputed, and in truth
-            to the end of its own backward pass where they are deviations from a mean.
-        temporary: Bytes that it takes while it runs, besides those that it reads and makes.
-        owner: The call that it belongs to.
+    Its workspace is taken until the end of the step; under XLA only if it is not recomputed, and in truth to the end of
+    its own backward pass where they are deviations from a mean.
     """
 
-    late: bool
-    reads: tuple[int, ...]
+    late: bool  # whether it depends on a gradient
+    reads: tuple[int, ...]  # buffers
     makes: tuple[int, ...]
-    waits: tuple[int, ...]
-    in_place: bool
-    work: int
+    waits: tuple[int, ...]  # the late operations that it reads or waits for
+    in_place: bool  # whether it writes over an input that nothing else reads
+    work: int  # in flops
     workspace: int
-    temporary: int
+    temporary: int  # bytes that it takes while it runs, besides those that it reads and makes
     owner: Call
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A training step.
+    """A training step."""
 
-    Attributes:
-        root: The step as the outermost call.
-        operations: What it runs, in order.
-        sizes: Bytes of each buffer; 0 for the batch, which is there before the step.
-        makers: The operation that makes each buffer.
-        batch: Buffers of the batch, which stay.
-        weight_gradients: Buffers of the gradients of weights, which stay until the step ends.
-        spans: For each call its operations of the forward pass.
-        obstacles: Why a call must not be run twice, for those that must not.
-        uncopied: Calls with operations that no graph copies, so that their replays take over nothing.
-        resident: Bytes of what is there all the time beside variables: constants that TensorFlow folds, or under XLA
-            transposed weights.
-        products: Buffers of the results of products with weights, which selective replays take over.
-        xla: Whether XLA compiles the step.
-    """
-
-    root: Call
-    operations: list[Operation]
-    sizes: list[int]
-    makers: list[int]
-    batch: frozenset[int]
-    weight_gradients: frozenset[int]
-    spans: dict[Call, list[int]]
-    obstacles: dict[Call, str]
+    root: Call  # the step as the outermost call
+    operations: list[Operation]  # in the order in which they run
+    sizes: list[int]  # bytes of each buffer; 0 for the batch, which is there before the step
+    makers: list[int]  # the operation that makes each buffer
+    batch: frozenset[int]  # its buffers, which stay
+    weight_gradients: frozenset[int]  # buffers that stay until the step ends
+    spans: dict[Call, list[int]]  # for each call its operations of the forward pass
+    obstacles: dict[Call, str]  # why calls must not be run twice, for those that must not
+    # Bytes of what is there all the time beside variables: folded constants, or under XLA transposed weights.
     resident: tuple[int, ...]
-    products: frozenset[int] = frozenset()
-    uncopied: frozenset[Call] = frozenset()
+    products: frozenset[int] = frozenset()  # results of products with weights, which selective replays take over
+    uncopied: frozenset[Call] = frozenset()  # with operations that no graph copies: their replays take over nothing
     xla: bool = False
 
     @functools.cached_property

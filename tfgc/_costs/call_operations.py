@@ -32,23 +32,14 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operations:
-    """The operations of a call that a step runs, in the order in which they were traced.
+    """The operations of a call that a step runs, in the order in which they were traced."""
 
-    Attributes:
-        early: Those that depend on no upstream gradient.
-        late: The others.
-        forward: Those among the early ones that an output depends on.
-        free: Constants and variables, which cost a step nothing.
-        after_upstream: All that depends on an upstream gradient, run or not, and the upstream gradients.
-        gradients: The tensors of all gradients.
-    """
-
-    early: list[tf.Operation]
-    late: list[tf.Operation]
-    forward: list[tf.Operation]
-    free: set[tf.Operation]
-    after_upstream: set[tf.Operation]
-    gradients: list[tf.Tensor]
+    early: list[tf.Operation]  # those that depend on no upstream gradient
+    late: list[tf.Operation]  # the others
+    forward: list[tf.Operation]  # those among the early ones that an output depends on
+    free: set[tf.Operation]  # constants and variables, which cost a step nothing
+    after_upstream: set[tf.Operation]  # upstream gradients, and all that depends on one, run or not
+    gradients: list[tf.Tensor]  # the tensors of all gradients
 
 
 def classified(call: Call) -> Operations:

@@ -25,32 +25,20 @@ from tfgc._pure.flop_counts import SHAPE_ONLY
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """Bytes and work of one call.
+    """Bytes and work of one call; inputs and outputs by their positions."""
 
-    Attributes:
-        cost: Its `Cost` as far as the graph shows it, without what names tensors.
-        kept_inputs, kept_outputs: Positions of those that backward reads.
-        aliases: For each output the position of the input that it renames, or None.
-        overwrites: Position of an input whose buffer the first output takes over, or None.
-        passthrough_inputs: Positions of inputs whose gradient is the upstream gradient itself.
-        memory_inputs: Positions of inputs that an operation reads from memory, if XLA compiles the call.
-        fused_outputs: For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
-        constants: Bytes of each constant that TensorFlow folds and keeps, by what it is made of. Under XLA none.
-        zero_bytes: Bytes of zeros that XLA holds during the whole step if an elementwise operation makes the input.
-        differentiable_inputs: Positions of inputs that get a gradient.
-    """
-
-    cost: Cost
-    kept_inputs: tuple[int, ...]
+    cost: Cost  # as far as the graph shows it, without what names tensors
+    kept_inputs: tuple[int, ...]  # that backward reads
     kept_outputs: tuple[int, ...]
-    aliases: tuple[int | None, ...]
-    overwrites: int | None
-    passthrough_inputs: tuple[int, ...]
-    memory_inputs: tuple[int, ...]
+    aliases: tuple[int | None, ...]  # for each output the input that it renames, or None
+    overwrites: int | None  # the input whose buffer the first output takes over
+    passthrough_inputs: tuple[int, ...]  # whose gradient is the upstream gradient itself
+    memory_inputs: tuple[int, ...]  # that an operation reads from memory, if XLA compiles the call
+    # For each output what XLA computes it from again wherever it is read, or None. Without XLA ().
     fused_outputs: tuple[FusedOutput | None, ...]
-    constants: dict[Any, int]
-    zero_bytes: int
-    differentiable_inputs: tuple[int, ...] = ()
+    constants: dict[Any, int]  # bytes of each that TensorFlow folds and keeps, by what it is made of; under XLA none
+    zero_bytes: int  # that XLA holds during the whole step if an elementwise operation makes the input
+    differentiable_inputs: tuple[int, ...] = ()  # that get a gradient
 
 
 def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> Footprint:

@@ -37,19 +37,12 @@ _ROWS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class FusedOutput:
-    """An output that takes no memory unless an operation of another call reads it from there.
+    """An output that takes no memory unless an operation of another call reads it from there."""
 
-    Attributes:
-        inputs: Positions of the inputs that it is made of.
-        saved: Which of the buffers that the call saves inside it is made of, by position among them.
-        inside: Whether it is made of a buffer inside the call, for which the output stands then.
-        operation: The type of the operation that makes it.
-    """
-
-    inputs: tuple[int, ...]
-    saved: tuple[int, ...]
-    inside: bool
-    operation: str
+    inputs: tuple[int, ...]  # positions of those that it is made of
+    saved: tuple[int, ...]  # which of the buffers that the call saves inside it is made of, by position among them
+    inside: bool  # whether it is made of a buffer inside the call, for which the output stands then
+    operation: str  # the type of the operation that makes it
 
 
 class Fusion:

@@ -40,19 +40,12 @@ def current_pass() -> "BackwardPass | None":
 
 
 class _Traced(NamedTuple):
-    """A replay that was traced.
+    """A replay that was traced."""
 
-    Attributes:
-        place: Where it belongs among the others.
-        start: What it starts with.
-        ends: What the replay after it waits for.
-        weights: What the one after that waits for, too.
-    """
-
-    place: tuple[int, int]
+    place: tuple[int, int]  # among the others
     start: tf.Tensor
-    ends: list[tf.Tensor]
-    weights: list[tf.Tensor]
+    ends: list[tf.Tensor]  # what the replay after it waits for
+    weights: list[tf.Tensor]  # what the one after that waits for, too
 
 
 class BackwardPass:

@@ -175,28 +175,17 @@ def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass
 class Run:
-    """All that one run of a function did.
+    """All that one run of a function did."""
 
-    Attributes:
-        tensors: The outputs, then the losses, then the recorded checksums, then the new values of the written
-            variables.
-        specs: Their shapes and dtypes.
-        packing: The structure of the outputs.
-        loss_layers: The layer that made each loss.
-        labels: For each checksum the layer behind it, and the spec of what it made.
-        written: The variables that were written.
-        draws: Random numbers that cannot be drawn again.
-        results: Small results on the way, which a replay takes over.
-    """
-
+    # The outputs, then the losses, then the recorded checksums, then the new values of the written variables.
     tensors: list[tf.Tensor]
-    specs: list[tf.TensorSpec]
-    packing: Packing
-    loss_layers: list[keras.Layer]
-    labels: list[Label]
+    specs: list[tf.TensorSpec]  # their shapes and dtypes
+    packing: Packing  # the structure of the outputs
+    loss_layers: list[keras.Layer]  # the layer that made each loss
+    labels: list[Label]  # of the checksums
     written: list[keras.Variable]
-    draws: list[tf.Tensor]
-    results: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    draws: list[tf.Tensor]  # random numbers that cannot be drawn again
+    results: list[tf.Tensor] = dataclasses.field(default_factory=list)  # on the way, which a replay takes over
 
     @property
     def differentiable(self) -> list[int]:

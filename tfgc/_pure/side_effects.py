@@ -20,35 +20,20 @@ from tfgc._pure.tensor_packing import Packing
 
 @dataclasses.dataclass(frozen=True)
 class Effects:
-    """What a function touches besides its arguments.
+    """What a function touches besides its arguments."""
 
-    Attributes:
-        reads: Keras variables it reads; their values become arguments.
-        writes: Keras variables it writes.
-        captured: Tensors it closes over through which gradients can flow.
-        variables: Plain `tf.Variable`s it reads.
-        constants: Whether it reads eager tensors that a trace captures as constants.
-        unread: Slots of logits, attached to its arguments, that it does not use.
-        unmasked: Positions of the flat arguments that it takes the mask off, as Keras's attention does.
-        draws: Whether it draws random numbers from hidden state, to be stored for a second run.
-        seeded: Whether it draws random numbers at all.
-        chooses: Whether it draws from Python's or NumPy's global stream, so that each call may choose another path.
-        branches: Whether some of what gradients flow to is read in some branches alone.
-        obstacle: Why it must not be run twice, or None.
-    """
-
-    reads: tuple[keras.Variable, ...]
+    reads: tuple[keras.Variable, ...]  # whose values become arguments
     writes: tuple[keras.Variable, ...] = ()
-    captured: tuple[tf.Tensor, ...] = ()
-    variables: tuple[tf.Variable, ...] = ()
-    constants: bool = False
-    unread: frozenset[int] = frozenset()
-    unmasked: tuple[int, ...] = ()
-    draws: bool = False
-    seeded: bool = False
-    chooses: bool = False
-    branches: bool = False
-    obstacle: str | None = None
+    captured: tuple[tf.Tensor, ...] = ()  # tensors it closes over through which gradients can flow
+    variables: tuple[tf.Variable, ...] = ()  # plain ones that it reads
+    constants: bool = False  # whether it reads eager tensors that a trace captures as constants
+    unread: frozenset[int] = frozenset()  # slots of logits, attached to its arguments, that it does not use
+    unmasked: tuple[int, ...] = ()  # positions of flat arguments that it takes the mask off, as Keras's attention does
+    draws: bool = False  # whether it draws random numbers from hidden state, to be stored for a second run
+    seeded: bool = False  # whether it draws random numbers at all
+    chooses: bool = False  # whether it draws from Python's or NumPy's streams: each call may choose another path
+    branches: bool = False  # whether some of what gradients flow to is read in some branches alone
+    obstacle: str | None = None  # why it must not be run twice
 
 
 def discover(fn: Callable, packing: Packing) -> Effects:

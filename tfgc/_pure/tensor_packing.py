@@ -19,18 +19,14 @@ def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
 class _Leaf(NamedTuple):
     """What stands for one value of a structure.
 
-    Attributes:
-        kind: "tensor", "composite" (sparse, ragged) or "static".
-        static: The value, where it holds no tensor; the type of a composite one; of a tensor the activation that
-            makes it of its logits, or None.
-        slots: Positions of its tensors.
-        attached: Names and positions of the tensors that Keras attached to it.
+    `static` is the value, where it holds no tensor; the type of a composite one; of a tensor the activation that makes
+    it of its logits, or None.
     """
 
-    kind: str
+    kind: str  # "tensor", "composite" (sparse, ragged) or "static"
     static: Any
-    slots: tuple[int, ...] = ()
-    attached: tuple[tuple[str, int], ...] = ()
+    slots: tuple[int, ...] = ()  # positions of its tensors
+    attached: tuple[tuple[str, int], ...] = ()  # names and positions of the tensors that Keras attached to it
 
 
 class Packing:

@@ -34,50 +34,31 @@ _WRAPPED = (
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """What a block runs.
-
-    Attributes:
-        fn: The function.
-        name: What messages call it.
-        replay_fn: What the second run calls: the same function whose parts are blocks, to be recomputed in turn; None
-            for `fn`.
-        wrap: What makes a pure function recomputed: None for tfgc's own, or `tf.recompute_grad`.
-        settings: What else its Python code depends on; when that changes it is traced again. None: it is not known.
-        captures_vary: Whether tensors that are not arguments may differ between calls, so that a call that reads any
-            is not compiled.
-        copied: Whether a graph may copy one trace of it for both runs.
-        slices: Of the batch, in which it runs.
-        selective: Whether the replay takes over products with weights, where a trace is copied.
-        holds_tensors: Whether a layer holds tensors of a trace that it put aside; None if that is not asked.
-        on_host: Positions of the arguments that wait for the replay in the host's memory.
-    """
+    """What a block runs."""
 
     fn: Callable
-    name: str
+    name: str  # what messages call it
+    # What the second run calls: the same function whose parts are blocks, to be recomputed in turn; None for `fn`.
     replay_fn: Callable | None = None
-    wrap: Callable | None = None
+    wrap: Callable | None = None  # what makes a pure function recomputed: `tf.recompute_grad`; None for tfgc's own
+    # What else its Python code depends on; when that changes it is traced again. None: it is not known.
     settings: Settings | None = None
+    # Whether tensors that are no arguments may differ between calls: a call that reads any is not compiled.
     captures_vary: bool = False
-    copied: bool = False
-    slices: int = 1
-    selective: bool = False
-    holds_tensors: Callable[[], bool] | None = None
-    on_host: tuple[int, ...] = ()
+    copied: bool = False  # whether a graph may copy one trace of it for both runs
+    slices: int = 1  # of the batch, in which it runs
+    selective: bool = False  # whether the replay takes over products with weights, where a trace is copied
+    holds_tensors: Callable[[], bool] | None = None  # whether a layer holds tensors of a trace that it put aside
+    on_host: tuple[int, ...] = ()  # positions of the arguments that wait for the replay in the host's memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Counterpart:
-    """Another block that does the same with other variables, so that what was found out and traced there serves here.
+    """Another block that does the same with other variables, whose traces, and known calls, serve here."""
 
-    Attributes:
-        calls: What is known of that block's calls.
-        names: For each of its variables and layers, by id, the one in its place here.
-        alike: Whether both still do the same.
-    """
-
-    calls: "KnownCalls"
-    names: dict[int, Any]
-    alike: Callable[[], bool]
+    calls: "KnownCalls"  # of that block
+    names: dict[int, Any]  # for each of its variables and layers, by id, the one in its place here
+    alike: Callable[[], bool]  # whether both still do the same
 
     def of(self, things: Any) -> list[Any] | None:
         """The counterparts of variables or layers; None if one of them has none."""

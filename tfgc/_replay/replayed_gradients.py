@@ -33,19 +33,12 @@ COPIED_BRANCH = (
 
 
 class Inputs(NamedTuple):
-    """What a function runs on.
+    """What a function runs on."""
 
-    Attributes:
-        tensors: The tensors of its arguments, then the values of variables.
-        sources: Positions of those that gradients flow to.
-        on_host: Positions of those that wait for the replay in the host's memory.
-        frozen: The variables of those sources that count only if they train when gradients are asked for.
-    """
-
-    tensors: list[tf.Tensor]
-    sources: list[int]
-    on_host: Collection[int]
-    frozen: Mapping[int, keras.Variable]
+    tensors: list[tf.Tensor]  # of its arguments, then the values of variables
+    sources: list[int]  # positions of those that gradients flow to
+    on_host: Collection[int]  # positions of those that wait for the replay in the host's memory
+    frozen: Mapping[int, keras.Variable]  # of sources that count only if they train when gradients are asked for
 
 
 def asked_for(variables: Sequence[keras.Variable]) -> list[bool]:

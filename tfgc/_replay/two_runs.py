@@ -19,31 +19,21 @@ Gradients = tuple[list[Any], list[tf.Tensor]]
 class FirstRun:
     """What is kept of a first run for its replay.
 
-    Attributes:
-        inputs: What it ran on: the argument tensors, then the values of the variables.
-        sources: Positions of the inputs that gradients are asked for.
-        run: What it did, without its tensors.
-        draws: What it drew.
-        results: What the replay need not compute again.
-        doubtful: Those of the sources that no tape recorded while a graph was built, or that the tape is not asked for:
-            their gradients are there to be pruned, if nobody differentiates that graph from outside.
-        backlog: How much gradients of weights may hold that are put off; None for no limit.
-        asked: Which of the differentiable tensors of the run gradients come from; None for all. Zeros are no substitute
-            where a derivative is infinite.
-        awaited: Numbers that the replay waits for under XLA, besides the gradients that flow back.
-        twice: Whether a tape records the replay, so that its gradients may have gradients: those of the results that
-            stand in are not known.
+    Doubtful sources are those that no tape recorded while a graph was built, or that the tape is not asked for: their
+    gradients are there to be pruned, if nobody differentiates that graph from outside. Where gradients come from some
+    tensors alone, those are `asked`: zeros are no substitute where a derivative is infinite. If a tape records the
+    replay, so that its gradients may have gradients, it runs `twice`: those of results that stand in are not known.
     """
 
-    inputs: list[tf.Tensor]
-    sources: list[int]
-    run: functional.Run
+    inputs: list[tf.Tensor]  # the argument tensors, then the values of the variables
+    sources: list[int]  # positions of the inputs that gradients are asked for
+    run: functional.Run  # what it did, without its tensors
     draws: list[tf.Tensor]
-    results: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    results: list[tf.Tensor] = dataclasses.field(default_factory=list)  # that the replay need not compute again
     doubtful: frozenset[int] = frozenset()
     backlog: weight_gradients.Backlog | None = None
-    asked: frozenset[int] | None = None
-    awaited: Sequence[tf.Tensor] = ()
+    asked: frozenset[int] | None = None  # positions among the differentiable tensors of the run; None for all
+    awaited: Sequence[tf.Tensor] = ()  # numbers that the replay waits for under XLA, besides upstream gradients
     twice: bool = False
 
     def of_asked(self, things: Sequence[Any]) -> list[Any]:
