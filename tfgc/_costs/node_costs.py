@@ -96,7 +96,7 @@ def _same(program: Program, node: Node) -> Hashable:
 
 def _cost(program: Program, node: Node, wanted: tuple[bool, ...], xla: bool) -> tuple[Cost, Footprint | None]:
     specs = tuple(program.graph.specs[ref] for ref in node.inputs)
-    call, readings = _key(program, node, specs, wanted), _READ
+    call, readings = call_key(program, node, wanted), _READ
     if call is None:
         operation, arguments, training = program.call_of(node.name)
         call = (id(operation), str(arguments), specs, wanted, training)
@@ -117,12 +117,6 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...], xla: bool) -> 
     return _bound(node, footprint), footprint
 
 
-def key(program: Program, graph: Graph, node: Node) -> Hashable:
-    """A name for the call of an annotated node, equal for calls that do the same; None where that cannot be known."""
-    specs = tuple(graph.specs[ref] for ref in node.inputs)
-    return _key(program, node, specs, tuple(ref in graph.cost(node).differentiable_inputs for ref in node.inputs))
-
-
 def text(program: Program, graph: Graph, node: Node) -> str:
     """What the call of an annotated node and its gradients compute, without the numbers that TensorFlow gives names."""
     specs, wanted = [graph.specs[ref] for ref in node.inputs], graph.cost(node).differentiable_inputs
@@ -133,13 +127,11 @@ def text(program: Program, graph: Graph, node: Node) -> str:
     return "\n".join([*operations, *sorted(functions)])
 
 
-def call_key(program: Program, node: Node) -> Hashable:
-    """Equal for calls that do the same with other weights, whatever gradients are wanted; None if that is unknown."""
-    return _key(program, node, tuple(program.graph.specs[ref] for ref in node.inputs), ())
+def call_key(program: Program, node: Node, wanted: Iterable[bool] = ()) -> Hashable:
+    """Equal for calls that trace to the same graph with other weights; None where that cannot be known.
 
-
-def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[bool]) -> Hashable:
-    """Equal for calls that trace to the same graph; None where that cannot be known."""
+    `wanted` says which inputs gradients are wanted of; without it, calls are told apart by what they do forward.
+    """
     operation, arguments, training = program.call_of(node.name)
     layer = isinstance(operation, keras.Layer)
     if not keras_models.is_keras_own(operation):
@@ -154,6 +146,7 @@ def _key(program: Program, node: Node, specs: Sequence[Spec], wanted: Sequence[b
     static = keras.tree.map_structure(_written, arguments)
     repeated = tuple(node.inputs.index(ref) for ref in node.inputs)
     masks = tuple(map(program.masks_of(node.name).get, node.inputs))
+    specs, wanted = tuple(program.graph.specs[ref] for ref in node.inputs), tuple(wanted)
     return (type(operation), written, specs, masks, wanted, repeated, str(variables), str(static), training)
 
 

@@ -63,7 +63,8 @@ def timed(graph: Graph, times: dict[str, NodeSeconds], factor: float = 1.0) -> G
 
 
 def _call(program: Program, graph: Graph, node: Node) -> str:
-    key = node_costs.key(program, graph, node)
+    wanted = graph.cost(node).differentiable_inputs
+    key = node_costs.call_key(program, node, [ref in wanted for ref in node.inputs])
     if key is None:  # Its code is the user's, and may change.
         key = node.name, node_costs.text(program, graph, node)
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]

@@ -38,7 +38,10 @@ def sequential_backward() -> Iterator[list[tf.Tensor]]:
         yield unasked
     for chain in chains:
         for tensor, others in chain.edges(unasked):
-            _let_wait(tensor, others)
+            if others and operation_order.has_effects(tensor.graph):  # They can let others wait for it.
+                behind = operation_order.descendants(tensor.op)
+                others = [other for other in others if other.op not in behind]
+            graph_building.wait_for(tensor, others)
 
 
 def noted_order() -> "contextlib.AbstractContextManager[list[BackwardChain]]":
@@ -49,14 +52,6 @@ def noted_order() -> "contextlib.AbstractContextManager[list[BackwardChain]]":
 def unordered_backward() -> contextlib.AbstractContextManager:
     """A context that leaves what runs in it out: its gradients come from elsewhere."""
     return within(_CHAINS, None)
-
-
-def _let_wait(tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> None:
-    """Let a tensor wait for others but for those that wait for it, which effects can bring about."""
-    if others and operation_order.has_effects(tensor.graph):
-        behind = operation_order.descendants(tensor.op)
-        others = [other for other in others if other.op not in behind]
-    graph_building.wait_for(tensor, others)
 
 
 def new_chain() -> "BackwardChain | None":

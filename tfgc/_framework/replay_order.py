@@ -11,13 +11,15 @@ them needs: there is no circle. Both belong to one graph and to one call of `tap
 
 import itertools
 import os
+import sys
+import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import backward_order, graph_building, operation_order, private_api, tape_calls, weight_gradients
+from tfgc._framework import backward_order, graph_building, operation_order, private_api, versions, weight_gradients
 
 # Of first runs, in the order in which they are traced.
 numbers = itertools.count()
@@ -29,7 +31,7 @@ def current_pass() -> "BackwardPass | None":
     if tf.executing_eagerly() or (backward_order.has_chains() and not private_api.in_xla()):
         return None
     graph = tf.compat.v1.get_default_graph()
-    calls = list(tape_calls.gradient_calls())
+    calls = list(_gradient_calls())
     key = (weakref.ref(calls[0].tape), tuple(map(id, calls[0].sources))) if calls else None
     found = getattr(graph, _PASSES, {}).get(key)
     if found is None:
@@ -37,6 +39,24 @@ def current_pass() -> "BackwardPass | None":
         made = _XlaPass if private_api.in_xla() else BackwardPass
         found = made(key, calls[0].targets if calls else [], calls[-1].sources if calls else None)
     return found
+
+
+class _GradientCall(NamedTuple):
+    tape: tf.GradientTape
+    targets: list[tf.Tensor]
+    sources: list[tf.Tensor]
+
+
+def _gradient_calls() -> Iterator[_GradientCall]:
+    """The calls of `tape.gradient` that run in a graph, innermost first, found among frames: no hook shows them."""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        # By name: others may have wrapped the method.
+        if frame.f_code.co_name == "gradient" and frame.f_globals.get("__name__") == tf.GradientTape.__module__:
+            found = frame.f_locals
+            if not {"self", "flat_targets", "flat_sources"} <= found.keys():
+                raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
+            if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
+                yield _GradientCall(found["self"], found["flat_targets"], found["flat_sources"])
 
 
 class _Traced(NamedTuple):
@@ -71,11 +91,14 @@ class BackwardPass:
         The backlog is of gradients of weights that are put off in the replay, and since the one before it.
         """
         self._backlog = backlog
-        place = self._place(number)
+        # The last first run comes first, once for each time that a persistent tape is asked.
+        place = sum(replay.place[1] == -number for replay in self._replays), -number
         before = max((replay for replay in self._replays if replay.place < place), default=None)
         ends, weights = ([], []) if before is None else (before.ends, [*before.weights])
         if backlog is not None:
-            weights += self._traced.order_so_far(upstream, self.asks_for, backlog, self._behind(place))
+            after = self._after(place)
+            late = () if after is None else operation_order.descendants(after.start.op)
+            weights += self._traced.order_so_far(upstream, self.asks_for, backlog, late)
             self._traced = weight_gradients.Backward()
         first, *others = upstream
         with tf.control_dependencies(ends):
@@ -116,19 +139,9 @@ class BackwardPass:
         setattr(graph, _PASSES, passes)
         passes[self.key] = self
 
-    def _place(self, number: int) -> tuple[int, int]:
-        """Where a replay belongs: the last first run first, once for each time that a persistent tape is asked."""
-        times = sum(replay.place[1] == -number for replay in self._replays)
-        return times, -number
-
     def _after(self, place: tuple[int, int]) -> _Traced | None:
         """The replay that was traced already and should run next after the one of this place; None if there is none."""
         return min((replay for replay in self._replays if replay.place > place), default=None)
-
-    def _behind(self, place: tuple[int, int]) -> set[tf.Operation]:
-        """What waits for a replay that should run after the one of this place."""
-        after = self._after(place)
-        return set() if after is None else operation_order.descendants(after.start.op)
 
     def asks_for(self, tensor: tf.Tensor) -> bool:
         """Whether the gradient of a tensor is asked for: a source of the pass is among all that it was made of."""

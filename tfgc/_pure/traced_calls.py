@@ -69,7 +69,9 @@ class TracedCall:
         operations = self._graph.get_operations()
         drawing = [op for op in operations if op.type in random_draws.TYPES]
         self.effects = trace.effects(draws=bool(drawing))
-        if trace.obstacle or not self._is_closed() or len(self.effects.reads) > len(self._variables):
+        is_closed = obstacles.can_be_copied(self._graph) and not self._graph.captures
+        can_run_twice = trace.obstacle is None and obstacles.obstacle(self._graph) is None
+        if not is_closed or not can_run_twice or len(self.effects.reads) > len(self._variables):
             raise NotCopyableError
         numbered = operation_seeds.numbered(self._graph, drawing)
         if numbered is None:
@@ -94,11 +96,6 @@ class TracedCall:
             self._tape.watch(value)
         self._variables.append(value)
         return value
-
-    def _is_closed(self) -> bool:
-        """Whether the graph has all that it needs in itself."""
-        alone = obstacles.can_be_copied(self._graph) and not self._graph.captures
-        return alone and obstacles.obstacle(self._graph) is None
 
     @property
     def _given(self) -> list[tf.Tensor]:

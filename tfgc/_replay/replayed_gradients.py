@@ -153,18 +153,14 @@ class _Replay:
             if were_stopped:  # Copies, since tapes around were to record nothing.
                 gradients = [g if g is None else tf.identity(g) for g in gradients]
             if around is not None:
-                around.done(*self._arguments(first), gradients)
+                effects = self._recomputation.effects
+                handles = [variable.handle for variable in effects.variables]
+                given = [*(first.inputs[i] for i in first.sources), *effects.captured, *handles]
+                around.done(given, arguments, gradients)
             if not self._checksums:
                 return gradients
             layers = [layer for layer, _ in first.run.labels]
             return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
-
-    def _arguments(self, first: FirstRun) -> tuple[list[tf.Tensor], int]:
-        """What a replay has gradients of, plain variables as their handles, and how many are arguments of the call."""
-        effects = self._recomputation.effects
-        arguments = [first.inputs[i] for i in first.sources]
-        variables = [variable.handle for variable in effects.variables]
-        return [*arguments, *effects.captured, *variables], self._recomputation.arguments_among(first)
 
 
 def wrapped(wrap: Callable, recomputation: TwoRuns, given: Inputs) -> tuple[Run, list[tf.Tensor]]:
