@@ -11,6 +11,7 @@ from tfgc._calls.step import Call
 from tfgc._costs import xla_functions
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, isolated_traces, keras_models, private_api
+from tfgc._framework.attribute_leaves import leaves
 from tfgc._pure import inner_functions
 
 
@@ -134,11 +135,7 @@ def variables(model: keras.Model) -> Iterator[Any]:
     seed = private_api.global_seed()
     yield None if seed is None else seed.state
     for layer in keras_models.layers_inside(model):
-        for value in vars(layer).values():
-            if isinstance(value, keras.Variable):
-                yield value
-            elif isinstance(value, Sequence) and not isinstance(value, str):
-                yield from (v for v in value if isinstance(v, keras.Variable))
+        yield from (value for value in leaves(vars(layer)) if isinstance(value, keras.Variable))
         yield from layer.metrics_variables
 
 

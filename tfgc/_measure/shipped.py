@@ -151,7 +151,7 @@ def batch(model: keras.Model, batch_size: int, input_shapes: Any, example: Any, 
     if any(spec.dtype == "string" for spec in tf.nest.flatten(x)):
         x, _ = synthetic.batch(model, batch_size, input_shapes)
     targets = [_target(one, spec) for one, spec in zip(_losses(model, loss, len(outputs)), outputs, strict=True)]
-    return x, keras_graph.Program(model, batch_size, input_shapes).structured_outputs(targets)
+    return x, keras_graph.Program(model, batch_size, input_shapes).function.structured_outputs(targets)
 
 
 def _has_targets(model: keras.Model, example: Any) -> bool:

@@ -61,7 +61,7 @@ class Program:
     """The graph of a model together with what runs its nodes; sizes `seen` in a call stand above declared ones.
 
     Attributes:
-        graph: The `Graph`.
+        graph, function: The `Graph`, and Keras's own.
         masks: The masks that Keras attaches to tensors.
         name: The model's.
         trusts_layers: Whether sizes are those that layers declare, where these are known.
@@ -71,12 +71,12 @@ class Program:
         self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
     ) -> None:
         self._model = model
-        self._function = functional_graphs.functional_of(model)
+        self.function = functional_graphs.functional_of(model)
         self.name = model.name
         self._steps: dict[str, _Step] = {}
-        self._read: list[tuple[Any, FunctionalGraph]] = [(model, self._function)]
-        self._names = {t.name for t in self._function.inputs}
-        inputs = {t.name: t for t in self._function.inputs}
+        self._read: list[tuple[Any, FunctionalGraph]] = [(model, self.function)]
+        self._names = {t.name for t in self.function.inputs}
+        inputs = {t.name: t for t in self.function.inputs}
         for name in input_shapes or {}:
             if name not in inputs:
                 hint = did_you_mean(name, inputs) or f"; it has {', '.join(map(repr, inputs))}"
@@ -84,9 +84,9 @@ class Program:
         specs = {
             Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name), seen) for name, t in inputs.items()
         }
-        refs = {id(t): Ref(t.name) for t in self._function.inputs}
-        self._flatten(self._function, refs, "", None)
-        self.outputs = tuple(refs[id(t)] for t in self._function.outputs)
+        refs = {id(t): Ref(t.name) for t in self.function.inputs}
+        self._flatten(self.function, refs, "", None)
+        self.outputs = tuple(refs[id(t)] for t in self.function.outputs)
         self._given, self._batch_size = specs, batch_size
         self._known = batch_size is not None or bool(input_shapes)
         self.trusts_layers = True
@@ -94,7 +94,7 @@ class Program:
 
     def _size(self) -> None:
         """Read the graph, with the sizes of all tensors."""
-        specs, inputs = dict(self._given), [t.name for t in self._function.inputs]
+        specs, inputs = dict(self._given), [t.name for t in self.function.inputs]
         settled = self._batch_size is not None and all(None not in t.shape for t in specs.values())
         for name, step in self._steps.items():
             made = step.outputs(specs, self.trusts_layers) if self._known else step.node.outputs
@@ -202,12 +202,12 @@ class Program:
 
     def feed(self, inputs: Any, mask: Any = None) -> dict[Ref, Any]:
         """The table of tensors to start from, as `Functional.call` prepares it."""
-        flat = self._function.flat_inputs(inputs)
+        flat = self.function.flat_inputs(inputs)
         if mask is not None:
             for tensor, its_mask in zip(flat, keras.tree.flatten(mask)):
                 if its_mask is not None:
                     tensor_attributes.set_mask(tensor, its_mask)
-        return {Ref(t.name): x for t, x in zip(self._function.inputs, flat)}
+        return {Ref(t.name): x for t, x in zip(self.function.inputs, flat)}
 
     def run(
         self,
@@ -237,9 +237,7 @@ class Program:
     def placeholder(self, ref: Ref, name: str) -> Any:
         """A fresh `keras.Input` for a tensor of the model; one for an input of the model keeps its name."""
         step = self._steps.get(ref.node)
-        declared = (
-            step.node.outputs[ref.index] if step else next(t for t in self._function.inputs if t.name == ref.node)
-        )
+        declared = step.node.outputs[ref.index] if step else next(t for t in self.function.inputs if t.name == ref.node)
         made = keras.Input(batch_shape=declared.shape, dtype=declared.dtype, name=name if step else ref.node)
         if ref in self.masks:
             tensor_attributes.set_mask(made, keras.KerasTensor(self.masks[ref].shape, self.masks[ref].dtype))
@@ -247,15 +245,7 @@ class Program:
 
     def collect(self, table: Mapping[Ref, Any]) -> Any:
         """The model's outputs in their structure."""
-        return keras_models.unpack_singleton(self.structured_outputs([table[ref] for ref in self.outputs]))
-
-    def structured_outputs(self, tensors: Sequence[Any]) -> Any:
-        """Tensors in the structure of the model's outputs."""
-        return self._function.structured_outputs(tensors)
-
-    def structured_inputs(self, tensors: Sequence[Any]) -> Any:
-        """Tensors in the structure of the model's inputs."""
-        return self._function.structured_inputs(tensors)
+        return keras_models.unpack_singleton(self.function.structured_outputs([table[ref] for ref in self.outputs]))
 
 
 def _base_name(operation: keras.Operation) -> str:

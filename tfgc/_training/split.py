@@ -103,8 +103,8 @@ def _part(
         outputs = [
             _pass(table[ref], f"{name}_output{k}") if ref in enter else table[ref] for k, ref in enumerate(leave)
         ]
-        taken = program.structured_inputs(inputs) if i == 0 else _single(inputs)
-        given = program.structured_outputs(outputs) if last else _single(outputs)
+        taken = program.function.structured_inputs(inputs) if i == 0 else _single(inputs)
+        given = program.function.structured_outputs(outputs) if last else _single(outputs)
         return keras.Model(taken, given, name=name)
 
     with _no_nodes_left(program):
