@@ -16,15 +16,10 @@ CUSTOM_GRADIENT = "_gradient_op_type"
 
 
 class Part:
-    """What a traced graph needs to make some tensors.
+    """What a traced graph needs to make some tensors; a copy reads others in place of the `given` placeholders.
 
-    Args:
-        graph: The graph.
-        given: Its placeholders, in place of which a copy reads other tensors.
-        made: The tensors; None stays None.
-        edges: Pairs of an operation and others that it waits for in a copy, besides the edges of the graph.
-        operations: Of these, what has an effect is copied although nothing reads it; by default of all.
-        numbered: Names of operations that get a number in place of a seed; see `operation_seeds`.
+    Operations of `edges` wait in a copy for others, besides the edges of the graph. Of `operations`, by default all,
+    what has an effect is copied although nothing reads it. Those `numbered`, by name, get a number in place of a seed.
     """
 
     def __init__(

@@ -69,14 +69,11 @@ class _Traced(NamedTuple):
 
 
 class BackwardPass:
-    """One call of `tape.gradient` in a graph; `sources` are None where a function is differentiated.
-
-    Attributes:
-        awaited: Numbers that the replay that is being traced waits for, besides the edges that it has.
-    """
+    """One call of `tape.gradient` in a graph; `sources` are None where a function is differentiated."""
 
     def __init__(self, key: Any, targets: Sequence[tf.Tensor], sources: Sequence[tf.Tensor] | None) -> None:
         self.key = key
+        # Numbers that the replay that is being traced waits for, besides the edges that it has.
         self.awaited: list[tf.Tensor] = []
         # By id of a tensor, once it is known.
         self._leads = None if sources is None else dict.fromkeys(map(id, sources), True)

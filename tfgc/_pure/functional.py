@@ -56,16 +56,9 @@ class StaleEffectsError(Exception):
 
 
 class Scope(keras.StatelessScope):
-    """Serves variables from a table, and records all that is read and written.
+    """Serves variables from a table, by id, and records all that is read and written.
 
-    Args:
-        values: The values of variables, by id. None for a trace that is never run.
-        stand_in: Without `values`, gives what stands for a variable when it is first read.
-
-    Attributes:
-        obstacle: Why what runs here would have other gradients than outside, or None.
-        trained_in: The ids of trainable variables that are read in branches (True), and outside of them (False), by a
-            trace that is never run.
+    A trace that is never run has no values. When it first reads a variable, `stand_in` gives what stands for it.
     """
 
     def __init__(
@@ -73,8 +66,9 @@ class Scope(keras.StatelessScope):
     ) -> None:
         super().__init__(collect_losses=True)
         self._stand_in = stand_in
-        self.obstacle: str | None = None
+        self.obstacle: str | None = None  # why what runs here would have other gradients than outside
         self.reads: dict[int, keras.Variable] = {}
+        # The ids of trainable variables that a trace without stand-ins reads in branches, and outside of them.
         self.trained_in: dict[bool, set[int]] = {True: set(), False: set()}
         self.written: dict[int, tuple[keras.Variable, tf.Tensor]] = {}
         self.checksums: list[tuple[Label, tf.Tensor]] | None = None if values is None else []

@@ -35,17 +35,12 @@ class Packing:
     What Keras reads off a tensor (its mask, the logits behind it) travels as separate tensors. If the value was `made`
     by a function whose results are replaced, a tensor that a Softmax or Sigmoid made gives its logits alone, and
     `unpack` applies the operation to what stands for these.
-
-    Attributes:
-        tensors: The tensors, until they are taken.
-        specs: Their static shapes and dtypes, from then on.
-        unsupported: Why a function with this value cannot be recomputed, or None.
     """
 
     def __init__(self, value: Any, made: bool = False) -> None:
-        self.tensors: list[tf.Tensor] = []
-        self.specs: list[tf.TensorSpec] = []
-        self.unsupported: str | None = None
+        self.tensors: list[tf.Tensor] = []  # until they are taken
+        self.specs: list[tf.TensorSpec] = []  # from then on: their static shapes and dtypes
+        self.unsupported: str | None = None  # why a function with this value cannot be recomputed
         self._made = made
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)

@@ -31,17 +31,8 @@ class NotCopyableError(Exception):
 class TracedCall:
     """A pure function as a graph, of which parts can be copied; raises if a copy would not do the same.
 
-    If it is `selective`, replays take over products with weights, and not only small results.
-
-    Attributes:
-        effects: What the function touches besides its arguments.
-        run: What one run did, without its tensors.
-        context_left: What the function left in Keras's call context.
-        shapes: The static shapes of its inputs: those of the arguments, then the values of the variables.
-        layouts: Positions of inputs that say how the values of others lie.
-        forward: What makes the tensors of a run of the inputs, then what it drew from hidden state, and then the other
-            results that replays take over.
-        n_draws, n_results: How many of these there are.
+    If it is `selective`, replays take over products with weights, and not only small results. `forward` makes the
+    tensors of a run of the inputs, then what it drew from hidden state, and then the results that replays take over.
     """
 
     def __init__(self, fn: Callable, packing: Packing, selective: bool = False) -> None:
@@ -59,7 +50,7 @@ class TracedCall:
                 self._tape.watch([x for x in arguments if _is_differentiable(x)])
                 with random_draws.alike_in_both_runs(), taken_results.boundaries() as boundaries:
                     trace.run(*arguments)
-            self.context_left = private_api.call_context()
+            self.context_left = private_api.call_context()  # what the function left there
         finally:
             private_api.set_call_context(context)
         if python_random.state() != start:
@@ -80,7 +71,7 @@ class TracedCall:
         run = trace.scope.outcome(trace.result, [])
         self.run, self._tensors = run.without_tensors(), run.tensors
         self.layouts = packing.without(trace.unread).layouts
-        self.shapes = [x.shape for x in self._given]
+        self.shapes = [x.shape for x in self._given]  # of the arguments, then the values of the variables
         results = taken_results.small_results(operations, self._given)
         if selective:
             ends = [*boundaries, *self._tensors]

@@ -42,13 +42,7 @@ class FirstRun:
 
 
 class TwoRuns:
-    """How a function runs, and how it runs again for gradients.
-
-    Args:
-        effects: What the function touches besides its arguments.
-        surroundings: What else the first run sees; the second one enters it again.
-        name: What messages call the function.
-    """
+    """How a function runs, and how it runs again for gradients, entering the surroundings of the first run."""
 
     # Whether an active tape must be kept from recording the first run.
     records_nothing = False

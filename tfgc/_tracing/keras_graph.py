@@ -58,14 +58,7 @@ class _Step:
 
 
 class Program:
-    """The graph of a model together with what runs its nodes; sizes `seen` in a call stand above declared ones.
-
-    Attributes:
-        graph, function: The `Graph`, and Keras's own.
-        masks: The masks that Keras attaches to tensors.
-        name: The model's.
-        trusts_layers: Whether sizes are those that layers declare, where these are known.
-    """
+    """The graph of a model together with what runs its nodes; sizes `seen` in a call stand above declared ones."""
 
     def __init__(
         self, model: keras.Model, batch_size: int | None = None, input_shapes: Shapes | None = None, seen: bool = False
@@ -89,7 +82,7 @@ class Program:
         self.outputs = tuple(refs[id(t)] for t in self.function.outputs)
         self._given, self._batch_size = specs, batch_size
         self._known = batch_size is not None or bool(input_shapes)
-        self.trusts_layers = True
+        self.trusts_layers = True  # Sizes are those that layers declare, where these are known.
         self._size()
 
     def _size(self) -> None:
@@ -102,6 +95,7 @@ class Program:
             specs.update((Ref(name, i), shapes.masked(t, declared)) for i, (t, declared) in enumerate(pairs))
         sized = {ref: _spec(t, settled) for ref, t in specs.items()}
         masks = {ref: tensor_attributes.mask_of(t) for ref, t in specs.items()}
+        # The masks that Keras attaches to tensors.
         self.masks = {ref: _spec(mask) for ref, mask in masks.items() if mask is not None}
         nodes = [self._node(name, sized) for name in self._steps]
         self.graph = Graph(
