@@ -58,18 +58,15 @@ def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[in
     asked = {i: gradient for i, gradient in enumerate(gradients) if i not in unasked and gradient is not None}
     # The shape of a sparse gradient must be a constant that XLA can see.
     tensors = [t for t in tf.nest.flatten([*asked.values()], expand_composites=True) if not t.dtype.is_integer]
-    if not any(i >= arguments and _is_of_kernel(g) for i, g in asked.items()) or private_api.is_recorded(tensors):
+    # Of kernels, whose gradients products make, and no sums.
+    of_kernels = (i >= arguments and (g.shape.rank is None or g.shape.rank > 1) for i, g in asked.items())
+    if not any(of_kernels) or private_api.is_recorded(tensors):
         return [*gradients]
     made: Any = gen_xla_ops.xla_optimization_barrier(tensors)
     held = {t.ref(): new for t, new in zip(tensors, made)}
     flat = tf.nest.flatten([*gradients], expand_composites=True)
     flat = [t if t is None else held.get(t.ref(), t) for t in flat]
     return tf.nest.pack_sequence_as([*gradients], flat, expand_composites=True)
-
-
-def _is_of_kernel(gradient: Any) -> bool:
-    """Whether a product made a gradient, and no sum."""
-    return gradient.shape.rank is None or gradient.shape.rank > 1
 
 
 def without_scatters(make: Callable[[], Made]) -> Made:

@@ -95,12 +95,9 @@ def _entered(function: Any) -> frozenset[int]:
     """The positions of the floating arguments that a function reads."""
     reads = [*(name for node in function.node_def for name in node.input), *function.ret.values()]
     read = {name.lstrip("^").partition(":")[0] for name in reads}
-    arguments = enumerate(function.signature.input_arg)
-    return frozenset(i for i, argument in arguments if argument.name in read and _flows(tf.as_dtype(argument.type)))
-
-
-def _flows(dtype: tf.DType) -> bool:
-    return dtype.is_floating or dtype.is_complex or dtype == tf.resource
+    arguments = [(argument.name, tf.as_dtype(argument.type)) for argument in function.signature.input_arg]
+    flows = [dtype.is_floating or dtype.is_complex or dtype == tf.resource for _, dtype in arguments]
+    return frozenset(i for i, (name, _) in enumerate(arguments) if name in read and flows[i])
 
 
 def untraceable(error: BaseException) -> str:
