@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import operation_seeds
+from tfgc._framework import operation_order, operation_seeds
 from tfgc._framework.shared_constants import Edge
 
 # The attribute by which an operation names the gradient that it has in place of its type's.
@@ -41,7 +41,9 @@ class Part:
         alone = graph.get_operations() if operations is None else operations
         roots = [op.name for op in alone if op.op_def.is_stateful]
         roots += [t.op.name for t in made if t is not None]
-        needed, self._read = _needed(nodes, roots, {*self._given})
+        outside = {*self._given}
+        needed = operation_order.reached(roots, lambda name: [n.lstrip("^") for n in _inputs(nodes[name])], outside)
+        self._read = {name for node in needed for name in _inputs(nodes[node]) if name.lstrip("^") in outside}
         self._definition = tf.compat.v1.GraphDef(versions=definition.versions)
         self._definition.node.extend(node for node in definition.node if node.name in needed)
         for node in self._definition.node:
@@ -106,20 +108,6 @@ def device() -> str:
     return tf.no_op().device
 
 
-def _needed(nodes: dict[str, Any], names: Iterable[str], given: set[str]) -> tuple[set[str], set[str]]:
-    """The nodes that those of these names depend on, and what they read of the `given` ones, `^name` to wait for it."""
-    needed: set[str] = set()
-    read: set[str] = set()
-    stack = [name for name in names if name not in given]
-    while stack:
-        name = stack.pop()
-        if name in needed:
-            continue
-        needed.add(name)
-        for source in nodes[name].input:
-            place = source.partition(":")[0]
-            if place.lstrip("^") in given:
-                read.add(place)
-            else:
-                stack.append(place.lstrip("^"))
-    return needed, read
+def _inputs(node: Any) -> list[str]:
+    """The names of the nodes that a node reads, `^name` of those that it waits for."""
+    return [source.partition(":")[0] for source in node.input]

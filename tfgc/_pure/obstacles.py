@@ -1,5 +1,6 @@
 """Operations that give another result, or have another effect, when they run again."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -56,21 +57,17 @@ def writes(op: tf.Operation) -> bool:
 def in_functions(graph: Any) -> dict[str, str]:
     """The first obstacle in each function of a graph's branches and loops, and in what it calls, by its name."""
     functions = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function}
-    found: dict[str, str] = {}
-    for name, nodes in functions.items():
-        for node in nodes:
+
+    @functools.cache
+    def first(name: str) -> str | None:
+        for node in functions[name]:
             if node.op not in _REPEATABLE and private_api.is_stateful(node.op):
-                found.setdefault(name, _remedy(node.op, node.name))
-    while True:
-        callers = {
-            name: found[called]
-            for name, nodes in functions.items()
-            for called in (called for node in nodes for called in functions_called(node))
-            if called in found and name not in found
-        }
-        if not callers:
-            return found
-        found.update(callers)
+                return _remedy(node.op, node.name)
+        called = (other for node in functions[name] for other in functions_called(node) if other in functions)
+        return next(filter(None, map(first, called)), None)
+
+    found = {name: first(name) for name in functions}
+    return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
 
 
 def functions_called(node: Any) -> list[str]:
