@@ -106,7 +106,7 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...], xla: bool) -> 
     footprint = readings.get(call)
     if footprint is None:
         try:
-            footprint = _read(program, node, specs, wanted, xla)
+            footprint, _ = _read(program, node, wanted, xla)
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The layer is the user's code; training it plainly may still work.
@@ -119,10 +119,8 @@ def _cost(program: Program, node: Node, wanted: tuple[bool, ...], xla: bool) -> 
 
 def text(program: Program, graph: Graph, node: Node) -> str:
     """What the call of an annotated node and its gradients compute, without the numbers that TensorFlow gives names."""
-    specs, wanted = [graph.specs[ref] for ref in node.inputs], graph.cost(node).differentiable_inputs
-    traces: list[tf.Graph] = []
-    _read(program, node, specs, [ref in wanted for ref in node.inputs], False, traces)
-    trace = traces[0].as_graph_def()
+    wanted = graph.cost(node).differentiable_inputs
+    trace = _read(program, node, [ref in wanted for ref in node.inputs], False)[1].as_graph_def()
     operations, functions = ([re.sub(r"[-_]\d+", "", str(x)) for x in y] for y in (trace.node, trace.library.function))
     return "\n".join([*operations, *sorted(functions)])
 
@@ -161,17 +159,10 @@ def _written(value: Any) -> str | None:
     return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
 
 
-def _read(
-    program: Program,
-    node: Node,
-    specs: Sequence[Spec],
-    wanted: Sequence[bool],
-    xla: bool,
-    traces: list[tf.Graph] | None = None,
-) -> Footprint:
-    """Trace one call with its gradients; the trace is added to `traces`."""
+def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tuple[Footprint, Any]:
+    """Trace one call with its gradients; also returns the graph of the trace."""
     refs = tuple(dict.fromkeys(node.inputs))
-    shapes, flowing = dict(zip(node.inputs, specs)), dict(zip(node.inputs, wanted))
+    shapes, flowing = {ref: program.graph.specs[ref] for ref in refs}, dict(zip(node.inputs, wanted))
     with graph_building.scratch_graph("cost").as_default() as graph:
         table = {ref: tf.compat.v1.placeholder(shapes[ref].dtype, shapes[ref].shape) for ref in refs}
         inputs = list(table.values())
@@ -205,8 +196,6 @@ def _read(
         targets = [t for t in [*outputs, *scope.losses] if t.dtype.is_floating or t.dtype.is_complex]
         upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
         gradients = tape.gradient(targets, [*sources, *trainable], output_gradients=upstream)
-    if traces is not None:
-        traces.append(graph)
     footprint = gradient_graphs.footprint(
         Call(graph, inputs, variables, outputs, upstream, gradients, sources, program.name),
         xla=xla,
@@ -226,7 +215,7 @@ def _read(
         copied=copied,
     )
     flows = tuple(i for i, ref in enumerate(refs) if found.get(ref) is not None)
-    return dataclasses.replace(footprint, cost=cost, differentiable_inputs=flows)
+    return dataclasses.replace(footprint, cost=cost, differentiable_inputs=flows), graph
 
 
 def _is_declared(made: tf.Tensor, declared: Spec) -> bool:
