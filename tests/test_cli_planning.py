@@ -605,5 +605,5 @@ def test_sweep_lists_the_least_plan_by_calls_where_it_is_not_on_the_front(monkey
     plans = CallPlans(model, noise(16, 8))
     least = dataclasses.replace(plans.least(), strategy="smaller gaps")
     monkeypatch.setattr(plans, "fitting", lambda limit, fixed: least)
-    front = sweep.front_by_calls(plans, 0, sweep.Shown("net", budgets=["90%"]))
+    front = sweep.front_of(plans, 0, "net", budgets=["90%"])
     assert front.choices[0].point == front.points[0]

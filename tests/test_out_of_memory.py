@@ -229,7 +229,7 @@ def test_a_step_is_planned_again_for_the_way_it_runs(monkeypatch, options, mode)
     modes = []
 
     def diagnose(planned):
-        modes.append((planned.mode, planned.plan.options.get("mode", "graph")))
+        modes.append((planned.plans().mode, planned.plan.options.get("mode", "graph")))
         raise KeyboardInterrupt
 
     step = tfgc.train_step(model, "mse", "sgd", on_oom="replan", **options)
@@ -336,7 +336,7 @@ def test_weights_need_no_margin(monkeypatch):
     fixed = budgets.fixed_bytes(model, "sgd")
 
     class Step:
-        optimizer, plan = "sgd", tfgc.plan(model, strategy="keep_all")
+        plan = tfgc.plan(model, strategy="keep_all")
 
         def needed_bytes(self):
             return 10 * fixed
@@ -345,7 +345,7 @@ def test_weights_need_no_margin(monkeypatch):
             asked.append(budget)
             return self
 
-    Step.model = model
+    Step.fixed = fixed
     monkeypatch.setattr(free_memory, "free_bytes", lambda: fixed)
     out_of_memory.diagnose(Step())
     assert asked[0] == int(fixed * 0.9) + fixed

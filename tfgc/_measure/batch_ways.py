@@ -1,10 +1,11 @@
 """Ways of training, and the largest batch that each is predicted to reach within a budget."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tfgc._core.plan import Plan
 from tfgc._measure import batch_search
+from tfgc._planning.node_plans import AnyPlans
 from tfgc._records.batch_limit import MOST
 from tfgc._records.reply import LargestBatch
 
@@ -18,22 +19,27 @@ class Step(NamedTuple):
     node: str
 
 
-class Steps(Protocol):
+class Steps:
     """The steps of a model at all batches.
 
-    Attributes:
+    Args:
+        plans: What makes and predicts plans for a batch, and the bytes that are there all the time: weights, slots and
+            the batch itself, which lies on the device as long as the step runs.
         above: How many batches in a row must be predicted not to fit above the one that does.
     """
 
-    above: int
+    def __init__(self, plans: Callable[[int], tuple[AnyPlans, int]], above: int = batch_search.ABOVE) -> None:
+        self._plans, self.above = plans, above
 
     def estimated(self, batch: int, plan: Plan | None) -> Step:
-        """The step of a batch by a plan, or the plain one; the batch itself counts as well."""
-        ...
+        """The step of a batch by a plan, or the plain one."""
+        plans, held = self._plans(batch)
+        step = plans.estimate(plan, held)
+        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
     def finished(self, plan: Plan, batch: int) -> Plan:
         """The plan with its figures for this batch."""
-        ...
+        return self._plans(batch)[0].with_figures(plan)
 
 
 class Way:

@@ -10,8 +10,9 @@ import keras
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._measure import any_model, examples
-from tfgc._measure.case_readings import ByCalls, ByNodes, Reading
+from tfgc._measure.case_readings import Reading
 from tfgc._planning import annotated, budgets, by_calls, sweep
+from tfgc._planning.node_plans import NodePlans
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._tracing import keras_graph
@@ -32,7 +33,7 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         data = examples.batch(any_model.completed(model, first.example, batch_size), batch_size)
         fixed = budgets.fixed_bytes(model)
         readings = _readings(
-            {False, *_xla(job.cases)}, lambda xla: ByCalls(CallPlans(model, data, xla=xla), fixed, given)
+            {False, *_xla(job.cases)}, lambda xla: Reading(CallPlans(model, data, xla=xla), fixed, given)
         )
         found = _predicted(readings, job.cases)
     else:
@@ -42,13 +43,13 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
 
         def by_call(xla: bool) -> Reading:
             plans = by_calls.plans_of_functional(model, batch_size, shapes, "xla" if xla else "graph")
-            return ByCalls(plans, fixed, of_calls)
+            return Reading(plans, fixed, of_calls)
 
         def by_node(xla: bool) -> Reading:
             graph = annotated.graph_of(
                 model, batch_size, shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
             )
-            return ByNodes(graph, fixed, of_nodes)
+            return Reading(NodePlans(graph), fixed, of_nodes)
 
         declared = keras_graph.read(model)
         sweep.check(of_nodes.items(), lambda plan: plan.check(declared))

@@ -6,7 +6,6 @@ at the first batch that fits none of them; else these are estimated anew for eac
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,16 +15,15 @@ import tensorflow as tf
 
 from tfgc import strategies
 from tfgc._calls.call_plans import CallPlans
-from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import keras_names
 from tfgc._measure import any_model, batch_search, examples
-from tfgc._measure.batch_ways import Step, Way
+from tfgc._measure.batch_ways import Step, Steps, Way
 from tfgc._planning import annotated, budgets, links, planner
+from tfgc._planning.node_plans import NodePlans
 from tfgc._records.job import MaxBatchJob
 from tfgc._records.reply import MaxBatchPrediction
-from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import functional_graphs
 
 # Plans of each front that are estimated: the allocator may serve the second least with less.
@@ -45,100 +43,69 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
                 "larger one: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
-    steps = _NodeSteps(model, job, budgets.fixed_bytes(model, optimizer))
-    budget, options = budgets.budget_bytes(job.budget, None), links.measured(job.options)
+    fixed = budgets.fixed_bytes(model, optimizer)
+
+    @functools.cache
+    def plans(batch: int) -> tuple[NodePlans, int]:
+        graph = annotated.graph_of(
+            model, batch, job.input_shapes, None, whole_step=True, loss="mse", xla=job.mode == "xla"
+        )
+        data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
+        return NodePlans(graph), fixed + data
+
+    steps, budget, options = Steps(plans), budgets.budget_bytes(job.budget, None), links.measured(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
-        recomputed = Way(steps, lambda batch: strategies.frontier(steps.graph(batch), **options).plans[:_NEAR_LEAST])
+        recomputed = Way(steps, lambda batch: plans(batch)[0].frontier("budget", **options).plans[:_NEAR_LEAST])
     elif job.strategy != "keep_all":
-        recomputed = _ByStrategy(steps, budget, job.strategy, options)
-    return MaxBatchPrediction(
-        budget_bytes=budget,
-        fixed_bytes=steps.fixed,
-        optimizer=keras.optimizers.serialize(keras_names.optimizer(optimizer)),
-        plain=Way(steps, lambda batch: [None]).largest(budget),
-        recomputed=None if recomputed is None else recomputed.largest(budget),
-    )
+        recomputed = _ByStrategy(steps, plans, budget, job.strategy, options)
+    return _found(steps, budget, fixed, keras_names.optimizer(optimizer), recomputed)
 
 
 def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     optimizer = None if model.compiled else keras_names.optimizer(job.optimizer or "adam")
     given = job.optimizer if model.compiled else optimizer
     example = any_model.completed(model, job.example, batch_search.FIRST, given)
-    steps = _CallSteps(model, example, budgets.fixed_bytes(model), job.mode == "xla")
-    budget = budgets.budget_bytes(job.budget, None)
+    fixed = budgets.fixed_bytes(model)
+
+    @functools.cache
+    def plans(batch: int) -> tuple[CallPlans, int]:
+        data = examples.batch(example, batch)
+        tensors = [tensor for tensor in tf.nest.flatten(data) if tensor is not None]
+        held = fixed + sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
+        return CallPlans(model, data, xla=job.mode == "xla"), held
+
+    steps = Steps(plans, above=4)  # each takes a trace
+    recomputed = Way(steps, lambda batch: [plans(batch)[0].least()])
+    return _found(steps, budgets.budget_bytes(job.budget, None), fixed, optimizer, recomputed)
+
+
+def _found(
+    steps: Steps, budget: int, fixed: int, optimizer: keras.Optimizer | None, recomputed: Way | None
+) -> MaxBatchPrediction:
     return MaxBatchPrediction(
         budget_bytes=budget,
-        fixed_bytes=steps.fixed,
+        fixed_bytes=fixed,
         optimizer=None if optimizer is None else keras.optimizers.serialize(optimizer),
         plain=Way(steps, lambda batch: [None]).largest(budget),
-        recomputed=Way(steps, lambda batch: [steps.plans(batch)[0].least()]).largest(budget),
+        recomputed=None if recomputed is None else recomputed.largest(budget),
     )
-
-
-class _NodeSteps:
-    """The steps of a functional model, of which `fixed` bytes are weights and slots."""
-
-    above = batch_search.ABOVE
-
-    def __init__(self, model: keras.Model, job: MaxBatchJob, fixed: int) -> None:
-        self._model, self._job, self.fixed = model, job, fixed
-        self.graph = functools.cache(self._graph)
-
-    def _graph(self, batch: int) -> Graph:
-        return annotated.graph_of(
-            self._model, batch, self._job.input_shapes, None, whole_step=True, loss="mse", xla=self._job.mode == "xla"
-        )
-
-    def held(self, batch: int) -> int:
-        """Bytes that are there all the time: inputs and targets lie on the device as long as the step runs."""
-        graph = self.graph(batch)
-        data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
-        return self.fixed + data
-
-    def estimated(self, batch: int, plan: Plan | None) -> Step:
-        graph = self.graph(batch)
-        chosen = Plan.from_cuts(graph, [], strategy="keep_all") if plan is None else plan
-        step = simulator.estimate(graph, chosen, self.held(batch))
-        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
-
-    def finished(self, plan: Plan, batch: int) -> Plan:
-        return outlooks.with_outlook(self.graph(batch), dataclasses.replace(plan, batch_size=batch))
-
-
-class _CallSteps:
-    """The steps of a model that is planned by the calls of its layers, of which `fixed` bytes are weights and slots."""
-
-    above = 4  # each takes a trace
-
-    def __init__(self, model: keras.Model, example: Any, fixed: int, xla: bool) -> None:
-        self._model, self._example, self.fixed, self._xla = model, example, fixed, xla
-        self.plans = functools.cache(self._plans)
-
-    def _plans(self, batch: int) -> tuple[CallPlans, int]:
-        """The plans for a batch, and the bytes that are there all the time."""
-        data = examples.batch(self._example, batch)
-        tensors = [tensor for tensor in tf.nest.flatten(data) if tensor is not None]
-        held = self.fixed + sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
-        return CallPlans(self._model, data, xla=self._xla), held
-
-    def estimated(self, batch: int, plan: Plan | None) -> Step:
-        plans, held = self.plans(batch)
-        step = plans.estimate(plan, held)
-        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
-
-    def finished(self, plan: Plan, batch: int) -> Plan:
-        return self.plans(batch)[0].with_figures(plan)
 
 
 class _ByStrategy(Way):
     """Training by one strategy, which plans for each batch."""
 
     def __init__(
-        self, model: _NodeSteps, budget: int, strategy: str | Callable[..., Plan], options: dict[str, Any]
+        self,
+        model: Steps,
+        plans: Callable[[int], tuple[NodePlans, int]],
+        budget: int,
+        strategy: str | Callable[..., Plan],
+        options: dict[str, Any],
     ) -> None:
         super().__init__(model, lambda batch: ())
-        self._nodes, self._strategy, self._options = model, strategy, options
+        self._node_plans, self._estimated = plans, model.estimated
+        self._strategy, self._options = strategy, options
         self._limit = budget if strategies.honours_budget(strategy) else None
         self._made: dict[int, Step] = {}
 
@@ -149,12 +116,13 @@ class _ByStrategy(Way):
         return [self._made[batch]]
 
     def _planned(self, batch: int) -> Step:
-        graph, held = self._nodes.graph(batch), self._nodes.held(batch)
+        plans, held = self._node_plans(batch)
         try:
             if self._limit is None:
-                plan = strategies.apply(self._strategy, graph.counting(whole_step=False), **self._options)
+                plan = strategies.apply(self._strategy, plans.graph.counting(whole_step=False), **self._options)
             else:
-                plan = planner.fitting(graph, self._strategy, budgets.StepBudget(self._limit, held), self._options)
+                budget = budgets.StepBudget(self._limit, held)
+                plan = planner.fitting(plans.graph, self._strategy, budget, self._options)
         except InfeasibleBudgetError as error:
-            return Step(error.least, outlooks.floor(graph)[0] + held, None, error.node)
-        return self._nodes.estimated(batch, plan)
+            return Step(error.least, plans.floor[0] + held, None, error.node)
+        return self._estimated(batch, plan)

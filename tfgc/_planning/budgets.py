@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
@@ -73,8 +72,11 @@ def step_budget(
     if budget is None:
         return None
     fixed = fixed_bytes(model, optimizer)
-    total = budget_bytes(budget, lambda: plain_bytes(graph, fixed, mode), resident_bytes(model))
-    return StepBudget(total, fixed, mode)
+
+    def plain() -> int:
+        return simulator.estimate(graph, None, fixed, mode).needed_bytes
+
+    return StepBudget(budget_bytes(budget, plain, resident_bytes(model)), fixed, mode)
 
 
 def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int = 0) -> int:
@@ -103,11 +105,6 @@ def explained(budget: Budget | None) -> Iterator[None]:
             raise
         also = f", {format_percent(share, '.0f')} of the plain step"
         raise InfeasibleBudgetError(error.budget, error.least, error.node, also, "a larger share") from None
-
-
-def plain_bytes(graph: Graph, fixed: int, mode: str = "graph") -> int:
-    """What a step needs if nothing is recomputed, `fixed` bytes of weights and slots included."""
-    return simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed, mode).needed_bytes
 
 
 def resident_bytes(model: keras.Model) -> int:

@@ -46,7 +46,7 @@ def choose(
     graph = annotated.with_loss(graph, model)
     fixed = budgets.fixed_bytes(model)
     limit = budgets.step_budget(model, graph, budget, mode=mode)
-    plain = simulator.estimate(graph, Plan.from_cuts(graph, [], strategy="keep_all"), fixed, mode)
+    plain = simulator.estimate(graph, None, fixed, mode)
 
     def by_nodes(within: StepBudget | None = limit) -> Plan:
         return planner.choose(graph, strategy or ("optimal" if budget is None else "budget"), within, options)

@@ -58,8 +58,6 @@ def estimate(
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
     )
-    if plan is None:
-        plan = Plan.from_cuts(graph, [], strategy="keep_all")
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
 
 

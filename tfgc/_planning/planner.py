@@ -1,6 +1,5 @@
 """From a model to plans for it."""
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -13,7 +12,7 @@ from tfgc._costs import node_costs
 from tfgc._framework import keras_names
 from tfgc._planning import annotated, budget_fit, budgets, by_calls, links
 from tfgc._planning.budgets import Budget, StepBudget
-from tfgc._simulate import outlooks
+from tfgc._planning.node_plans import NodePlans, noted
 from tfgc._tracing.keras_graph import Shapes
 from tfgc.strategies import Strategy
 
@@ -83,13 +82,8 @@ def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options:
     """Plan an annotated graph: for the least activations, or for the whole step within a budget."""
     options = links.measured(options)
     if budget is None:
-        return _noted(graph, strategies.apply(strategy, graph.counting(whole_step=False), **options))
-    return _noted(graph, outlooks.with_outlook(graph, fitting(graph, strategy, budget, options)))
-
-
-def _noted(graph: Graph, plan: Plan) -> Plan:
-    """The plan, which says among its options if it is one for XLA."""
-    return dataclasses.replace(plan, options={**plan.options, "mode": "xla"}) if graph.xla else plan
+        return noted(graph, strategies.apply(strategy, graph.counting(whole_step=False), **options))
+    return NodePlans(graph).with_figures(fitting(graph, strategy, budget, options))
 
 
 def fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
@@ -145,5 +139,5 @@ def pareto(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla",
         options=options,
     )  # fmt: skip
-    front = strategies.frontier(graph, **links.measured(options))
-    return [_noted(graph, outlooks.with_outlook(graph, plan)) for plan in front.plans]
+    plans = NodePlans(graph)
+    return [plans.with_figures(plan) for plan in plans.frontier("budget", **links.measured(options)).plans]

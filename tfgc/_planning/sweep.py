@@ -6,19 +6,16 @@ from typing import Any, cast
 
 import keras
 
-from tfgc import strategies
-from tfgc._calls.call_plans import CallPlans
-from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, by_calls
-from tfgc._planning.budgets import budget_bytes, fixed_bytes, plain_bytes, resident_bytes
+from tfgc._planning.budgets import budget_bytes, fixed_bytes, resident_bytes
+from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._simulate import outlooks, simulator
+from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import keras_graph
 from tfgc._units import format_bytes
-from tfgc.strategies._frontier import Frontier
 
 
 def sweep(
@@ -39,22 +36,23 @@ def sweep(
 
     It has so many `points` besides the plans that `budgets` buy, and `plans` by their names beside the front.
     """
-    points, resident = check_int("points", points, least=2), resident_bytes(model)
+    shown: dict[str, Any] = {"points": check_int("points", points, least=2), "budgets": budgets}
+    shown["resident"] = resident_bytes(model)
     for budget in budgets:  # a wrong one is refused before anything is planned, which may take minutes
         budget_bytes(budget, lambda: 0)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
         call_plans = by_calls.plans_for(model, batch_size, example, mode)
         check(plans, call_plans.check)
-        shown = Shown(network, points, budgets, plans, resident)
-        return front_by_calls(call_plans, fixed_bytes(model, optimizer), shown)
+        return front_of(call_plans, fixed_bytes(model, optimizer), network, others=plans, **shown)
     declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
     by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
     check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, xla=mode == "xla"
     )
-    front = front_of(graph, fixed, Shown(network, points, budgets, by_nodes, resident))
+    node_plans = NodePlans(graph)
+    front = front_of(node_plans, fixed, network, others=[("optimal", node_plans.least()), *by_nodes], **shown)
     by_call = [(name, plan) for name, plan in plans if plan.calls]
     if by_call:
         call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode, example)
@@ -74,68 +72,22 @@ def check(plans: Iterable[tuple[str, Plan]], check: Callable[[Plan], object]) ->
             raise PlanMismatchError(f"{name}: {error}") from None
 
 
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """What a `FrontRecord` shows.
-
-    Attributes:
-        network: What is trained.
-        points: How many plans of the front, besides those that budgets buy.
-        budgets: Budgets to choose a plan for, as people write them.
-        plans: Plans beside the front, with their names.
-        resident: Bytes of weights and slots that are in memory now.
-    """
-
-    network: str
-    points: int = 12
-    budgets: Sequence[int | str] = ()
-    plans: Sequence[tuple[str, Plan]] = ()
-    resident: int = 0
-
-
-def front_of(graph: Graph, fixed: int, shown: Shown, frontier: Frontier | None = None) -> FrontRecord:
-    """The `FrontRecord` of an annotated graph of a whole step, of which `fixed` bytes are there all the time.
-
-    `frontier` is that of the strategy `budget`, where it is known already.
-    """
-    frontier = strategies.frontier(graph) if frontier is None else frontier
-    optimal = strategies.apply("optimal", graph.counting(whole_step=False))
-    return _record(
-        dataclasses.replace(shown, plans=[("optimal", optimal), *shown.plans]),
-        frontier.plans,
-        lambda plan: simulator.estimate(graph, plan, fixed),
-        lambda: plain_bytes(graph, fixed),
-        lambda limit: frontier.fitting(limit, fixed),
-        outlooks.floor(graph),
-    )
-
-
-def front_by_calls(call_plans: CallPlans, fixed: int, shown: Shown) -> FrontRecord:
-    """The `FrontRecord` of a model without a graph of nodes; arguments as for `front_of`."""
-    return _record(
-        shown,
-        call_plans.front(),
-        lambda plan: call_plans.estimate(plan, fixed),
-        lambda: call_plans.plain_bytes(fixed),
-        lambda limit: call_plans.fitting(limit, fixed),
-        call_plans.floor,
-    )
-
-
-def _record(
-    shown: Shown,
-    plans: Sequence[Plan],
-    estimate: Callable[[Plan], Prediction],
-    plain: Callable[[], int],
-    fitting: Callable[[int], Plan],
-    floor: tuple[int, str],
+def front_of(
+    plans: AnyPlans,
+    fixed: int,
+    network: str,
+    *,
+    points: int = 12,
+    budgets: Sequence[int | str] = (),
+    others: Sequence[tuple[str, Plan]] = (),
+    resident: int = 0,
 ) -> FrontRecord:
-    """The `FrontRecord` of a front of `plans`."""
-    front, bought = list(plans), list[tuple[str, int, Plan | None, int | None]]()
-    for budget in shown.budgets:
-        limit, found, least = budget_bytes(budget, plain, shown.resident), None, None
+    """The `FrontRecord` of one model, of whose step `fixed` bytes are there all the time, some `resident` already."""
+    front, bought = plans.front(), list[tuple[str, int, Plan | None, int | None]]()
+    for budget in budgets:
+        limit, found, least = budget_bytes(budget, lambda: plans.plain_bytes(fixed), resident), None, None
         try:
-            found = fitting(limit)
+            found = plans.fitting(limit, fixed)
             if found not in front:  # as low as the first one, by more work, but with smaller gaps between chunks
                 front.insert(0, found)
         except InfeasibleBudgetError as error:
@@ -143,12 +95,12 @@ def _record(
         bought.append((str(budget), limit, found, least))
     positions = [None if found is None else front.index(found) for _, _, found, _ in bought]
     last = len(front) - 1
-    evenly = {round(i * last / (shown.points - 1)) for i in range(shown.points)}
+    evenly = {round(i * last / (points - 1)) for i in range(points)}
     chosen = evenly.union(i for i in positions if i is not None)
-    baseline = estimate(front[last])
+    baseline = plans.estimate(front[last], fixed)
 
     def point(name: str, plan: Plan) -> FrontPoint:
-        step = estimate(plan)
+        step = plans.estimate(plan, fixed)
         label = f"{name}, {format_bytes(step.host_bytes)} on the host" if step.host_bytes else name
         return _point(label, plan, step, baseline)
 
@@ -159,14 +111,14 @@ def _record(
         for (budget, limit, _, least), i in zip(bought, positions)
     )
     return FrontRecord(
-        network=shown.network,
+        network=network,
         batch_size=cast(int, front[last].batch_size),  # known, as for each plan of a whole step
         unit=baseline.unit,
         fixed_bytes=baseline.fixed_bytes,
-        floor_bytes=floor[0] + baseline.fixed_bytes,
-        floor_node=floor[1],
+        floor_bytes=plans.floor[0] + baseline.fixed_bytes,
+        floor_node=plans.floor[1],
         points=tuple(points_at.values()),
-        others=tuple(point(name, plan) for name, plan in shown.plans),
+        others=tuple(point(name, plan) for name, plan in others),
         choices=choices,
     )
 

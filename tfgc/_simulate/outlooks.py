@@ -37,7 +37,7 @@ def with_outlook(graph: Graph, plan: Plan) -> Plan:
 
 def plain_peak(graph: Graph) -> int:
     """The peak in bytes if nothing is recomputed."""
-    return simulator.predict(graph, Plan.from_cuts(graph, [], strategy="keep_all")).peak_bytes
+    return simulator.predict(graph, None).peak_bytes
 
 
 def floor(graph: Graph) -> tuple[int, str]:

@@ -70,18 +70,18 @@ class Prediction:
         return max(self.peak_bytes, most or 0)
 
 
-def predict(graph: Graph, plan: Plan, mode: str = "graph") -> Prediction:
-    """Predict one training step of `graph` by `plan`, weights and optimizer slots left out.
+def predict(graph: Graph, plan: Plan | None, mode: str = "graph") -> Prediction:
+    """Predict one training step of `graph` by `plan`, or the plain one, weights and optimizer slots left out.
 
     Nodes without a cost keep all that they touch. Mode `compiled` is that of compiled segments called from Python.
     """
-    plan.check(graph)
+    plan = _checked(graph, plan)
     return _summed(StepEvents(graph, plan.segments, mode, plan.link))
 
 
-def estimate(graph: Graph, plan: Plan, fixed: int, mode: str = "graph") -> Prediction:
+def estimate(graph: Graph, plan: Plan | None, fixed: int, mode: str = "graph") -> Prediction:
     """Predict the whole step: `fixed` bytes of weights and slots, gradients of weights, activations."""
-    plan.check(graph)
+    plan = _checked(graph, plan)
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
     step = _summed(events)
     fixed += graph.resident_bytes(_recomputed(plan))
@@ -112,6 +112,13 @@ def fits(graph: Graph, plan: Plan, room: int, mode: str = "graph") -> bool:
     peak = _summed(events).peak_bytes
     needs = [peak] if graph.xla else allocation.needs(events)
     return peak <= room and all(_with_margin(need, plan, mode) <= room for need in needs)
+
+
+def _checked(graph: Graph, plan: Plan | None) -> Plan:
+    """A plan for this graph; None stands for the one that keeps everything."""
+    plan = Plan.from_cuts(graph, [], strategy="keep_all") if plan is None else plan
+    plan.check(graph)
+    return plan
 
 
 def _recomputed(plan: Plan) -> set[str]:

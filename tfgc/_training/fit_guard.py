@@ -129,16 +129,14 @@ class _GuardedFit(out_of_memory.GuardedStep):
         latest = own.latest if isinstance(own, FirstCall) else None
         if runner is not None and (latest is None or latest.own_step is None):
             inputs = None if self.atomic is None else keras.utils.unpack_x_y_sample_weight(data)[0]
-            return out_of_memory.StepByPlan(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
+            return out_of_memory.step_by_nodes(model, runner.plan, inputs, model.optimizer, model.loss, self.mode)
         if runner is None:
             plan, plans = layer_calls.plan_of(model), self._plans_by_calls(data)
         else:
             plan, plans = runner.plan, own.plans_of_own_step
         if plan is None or plans is None:  # Layers are recomputed one by one: there is no plan to explain.
             return None
-        return out_of_memory.StepByCalls(
-            model, plan, None, model.optimizer, model.loss, self.mode, functools.cache(plans)
-        )
+        return out_of_memory.StepByPlan(model, plan, model.optimizer, functools.cache(plans))
 
     def _plans_by_calls(self, data: Any) -> Callable[[], CallPlans] | None:
         """What makes plans by calls for the batch; None if its sizes are not known."""

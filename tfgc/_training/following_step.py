@@ -80,7 +80,8 @@ class FollowingStep(out_of_memory.GuardedStep):
         trainer = self._trainer
         if self._slices > 1:
             x = tf.nest.map_structure(lambda t: None if t is None else t[: -(-len(t) // self._slices)], x)
-        return out_of_memory.StepByPlan(trainer.model, self._runner.plan, x, trainer.optimizer, trainer.loss, self.mode)
+        plan = self._runner.plan
+        return out_of_memory.step_by_nodes(trainer.model, plan, x, trainer.optimizer, trainer.loss, self.mode)
 
     def can_be_taken_back(self) -> bool:
         return not (self._trainer.as_ready or tf.distribute.has_strategy())

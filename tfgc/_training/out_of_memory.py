@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import traceback
 from collections.abc import Callable
@@ -10,11 +11,11 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfgc._calls.call_plans import CallPlans
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning, TfgcError, did_you_mean, warn
-from tfgc._planning import budgets, estimates, free_memory, planner
+from tfgc._planning import annotated, budgets, free_memory
+from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._training.atomic_step import AtomicStep
 from tfgc._units import format_bytes
 
@@ -30,49 +31,43 @@ def check_on_oom(on_oom: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class StepByPlan:
-    """A step as its plan sees it; the example is a batch of inputs, or None if that is not known."""
+    """A step as its plan sees it, and what makes and predicts plans for its batch."""
 
     model: keras.Model
     plan: Plan
-    example: Any
     optimizer: keras.Optimizer | None
-    loss: Any
-    mode: str
+    plans: Callable[[], AnyPlans]
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of weights and optimizer slots."""
+        return budgets.fixed_bytes(self.model, self.optimizer)
 
     def needed_bytes(self) -> int:
         """What the plan predicts for the step."""
-        return estimates.estimate(self.model, plan=self.plan, mode=self.mode, **self._known()).needed_bytes
+        return self.plans().estimate(self.plan, self.fixed).needed_bytes
 
     def within(self, budget: int) -> "StepByPlan":
         """The step by a plan of the same kind that fits in a budget, or else needs least."""
-        known = {"strategy": "budget", "mode": self.mode, **self._known()}
+        plans = self.plans()
         try:
-            plan = planner.plan(self.model, budget=budget, **known)
+            plan = plans.fitting(budget, self.fixed)
         except InfeasibleBudgetError as error:
-            plan = planner.plan(self.model, budget=error.least, **known)
-        return dataclasses.replace(self, plan=plan)
-
-    def _known(self) -> dict[str, Any]:
-        loss = self.loss if isinstance(self.loss, str | keras.losses.Loss) else None
-        batch = self.plan.batch_size if self.example is None else None
-        return {"optimizer": self.optimizer, "loss": loss, "example": self.example, "batch_size": batch}
+            plan = plans.fitting(error.least, self.fixed) if isinstance(plans, NodePlans) else plans.least()
+        return dataclasses.replace(self, plan=plans.with_figures(plan))
 
 
-@dataclasses.dataclass(frozen=True)
-class StepByCalls(StepByPlan):
-    """A step as a plan by calls sees it, or one by segments for a functional model's own `train_step`."""
+def step_by_nodes(model: Any, plan: Plan, inputs: Any, optimizer: Any, loss: Any, mode: str) -> StepByPlan:
+    """The step of a functional model on these inputs; if they are None, on the batch that the plan was made for."""
+    loss = loss if isinstance(loss, str | keras.losses.Loss) else None
+    batch = plan.batch_size if inputs is None else None
 
-    plans: Callable[[], CallPlans]
+    @functools.cache
+    def plans() -> NodePlans:
+        graph = annotated.graph_of(model, batch, None, inputs, whole_step=True, loss=loss, xla=mode == "xla")
+        return NodePlans(graph, mode)
 
-    def needed_bytes(self) -> int:
-        return self.plans().estimate(self.plan, budgets.fixed_bytes(self.model, self.optimizer)).needed_bytes
-
-    def within(self, budget: int) -> StepByPlan:
-        try:
-            plan = self.plans().fitting(budget, budgets.fixed_bytes(self.model, self.optimizer))
-        except InfeasibleBudgetError:
-            plan = self.plans().least()
-        return dataclasses.replace(self, plan=plan)
+    return StepByPlan(model, plan, optimizer, plans)
 
 
 class Diagnosis(NamedTuple):
@@ -85,7 +80,7 @@ class Diagnosis(NamedTuple):
 
 def diagnose(step: StepByPlan) -> Diagnosis:
     """Find out why a step ran out of memory, once all that it made is freed."""
-    free, fixed = None, budgets.fixed_bytes(step.model, step.optimizer)
+    free, fixed = None, step.fixed
     with contextlib.suppress(OptionError):  # A GPU that does not tell its limit.
         free = free_memory.free_bytes()
     place = "GPU:0" if tf.config.list_physical_devices("GPU") else "the CPU"

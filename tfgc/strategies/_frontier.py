@@ -107,8 +107,7 @@ class Frontier:
         Weights and optimizer slots are left out. `others` are plans to choose from besides those of the front. If no
         plan reaches the ratio, the one that the allocator serves with the least is returned.
         """
-        plain = simulator.estimate(self._graph, Plan.from_cuts(self._graph, [], strategy="keep_all"), 0)
-        most = ratio * allocated_bytes(plain)
+        most = ratio * allocated_bytes(simulator.estimate(self._graph, None, 0))
         steps = [self._step(plan) for plan in self.plans]
         steps += [simulator.estimate(self._graph, plan, 0) for plan in others]
         choices = list(zip(steps, (*self.plans, *others)))

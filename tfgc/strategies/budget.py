@@ -23,7 +23,7 @@ from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool, check_int
-from tfgc._simulate import simulator
+from tfgc._simulate import outlooks
 from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_paths import front
 from tfgc.strategies._flat_plans import FlatPlans
@@ -81,8 +81,7 @@ def frontier(
     """The plans from the least peak to the plain step."""
     positions, nested = check_int("positions", positions), check_bool("nested", nested)
     slices = check_int("slices", slices)
-    plain = Plan.from_cuts(graph, [], strategy="budget")
-    most = simulator.predict(graph, plain).peak_bytes
+    plain, most = Plan.from_cuts(graph, [], strategy="budget"), outlooks.plain_peak(graph)
     places = _cut_places.places(graph)
     chosen = _cut_places.merged(graph, places, positions)
     given: dict[str, int] = {} if nested else {"nested": False}

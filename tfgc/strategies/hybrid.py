@@ -16,7 +16,7 @@ import numpy as np
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import check_int
-from tfgc._simulate import outlooks, simulator
+from tfgc._simulate import outlooks
 from tfgc.strategies import _cut_places
 from tfgc.strategies._flat_plans import FlatPlans, Path
 from tfgc.strategies._frontier import Frontier
@@ -80,8 +80,7 @@ def frontier(
 def _found(graph: Graph, host: HostMemory, slices: int, positions: int) -> tuple[list[Plan], int | None]:
     """The plans of least work at each budget, or at some, and that of least peak; how many places, if not all."""
     places, chosen, optimal = _cut_places.with_optimal(graph, positions, slices)
-    plain = Plan.from_cuts(graph, [], strategy="hybrid")
-    most, (floor, _) = simulator.predict(graph, plain).peak_bytes, outlooks.floor(graph)
+    most, (floor, _) = outlooks.plain_peak(graph), outlooks.floor(graph)
     found = HostPlans(FlatPlans(graph, most, chosen, slices, host=True), host)
     least = found.least_peak(max(1, floor // slices), most)
     states = len(found.plans.states)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ def _with_figures(
 ) -> Plan:
     """A saved plan with its figures for this batch."""
     from tfgc._planning import annotated, by_calls
-    from tfgc._simulate import outlooks
+    from tfgc._planning.node_plans import NodePlans
     from tfgc._tracing import keras_graph
 
     measure, mode = costs["measure"], costs["mode"]
@@ -68,4 +67,4 @@ def _with_figures(
     graph = annotated.graph_of(
         model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step, xla=mode == "xla"
     )
-    return outlooks.with_outlook(graph, dataclasses.replace(plan, batch_size=graph.batch_size))
+    return NodePlans(graph).with_figures(plan)
