@@ -94,20 +94,21 @@ def test_no_batch_beyond_the_most_is_looked_at(monkeypatch):
 def test_plans_that_a_further_batch_has_as_well_are_looked_at_once():
     looks = []
 
-    class Steps:
-        above = 1
+    class Known:
+        def __init__(self, batch):
+            self.batch = batch
 
-        def estimated(self, batch, plan):
-            looks.append((batch, plan.segments))
-            return batch_ways.Step(10 * batch, 10 * batch, plan, "a")
+        def estimate(self, plan, held):
+            looks.append((self.batch, plan.segments))
+            return simulator.Prediction(10 * self.batch, 0, "a", "forward", 0, 0, "flop", {}, ())
 
-        def finished(self, plan, batch):
+        def with_figures(self, plan):
             return plan
 
     def plans_for(batch):
         return [Plan((Segment(("a",), mode),), "x", (), batch_size=batch) for mode in ("keep", "recompute")]
 
-    found = batch_ways.Way(Steps(), plans_for).largest(95)
+    found = batch_ways.Way(lambda batch: (Known(batch), 0), plans_for, above=1).largest(95)
     assert found.batch_size == 9
     assert len(looks) == len(set(looks))
 

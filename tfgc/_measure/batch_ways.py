@@ -19,57 +19,47 @@ class Step(NamedTuple):
     node: str
 
 
-class Steps:
-    """The steps of a model at all batches.
-
-    Args:
-        plans: What makes and predicts plans for a batch, and the bytes that are there all the time: weights, slots and
-            the batch itself, which lies on the device as long as the step runs.
-        above: How many batches in a row must be predicted not to fit above the one that does.
-    """
-
-    def __init__(self, plans: Callable[[int], tuple[AnyPlans, int]], above: int = batch_search.ABOVE) -> None:
-        self._plans, self.above = plans, above
-
-    def estimated(self, batch: int, plan: Plan | None) -> Step:
-        """The step of a batch by a plan, or the plain one."""
-        plans, held = self._plans(batch)
-        step = plans.estimate(plan, held)
-        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
-
-    def finished(self, plan: Plan, batch: int) -> Plan:
-        """The plan with its figures for this batch."""
-        return self._plans(batch)[0].with_figures(plan)
-
-
 class Way:
     """Training by whichever of some plans needs least, those of one batch and of the first one that none of them fits.
 
     Args:
-        model: The steps of the model.
+        known: Function from a batch to what makes and predicts plans for it, and to the bytes that are there all the
+            time: weights, slots and the batch itself, which lies on the device as long as the step runs.
         plans_for: Function from a batch to the plans to look at; None is plain training.
+        above: How many batches in a row must be predicted not to fit above the one that does.
     """
 
-    def __init__(self, model: Steps, plans_for: Callable[[int], Sequence[Plan | None]]) -> None:
-        self._model, self._plans_for = model, plans_for
+    def __init__(
+        self,
+        known: Callable[[int], tuple[AnyPlans, int]],
+        plans_for: Callable[[int], Sequence[Plan | None]],
+        above: int = batch_search.ABOVE,
+    ) -> None:
+        self._known, self._plans_for, self._above = known, plans_for, above
         self._plans: list[Plan | None] = []
         self._steps: dict[int, list[Step]] = {}
 
     def steps(self, batch: int) -> Sequence[Step]:
         """The steps to choose from at this batch, at least one."""
         steps = self._steps.setdefault(batch, [])
-        steps += [self._model.estimated(batch, plan) for plan in self._plans[len(steps) :]]
+        steps += [self.estimated(batch, plan) for plan in self._plans[len(steps) :]]
         return steps
+
+    def estimated(self, batch: int, plan: Plan | None) -> Step:
+        """The step of a batch by a plan, or the plain one."""
+        plans, held = self._known(batch)
+        step = plans.estimate(plan, held)
+        return Step(step.needed_bytes, step.peak_bytes, plan, step.node)
 
     def largest(self, budget: int) -> LargestBatch:
         """The largest batch that is predicted to fit in a budget."""
         self._add_plans_for(batch_search.FIRST)
-        batch = batch_search.largest_fitting(self._need, budget, above=self._model.above)
+        batch = batch_search.largest_fitting(self._need, budget, above=self._above)
         while batch < MOST:
             self._add_plans_for(batch + 1)
             if self._need(batch + 1)[0] > budget:
                 break
-            batch = batch_search.largest_fitting(self._need, budget, above=self._model.above)
+            batch = batch_search.largest_fitting(self._need, budget, above=self._above)
         at = max(batch, 1)
         step, other = self._best(at), max(1, at // 2) if at > 1 else 2
         return LargestBatch(
@@ -77,7 +67,7 @@ class Way:
             needed_bytes=step.needed_bytes,
             sample_bytes=(self._best(other).needed_bytes - step.needed_bytes) / (other - at),
             node=step.node,
-            plan=None if step.plan is None else self._model.finished(step.plan, at).to_json(),
+            plan=None if step.plan is None else self._known(at)[0].with_figures(step.plan).to_json(),
         )
 
     def _add_plans_for(self, batch: int) -> None:

@@ -78,9 +78,8 @@ class Reading:
         known, options = self._known, dict(case.options)
         if case.target_ratio is not None:
             assert isinstance(known, NodePlans)
-            optimal = planner.choose(known.graph, "optimal", None, {})
             frontier = known.frontier(case.strategy or "budget", **links.measured(options))
-            return frontier.at_ratio(case.target_ratio, optimal)
+            return frontier.at_ratio(case.target_ratio, known.least())
         asked = options.pop("budget", None)
         if isinstance(known, CallPlans):
             return known.least() if asked is None else by_calls.fitting(known, known.model, asked, self._fixed)

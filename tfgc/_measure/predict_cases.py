@@ -3,7 +3,8 @@
 Cases of a model without a graph, and given plans by calls of any model, are read by the calls of its layers.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from typing import Any
 
 import keras
 
@@ -13,8 +14,8 @@ from tfgc._measure import any_model, examples
 from tfgc._measure.case_readings import Reading
 from tfgc._planning import annotated, budgets, by_calls, sweep
 from tfgc._planning.node_plans import NodePlans
-from tfgc._records.job import Case, PredictionJob
-from tfgc._records.reply import CasePrediction, CasePredictions
+from tfgc._records.job import PredictionJob
+from tfgc._records.reply import CasePredictions
 from tfgc._tracing import keras_graph
 
 
@@ -29,47 +30,28 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     first = job.cases[0]
     batch_size, shapes = first.batch_size, first.input_shapes
     given = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
+    data: Any = None
+    of_calls: dict[str, Plan] = {}  # apart from the other cases
     if any_model.takes_example(model, first.example):
         data = examples.batch(any_model.completed(model, first.example, batch_size), batch_size)
         fixed = budgets.fixed_bytes(model)
-        readings = _readings(
-            {False, *_xla(job.cases)}, lambda xla: Reading(CallPlans(model, data, xla=xla), fixed, given)
-        )
-        found = _predicted(readings, job.cases)
     else:
-        fixed = budgets.fixed_bytes(model, "sgd")
+        fixed, declared = budgets.fixed_bytes(model, "sgd"), keras_graph.read(model)
         of_calls = {name: plan for name, plan in given.items() if plan.calls}
-        of_nodes = {name: plan for name, plan in given.items() if not plan.calls}
+        sweep.check([pair for pair in given.items() if pair[0] not in of_calls], lambda plan: plan.check(declared))
 
-        def by_call(xla: bool) -> Reading:
+    @functools.cache
+    def reading(by_call: bool, xla: bool) -> Reading:
+        """The cases of given plans by calls, or the others, as XLA compiles the step or in a graph."""
+        if data is not None:
+            return Reading(CallPlans(model, data, xla=xla), fixed, given)
+        if by_call:
             plans = by_calls.plans_of_functional(model, batch_size, shapes, "xla" if xla else "graph")
             return Reading(plans, fixed, of_calls)
+        graph = annotated.graph_of(
+            model, batch_size, shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
+        )
+        return Reading(NodePlans(graph), fixed, given)
 
-        def by_node(xla: bool) -> Reading:
-            graph = annotated.graph_of(
-                model, batch_size, shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
-            )
-            return Reading(NodePlans(graph), fixed, of_nodes)
-
-        declared = keras_graph.read(model)
-        sweep.check(of_nodes.items(), lambda plan: plan.check(declared))
-        apart = [case for case in job.cases if case.case in of_calls]
-        others = [case for case in job.cases if case.case not in of_calls]
-        found = _predicted(_readings(_xla(apart), by_call), apart)
-        readings = _readings({False, *_xla(others)}, by_node)
-        found.update(_predicted(readings, others))
-    return CasePredictions(found, readings[False].front(job) if job.front else None)
-
-
-def _xla(cases: Sequence[Case]) -> set[bool]:
-    """Whether XLA compiles the step, in any of the cases."""
-    return {case.mode == "xla" for case in cases}
-
-
-def _readings(modes: Collection[bool], make: Callable[[bool], Reading]) -> dict[bool, Reading]:
-    """A reading of the step in a graph, of it as XLA compiles it, or both."""
-    return {xla: make(xla) for xla in sorted(modes)}
-
-
-def _predicted(readings: Mapping[bool, Reading], cases: Sequence[Case]) -> dict[str, CasePrediction]:
-    return {case.name: readings[case.mode == "xla"].predict(case) for case in cases}
+    found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}
+    return CasePredictions(found, reading(False, False).front(job) if job.front else None)

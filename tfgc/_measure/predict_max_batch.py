@@ -19,7 +19,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import keras_names
 from tfgc._measure import any_model, batch_search, examples
-from tfgc._measure.batch_ways import Step, Steps, Way
+from tfgc._measure.batch_ways import Step, Way
 from tfgc._planning import annotated, budgets, links, planner
 from tfgc._planning.node_plans import NodePlans
 from tfgc._records.job import MaxBatchJob
@@ -53,13 +53,13 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
         data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
         return NodePlans(graph), fixed + data
 
-    steps, budget, options = Steps(plans), budgets.budget_bytes(job.budget, None), links.measured(job.options)
+    budget, options = budgets.budget_bytes(job.budget, None), links.measured(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
-        recomputed = Way(steps, lambda batch: plans(batch)[0].frontier("budget", **options).plans[:_NEAR_LEAST])
+        recomputed = Way(plans, lambda batch: plans(batch)[0].frontier("budget", **options).plans[:_NEAR_LEAST])
     elif job.strategy != "keep_all":
-        recomputed = _ByStrategy(steps, plans, budget, job.strategy, options)
-    return _found(steps, budget, fixed, keras_names.optimizer(optimizer), recomputed)
+        recomputed = _ByStrategy(plans, budget, job.strategy, options)
+    return _found(budget, fixed, keras_names.optimizer(optimizer), Way(plans, _plain), recomputed)
 
 
 def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
@@ -75,19 +75,24 @@ def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
         held = fixed + sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
         return CallPlans(model, data, xla=job.mode == "xla"), held
 
-    steps = Steps(plans, above=4)  # each takes a trace
-    recomputed = Way(steps, lambda batch: [plans(batch)[0].least()])
-    return _found(steps, budgets.budget_bytes(job.budget, None), fixed, optimizer, recomputed)
+    above = 4  # each takes a trace
+    plain, recomputed = Way(plans, _plain, above), Way(plans, lambda batch: [plans(batch)[0].least()], above)
+    return _found(budgets.budget_bytes(job.budget, None), fixed, optimizer, plain, recomputed)
+
+
+def _plain(batch: int) -> list[None]:
+    """The plans of plain training."""
+    return [None]
 
 
 def _found(
-    steps: Steps, budget: int, fixed: int, optimizer: keras.Optimizer | None, recomputed: Way | None
+    budget: int, fixed: int, optimizer: keras.Optimizer | None, plain: Way, recomputed: Way | None
 ) -> MaxBatchPrediction:
     return MaxBatchPrediction(
         budget_bytes=budget,
         fixed_bytes=fixed,
         optimizer=None if optimizer is None else keras.optimizers.serialize(optimizer),
-        plain=Way(steps, lambda batch: [None]).largest(budget),
+        plain=plain.largest(budget),
         recomputed=None if recomputed is None else recomputed.largest(budget),
     )
 
@@ -97,15 +102,13 @@ class _ByStrategy(Way):
 
     def __init__(
         self,
-        model: Steps,
         plans: Callable[[int], tuple[NodePlans, int]],
         budget: int,
         strategy: str | Callable[..., Plan],
         options: dict[str, Any],
     ) -> None:
-        super().__init__(model, lambda batch: ())
-        self._node_plans, self._estimated = plans, model.estimated
-        self._strategy, self._options = strategy, options
+        super().__init__(plans, lambda batch: ())
+        self._node_plans, self._strategy, self._options = plans, strategy, options
         self._limit = budget if strategies.honours_budget(strategy) else None
         self._made: dict[int, Step] = {}
 
@@ -117,12 +120,9 @@ class _ByStrategy(Way):
 
     def _planned(self, batch: int) -> Step:
         plans, held = self._node_plans(batch)
+        budget = None if self._limit is None else budgets.StepBudget(self._limit, held)
         try:
-            if self._limit is None:
-                plan = strategies.apply(self._strategy, plans.graph.counting(whole_step=False), **self._options)
-            else:
-                budget = budgets.StepBudget(self._limit, held)
-                plan = planner.fitting(plans.graph, self._strategy, budget, self._options)
+            plan = planner.choose(plans.graph, self._strategy, budget, self._options)
         except InfeasibleBudgetError as error:
             return Step(error.least, plans.floor[0] + held, None, error.node)
-        return self._estimated(batch, plan)
+        return self.estimated(batch, plan)

@@ -83,10 +83,10 @@ def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options:
     options = links.measured(options)
     if budget is None:
         return noted(graph, strategies.apply(strategy, graph.counting(whole_step=False), **options))
-    return NodePlans(graph).with_figures(fitting(graph, strategy, budget, options))
+    return NodePlans(graph).with_figures(_fitting(graph, strategy, budget, options))
 
 
-def fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
+def _fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
     """The plan of a strategy whose step fits in a budget as TensorFlow's allocator serves it."""
     if strategies.has_frontier(strategy):
         return strategies.frontier(graph, strategy, **options).fitting(budget.total, budget.fixed, budget.mode)
