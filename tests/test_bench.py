@@ -330,7 +330,7 @@ def suite(monkeypatch):
         return Measurement(case.network, case.case, case.mode, 8, peak_bytes=1, asked=case.planned_as)
 
     monkeypatch.setattr(_suites, "get", lambda name: module)
-    monkeypatch.setattr(compare, "predict", lambda job: CasePredictions({}))
+    monkeypatch.setattr(process, "ask", lambda job: CasePredictions({}))
     monkeypatch.setattr(compare, "run", run)
     return ran
 
@@ -383,7 +383,7 @@ def test_a_network_that_cannot_be_planned_does_not_end_the_run(suite, tmp_path, 
             raise TfgcError("no such layer")
         return CasePredictions({})
 
-    monkeypatch.setattr(compare, "predict", predict)
+    monkeypatch.setattr(process, "ask", predict)
     one, two = run_suite("s", tmp_path / "r.json").studies
     assert {(r.status, r.detail) for r in one.records} == {("failed", "no such layer")}
     assert two.records[1].status == "ok"
@@ -550,7 +550,7 @@ def test_budgets_of_compiled_steps_are_shares_of_the_plain_compiled_step(tmp_pat
         record = compare.unmeasured(case, prediction)
         return dataclasses.replace(record, status="ok", peak_bytes=900, resident_bytes=100)
 
-    monkeypatch.setattr(compare, "predict", predict)
+    monkeypatch.setattr(process, "ask", predict)
     monkeypatch.setattr(compare, "run", run)
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     (row,) = suite_runner.chosen_rows("gpu-compile", 1.0, ["resnet50"])
@@ -563,7 +563,7 @@ def test_budgets_of_compiled_steps_are_shares_of_the_plain_compiled_step(tmp_pat
 def test_cases_with_a_target_are_compiled_and_not_run(tmp_path, monkeypatch):
     found, asked = {"peak_bytes": 900, "resident_bytes": 100, "device": "Tesla T4"}, []
     predictions = CasePredictions({case: CasePrediction(predicted=predicted(1000)) for case in ("plain-xla",)}, None)
-    monkeypatch.setattr(compare, "predict", lambda job: predictions)
+    monkeypatch.setattr(process, "ask", lambda job: predictions)
     monkeypatch.setattr(compiled_case, "measure", lambda case: asked.append((case.name, case.target)) or found)
     monkeypatch.setattr(process, "run", lambda case: process.Ended(worker._reply(case), 0, "", []))
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
@@ -581,7 +581,7 @@ def test_a_step_that_cannot_be_compiled_is_a_row(tmp_path, monkeypatch):
     """Whatever it raises: the cases after it are compiled."""
     cases = _rows.cases("resnet50", 16, "plain-xla", "optimal-xla", target="t4")
     predictions = CasePredictions({case.name: CasePrediction(predicted=predicted(1000)) for case in cases}, None)
-    monkeypatch.setattr(compare, "predict", lambda job: predictions)
+    monkeypatch.setattr(process, "ask", lambda job: predictions)
     errors = [ValueError("no such operation"), MemoryError()]
 
     def fail(*_, **__):

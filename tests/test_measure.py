@@ -274,7 +274,7 @@ def test_errors_of_a_prediction_are_raised_again(monkeypatch):
     ]:
         monkeypatch.setattr(process, "run", lambda job, reply=reply: process.Ended(reply, 5, "", []))
         with pytest.raises(kind, match=words):
-            compare.predict(job)
+            process.ask(job)
 
 
 def test_a_case_that_fails_says_why():
@@ -296,7 +296,7 @@ def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypat
             worker.measure(case)
         return Measurement(case.network, case.case, case.mode, 2, status="failed", detail=str(error.value))
 
-    monkeypatch.setattr(compare, "predict", worker.predict)
+    monkeypatch.setattr(process, "ask", worker.predict)
     monkeypatch.setattr(compare, "run", measure)
     started = []
     with pytest.raises(tfgc.TfgcError, match=r"plain training of 'frozen' failed: .*no trainable weights"):

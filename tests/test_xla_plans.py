@@ -15,7 +15,7 @@ from tfgc._cli.group import cli
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Ref
 from tfgc._costs import node_costs
-from tfgc._measure import case_choice, compare
+from tfgc._measure import case_choice, process
 from tfgc._planning import annotated
 from tfgc._records.job import PredictionJob
 from tfgc._tracing import keras_graph
@@ -195,7 +195,7 @@ def test_a_plan_for_xla_changes_nothing_but_memory():
 def test_a_step_under_xla_is_measured_and_predicted_as_one():
     cases = case_choice.plan_cases(lambda: residual(2, 4), 4, "optimal", modes="xla")
     assert [case.name for case in cases] == ["plain-eager", "plain-graph", "plain-xla", "optimal-xla"]
-    found = compare.predict(PredictionJob(tuple(cases)))
+    found = process.ask(PredictionJob(tuple(cases)))
     model = residual(2, 4)
     plan = tfgc.plan(model, 4, strategy="optimal", mode="xla")
     step = tfgc.estimate(model, 4, plan, mode="xla", optimizer="sgd", loss="mse")

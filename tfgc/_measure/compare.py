@@ -98,7 +98,7 @@ def study(
     on_result: Callable[[Measurement], object] | None = None,
 ) -> Study:
     """Predict and run the cases of one network, the plain ones first; arguments as in `PredictionJob` and `compare`."""
-    predictions = predict(PredictionJob(tuple(cases), front=front, marks=tuple(marks)))
+    predictions: CasePredictions = process.ask(PredictionJob(tuple(cases), front=front, marks=tuple(marks)))
     results = []
     for case in cases:
         if on_start is not None:
@@ -120,11 +120,6 @@ def check_measured(studies: Iterable[Study]) -> None:
             f"nothing was measured: none of the {len(records)} cases finished; {first.network}, {first.name}: "
             f"{first.status}, {first.detail}"
         )
-
-
-def predict(job: PredictionJob) -> CasePredictions:
-    """Plan and predict cases in a child process; raises what `process.ask` raises."""
-    return process.ask(job)
 
 
 def run(case: Case, prediction: CasePrediction = _NOT_PREDICTED) -> Measurement:

@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 from tfgc import _suites
 from tfgc._compiled import compiler
 from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
-from tfgc._measure import compare, max_batch
+from tfgc._measure import compare, max_batch, process
 from tfgc._measure.results_file import FINISHED, ResultsFile
 from tfgc._planning import budgets
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
-from tfgc._records.reply import CasePrediction
+from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._suites import _rows
 
 # Called with what happens to a case (work on it started, it is done, or an earlier run left it), and with what it is.
@@ -95,7 +95,7 @@ def _planned_and_run(
     on_event("started", f"{row.network}: planning")
     try:
         planned = tuple(_in_bytes(case, study) for case in cases)
-        predictions = compare.predict(PredictionJob(planned, measure, row.front))
+        predictions: CasePredictions = process.ask(PredictionJob(planned, measure, row.front))
     except TfgcError as error:
         failed = CasePrediction(error=str(error))
         study = _with(study, [compare.unmeasured(case, failed) for case in cases], row)
