@@ -15,7 +15,7 @@ from tfgc import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._replay import forward_backward, known_calls
 from tfgc._tracing import keras_graph
-from tfgc._training import current_plan, first_call, following_step
+from tfgc._training import first_call, following_step, stand_ins
 
 L = keras.layers
 
@@ -198,11 +198,11 @@ def test_the_backward_pass_of_a_plan_that_was_dropped(monkeypatch):
 def test_what_runs_the_latest_call_may_be_dropped_by_another_thread(monkeypatch):
     model = tfgc.enable(fresh(text), strategy="uniform", segments=2, verbose=0)
     trained(model, 6)
-    runner, found = current_plan.runner_of(model), iter([model.call.__self__.latest_made])
+    runner, found = stand_ins.runner_of(model), iter([model.call.__self__.latest_made])
     monkeypatch.setattr(first_call.FirstCall, "latest_made", property(lambda _: next(found, None)))
     assert runner is not None
-    assert current_plan.runner_of(model) is runner
-    assert current_plan.runner_of(model) is None
+    assert stand_ins.runner_of(model) is runner
+    assert stand_ins.runner_of(model) is None
 
 
 @pytest.mark.gate

@@ -13,10 +13,15 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._errors import OptionError
-from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_step, little_saved, planner
+from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_step, planner
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Strategy
+from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes
+from tfgc._units import format_bytes
+
+# The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
+_LEAST_GAIN = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +103,7 @@ def plan_step(
             model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
         )
     is_asked_for = request.strategy is not None or budget is not None
-    unchanged = None if is_asked_for else little_saved.reason(plan, step, plain)
+    unchanged = None if is_asked_for else _little_saved(plan, step, plain)
     if unchanged is not None:
         plan, step = Plan.from_cuts(graph, [], strategy="keep_all"), plain
     return PlannedStep(
@@ -119,7 +124,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     with budgets.explained(budget):
         plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
     step = plans.estimate(plan, fixed)
-    unchanged = little_saved.reason(plan, step, plain) if budget is None else None
+    unchanged = _little_saved(plan, step, plain) if budget is None else None
     return PlannedStep(
         plan, mode, plan.batch_size, step.needed_bytes, plain.needed_bytes, step.overhead, time.perf_counter() - start,
         unchanged,
@@ -140,3 +145,29 @@ def _refuse_open_sizes(graph: Graph, batch_size: int | None, budget: Budget) -> 
         f"budget={budget!r}: sizes of the model's inputs are open in this call, so its bytes are not known. Plan ahead "
         f"for the largest: tfgc.enable(model, tfgc.plan(model, batch_size=n, input_shapes={{...}}, budget={budget!r}))"
     )
+
+
+def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None:
+    """Why the best plan does not need much less than the plain step, and what would; None if it does."""
+    if step.needed_bytes <= (1 - _LEAST_GAIN) * plain.needed_bytes:
+        return None
+    whole, constant = plain.needed_bytes, plain.peak_bytes - plain.activation_bytes
+    if constant > whole / 2:
+        return (
+            f"weights, their gradients and optimizer slots are {format_bytes(constant)} of {format_bytes(whole)}, "
+            "which no plan reduces. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
+        )
+    kept = max(
+        (segment for segment in plan.segments if segment.obstacle),
+        key=lambda segment: segment.inside_bytes or 0,
+        default=None,
+    )
+    if kept is not None and (kept.inside_bytes or 0) > plain.activation_bytes / 2:
+        return f"{kept} has to be kept: {kept.obstacle}"
+    outlook = plan.outlook
+    if outlook is not None and outlook.floor_bytes > 0.9 * outlook.plain_bytes:
+        what = "the outputs and their loss" if outlook.floor_node == plan.segments[-1].nodes[-1] else "one layer"
+        needs = f"needs {format_bytes(outlook.floor_bytes)} of {format_bytes(outlook.plain_bytes)} by itself"
+        text = f"{what} ({outlook.floor_node!r}) {needs}, activations and workspace"
+        return f"{text}. A smaller batch helps"
+    return "no known plan needs less. A smaller batch helps"

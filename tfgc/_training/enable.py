@@ -15,8 +15,8 @@ from tfgc._planning.planner import Strategy
 from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
-from tfgc._training.plan_later import check_trainable, plan_later
 from tfgc._training.segment_runner import Runner
+from tfgc._training.stand_ins import check_trainable, plan_later
 
 Model = TypeVar("Model", bound=keras.Model)
 

@@ -21,9 +21,9 @@ from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
 from tfgc._training import layer_calls, out_of_memory, stale_traces
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._training.current_plan import mode_of_fit, runner_of, stand_in
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
+from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
 
 
 def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool, run_options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfgc._errors import TfgcError, UncountedMemoryWarning, warn
 from tfgc._framework import memory_counts
 from tfgc._planning import budgets
-from tfgc._training.current_plan import predicted_bytes
+from tfgc._training.stand_ins import predicted_bytes
 from tfgc._units import format_bytes, format_percent
 
 if TYPE_CHECKING:  # Keras's stands behind a decorator without types

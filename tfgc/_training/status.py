@@ -10,12 +10,12 @@ from tfgc._framework import keras_models
 from tfgc._planning.first_batch import PlannedStep
 from tfgc._tracing import functional_graphs
 from tfgc._training import plan_report
-from tfgc._training.current_plan import stand_in
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
 from tfgc._training.layer_calls import plan_of
 from tfgc._training.peak_memory import measured_bytes
 from tfgc._training.segment_runner import Runner
+from tfgc._training.stand_ins import stand_in
 from tfgc._units import format_bytes
 
 
