@@ -33,7 +33,6 @@ def build_scope(peer: str | None, build: Callable[[], keras.Model]) -> contextli
     if settings["mode"] == "list_of_layers":
         settings["layer_names"] = [layer.name for layer in build().layers if layer.weights]
         keras.utils.clear_session()
-        keras.utils.set_random_seed(0)
     return keras.RematScope(**settings)
 
 

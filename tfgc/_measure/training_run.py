@@ -82,10 +82,6 @@ def machine(**frameworks: str) -> dict[str, Any]:
 def seeded(build: Callable[..., keras.Model] | str, image_size: int | None) -> keras.Model:
     """The model of a job, the same each time that it is built."""
     keras.utils.set_random_seed(_SEED)
-    return _build(build, image_size)
-
-
-def _build(build: Callable[..., keras.Model] | str, image_size: int | None) -> keras.Model:
     if isinstance(build, str):
         return zoo.build(build, image_size)
     return build() if image_size is None else build(image_size=image_size)
@@ -93,9 +89,8 @@ def _build(build: Callable[..., keras.Model] | str, image_size: int | None) -> k
 
 def _made(case: Case) -> tuple[keras.Model, tuple[Any, ...], Callable[..., Any], str]:
     """The model of a case, what its step takes and what it calls, and how many segments its plan has."""
-    keras.utils.set_random_seed(_SEED)
-    with peers.build_scope(case.peer, lambda: _build(*case.build)):
-        model = _build(*case.build)
+    with peers.build_scope(case.peer, lambda: seeded(*case.build)):
+        model = seeded(*case.build)
     batch: tuple[Any, ...]
     if case.example is None:
         batch = synthetic.batch(model, case.batch_size, case.input_shapes)

@@ -15,11 +15,12 @@ import itertools
 import types
 from collections.abc import Mapping, Sequence
 
+from tfgc._core.buffers import Buffers
+from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
 from tfgc._core.taken_products import takes_over_products
-from tfgc._simulate import compiled_returns
-from tfgc._simulate.event import Run
+from tfgc._simulate.event import Event, Run
 from tfgc._simulate.host_copies import HostCopies
 from tfgc._simulate.node_events import NodeEvents
 from tfgc._simulate.sliced_events import SlicedEvents
@@ -108,10 +109,10 @@ class StepEvents(NodeEvents):
             if kept:
                 self.events[-1].reads.extend(kept)
             if self.compiled and not replay:
-                given = outside.values() if segment.mode == "recompute" else compiled_returns.saved(b, part, run)
-                returned = compiled_returns.returned(b, part, run, segment.mode == "keep")
+                given = outside.values() if segment.mode == "recompute" else _saved(b, part, run)
+                returned = _returned(b, part, run, segment.mode == "keep")
                 staying = [*given, *kept, *itertools.chain(*products.values()), *returned]
-                self.events.append(compiled_returns.event(b, part, staying, self.events[first:], self.pending))
+                self.events.append(_return(b, part, staying, self.events[first:], self.pending))
         if self.compiled and not replay:
             # Loops, Keras's among them, hold what the model returned, for metrics.
             self.events[-1].reads.extend(run.held[number] for number in b.graph_outputs)
@@ -122,3 +123,33 @@ class StepEvents(NodeEvents):
         inside = {number for i in part for number in b.outputs[i]}
         read = [number for i in part for number in (*b.inputs[i], *b.saved[i])]
         return {number: run.held[number] for number in read if number in run.held and number not in inside}
+
+
+def _saved(b: Buffers, part: Sequence[int], run: Run) -> list[int]:
+    """The copies of the buffers that a kept segment saved for its backward pass."""
+    numbers = [run.held[number] for i in part for number in b.saved[i]]
+    return numbers + [run.internal[i] for i in part if i in run.internal]
+
+
+def _returned(b: Buffers, part: Sequence[int], run: Run, keep: bool) -> list[int]:
+    """What a segment returned and somebody holds: the caller what the model returns, a tape all of a kept segment."""
+    made = [number for i in part for number in b.outputs[i]]
+    held = (n for n in made if n in b.graph_outputs or (keep and set(b.readers[n]).difference(part)))
+    return [run.held[number] for number in held]
+
+
+def _return(b: Buffers, part: Sequence[int], held: list[int], events: Sequence[Event], pending: int) -> Event:
+    """The return of a backward pass of these `events`, until which `held` and the upstream gradients stay."""
+    made: set[int] = set()
+    upstream: list[int] = []
+    upstream_bytes = 0
+    for one in events:
+        one.extra_bytes += upstream_bytes
+        sums, new, ended = one.cotangents
+        made.update(number for number, _ in (*sums, *new))
+        staying = [number for number in ended if number not in made]
+        upstream_bytes += sum(b.cotangent_bytes[number] for number in staying)
+        upstream += staying
+        one.cotangents = CotangentChanges(sums, new, tuple(number for number in ended if number in made))
+    extra = b.pending_gradient_bytes[part[0]] + upstream_bytes + pending
+    return Event(part[0], "return", held, [], extra, cotangents=CotangentChanges(ended=tuple(upstream)))

@@ -22,15 +22,18 @@ def least_peak(plans: FlatPlans) -> Path | None:
     if above[0] > plans.limit:
         return None
     by_slots = _LeastWork(plans, int(above[0]))
-    path: Path = []
-    state, left, works = 0, above[0], 0.0
-    while state not in plans.ends:
+    left, works = above[0], 0.0
+
+    def row_at(state: int) -> int:
+        nonlocal left, works
         steps = plans.steps[state]
         fits = np.maximum(steps.need, steps.added + above[steps.target]) <= left
         rest = np.minimum(work[steps.target], by_slots.work(steps.target, np.maximum(left - steps.added, 0)))
         row = int(np.where(fits, steps.work + rest, np.inf).argmin())
-        path.append((state, row))
-        state, left, works = int(steps.target[row]), left - steps.added[row], works + steps.work[row]
+        left, works = left - steps.added[row], works + steps.work[row]
+        return row
+
+    path = plans.path(row_at)
     return path if works <= work[0] else least.path()
 
 
@@ -82,12 +85,7 @@ class _LeastPeaks:
 
     def path(self) -> Path:
         """The path of a whole plan."""
-        path: Path = []
-        state = 0
-        while state not in self._plans.ends:
-            path.append((state, self._rows[state]))
-            state = int(self._plans.steps[state].target[self._rows[state]])
-        return path
+        return self._plans.path(self._rows.__getitem__)
 
 
 class _LeastWork:
@@ -126,11 +124,11 @@ class _LeastWork:
 
     def path(self, room: int) -> Path:
         """The path of least work of a whole plan in so many slots."""
-        path: Path = []
-        state = 0
-        while state not in self._plans.ends:
-            row, steps = int(self._choice[state, room]), self._plans.steps[state]
-            path.append((state, row))
-            room -= int(self._in_slots(steps.added[row]))
-            state = int(steps.target[row])
-        return path
+
+        def row_at(state: int) -> int:
+            nonlocal room
+            row = int(self._choice[state, room])
+            room -= int(self._in_slots(self._plans.steps[state].added[row]))
+            return row
+
+        return self._plans.path(row_at)

@@ -6,7 +6,7 @@ alone.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -158,6 +158,15 @@ class FlatPlans:
             back = added + gradient_bytes + b.backward_peak[position]
         after = (held | frozenset(x for x in new if b.size[x])) & self._live_across[position + 1]
         return self._id(State(position + 1, after)), max(need, back), back, added, 0, 0, 0, False
+
+    def path(self, row_at: Callable[[int], int]) -> Path:
+        """The path of a whole plan that takes this row of the steps at each state."""
+        path: Path = []
+        state = 0
+        while state not in self.ends:
+            path.append((state, row_at(state)))
+            state = int(self.steps[state].target[path[-1][1]])
+        return path
 
     def peak(self, path: Path) -> int:
         """The peak of a path's plan in bytes, as the graph counts them."""

@@ -92,12 +92,6 @@ def _solved(
     )
     if result.x is None:
         return None, None
-    step_from = {int(source[i]): i for i in np.flatnonzero(result.x[:n] > 0.5)}
-    path: Path = []
-    state = 0
-    while state not in ends:
-        step = step_from[state]
-        path.append((state, int(row[step])))
-        state = int(steps.target[step])
+    path = plans.path({int(source[i]): int(row[i]) for i in np.flatnonzero(result.x[:n] > 0.5)}.__getitem__)
     # The solver lets a constraint be missed by a millionth.
     return (path, float(result.mip_gap)) if plans.peak(path) <= budget else (None, None)
