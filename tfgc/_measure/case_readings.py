@@ -19,15 +19,9 @@ from tfgc._simulate.simulator import Prediction
 
 
 class Reading:
-    """A model at one batch, and the plans of cases by `Case.case`, each made when first needed.
+    """A model at one batch, with `fixed` bytes of weights and slots, and the plans of cases by `Case.case`.
 
-    Args:
-        known: What makes and predicts plans.
-        fixed: Bytes of weights and optimizer slots.
-        given: The plans that are given.
-
-    Raises:
-        PlanMismatchError: If a given plan by calls is for another model.
+    Those that are not `given` are made when first needed; a given one by calls has to be for this model.
     """
 
     def __init__(self, known: AnyPlans, fixed: int, given: Mapping[str, Plan]) -> None:

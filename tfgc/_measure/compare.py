@@ -41,10 +41,9 @@ def compare(
 ) -> list[Measurement]:
     """Measure training with and without recomputation, against a plain GradientTape.
 
-    The plain baselines `plain-eager` and `plain-graph` are always among the cases. Every case
-    starts from the same weights and data, in a separate process, and runs a
-    warm-up step and `steps` counted ones of SGD on a squared error; a subclassed model that is
-    compiled runs its own `train_step`.
+    The plain baselines `plain-eager` and `plain-graph` are always among the cases. Every case starts from the same
+    weights and data, in a separate process, and runs a warm-up step and `steps` counted ones of SGD on a squared error;
+    a subclassed model that is compiled runs its own `train_step`.
 
     Args:
         build: Name of a network (see `tfgc.zoo`) or a function that builds a model.
@@ -55,8 +54,7 @@ def compare(
         plans: Plans to measure as well: each a `tfgc.Plan` or the path of a saved one.
         budget: What the whole step may use, as for `tfgc.plan`, for the strategies that honour a budget.
         image_size: Height and width of images, for networks that take it.
-        input_shapes: Mapping from input names to shapes without the batch, where
-            the model leaves a dimension open.
+        input_shapes: Mapping from input names to shapes without the batch, where the model leaves a dimension open.
         example: A batch for a subclassed model, as for `tfgc.plan`. Samples of arrays are repeated or left out to make
             `batch_size` of them; specs stand for noise.
         steps: Counted steps, at least 1; five or more where peaks vary.

@@ -41,15 +41,13 @@ def plan(
         model: Any `keras.Model`. A Sequential or functional one is cut into segments. Any other is planned by the
             calls of its layers, which takes an `example` and no strategy.
         batch_size: Samples in a training batch. Needed for a budget and for times; else bytes are of one sample.
-        strategy: A name from `tfgc.strategies.available()`, or a function
-            `plan(graph, **options) -> Plan`. Default: `budget` if there is a
-            budget, else `optimal`, the least peak at one replay; where sizes are not known `keep_all`, with
-            an `OpenSizesWarning`, since any other plan might need more than plain training.
-        budget: Bytes that the whole step may use on the device: weights, their
-            gradients, optimizer slots and activations, in the chunks that TensorFlow's allocator
-            hands out (`needed_bytes` of `tfgc.estimate`), whatever the strategy. A number, "4GB",
-            "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free now on the first GPU, or else in
-            the machine or container, and what the model's variables hold already.
+        strategy: A name from `tfgc.strategies.available()`, or a function `plan(graph, **options) -> Plan`. Default:
+            `budget` if there is a budget, else `optimal`, the least peak at one replay; where sizes are not known
+            `keep_all`, with an `OpenSizesWarning`, since any other plan might need more than plain training.
+        budget: Bytes that the whole step may use on the device: weights, their gradients, optimizer slots and
+            activations, in the chunks that TensorFlow's allocator hands out (`needed_bytes` of `tfgc.estimate`),
+            whatever the strategy. A number, "4GB", "60%" or 0.6 of the plain step's, or "auto": 90 % of what is free
+            now on the first GPU, or else in the machine or container, and what the model's variables hold already.
         mode: How the step will run: `graph`, `compiled` (for a budget), or `xla`, as for `tfgc.estimate`.
         input_shapes: Mapping from input names to shapes without the batch, where
             the model leaves a dimension (sequence length, image size) open.

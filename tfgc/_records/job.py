@@ -72,11 +72,8 @@ class Case:
 class PredictionJob:
     """Plan and predict the cases of one network at one batch size.
 
-    Attributes:
-        cases: A tuple of `Case`, all of one network and batch.
-        measure: Whether to count seconds, timed on this device, instead of flops.
-        front: Whether to compute the Pareto front as well.
-        marks: Budgets to mark on that front.
+    `measure` counts seconds, timed on this device, instead of flops; `front` also asks for the Pareto front, on which
+    budgets are marked.
     """
 
     cases: tuple[Case, ...]

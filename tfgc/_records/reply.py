@@ -85,13 +85,9 @@ OUT_OF_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """What a child process answers to a job of any kind.
+    """What a child process answers to a job: what it found (of a case the measured fields of a `Measurement`).
 
-    Attributes:
-        found: The measured fields of a `Measurement`, a `CasePredictions` or a `MaxBatchPrediction`.
-        error: The `TfgcError` that was raised in its place.
-        failure: Another error that was raised in its place, as one line.
-        out_of_memory: Whether that error says that memory ran out.
+    In its place may stand a `TfgcError` that was raised, or another `failure` in one line, and whether memory ran out.
     """
 
     found: "dict[str, Any] | CasePredictions | MaxBatchPrediction | None" = None

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 from typing import Any
 
 from tfgc._core import checked_json
@@ -53,12 +54,9 @@ def from_json(text: str) -> Results:
 def read(path: str | os.PathLike[str]) -> Results:
     """Read a results file; raise `TfgcError` if it cannot be read."""
     try:
-        with open(path) as file:
-            text = file.read()
+        return from_json(pathlib.Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise TfgcError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        return from_json(text)
     except TfgcError as error:
         raise TfgcError(f"{str(path)!r}: {error}") from error
 

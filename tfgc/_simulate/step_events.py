@@ -27,16 +27,10 @@ from tfgc._simulate.sliced_events import SlicedEvents
 
 
 class StepEvents(NodeEvents):
-    """The events of one step. Its other attributes are those of `NodeEvents`.
+    """The events of one step by the segments of a plan, and the bytes that the host stores at most.
 
-    Args:
-        graph: Its `whole_step` says whether gradients of weights count.
-        segments: Those of a `Plan` for it.
-        mode: `graph`, or `compiled` for compiled segments called from Python.
-        link: Bytes that are copied to the host, and back, per unit of work; None: at once.
-
-    Attributes:
-        host_bytes: What the host stores at most.
+    The `whole_step` of the graph says whether gradients of weights count. The link copies so many bytes to the host,
+    and back, per unit of work; None: at once.
     """
 
     def __init__(

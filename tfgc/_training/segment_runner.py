@@ -1,17 +1,14 @@
 """Run a model segment by segment.
 
-A segment is a pure function of the tensors that its nodes read from outside.
-Pass-through tensors are not arguments. The `Runner` keeps live tensors
-in a table and drops each after its last use.
+A segment is a pure function of the tensors that its nodes read from outside. Pass-through tensors are not arguments.
+The `Runner` keeps live tensors in a table and drops each after its last use.
 
-A segment with an inner plan first runs its nodes plainly, as any other; its replay
-runs the inner plan, whose segments are blocks in turn, and so on to any depth.
-Invariant: both runs take the nodes in one order, that of the innermost plans, since
-random numbers and statistics come in the order of the calls.
+A segment with an inner plan first runs its nodes plainly, as any other; its replay runs the inner plan, whose segments
+are blocks in turn, and so on to any depth. Invariant: both runs take the nodes in one order, that of the innermost
+plans, since random numbers and statistics come in the order of the calls.
 
-Known weakness: in eager calls that are not compiled, each level of a nest holds its
-upstream gradient and its repeated outputs until it is done, so that many levels can
-peak above two.
+Known weakness: in eager calls that are not compiled, each level of a nest holds its upstream gradient and its repeated
+outputs until it is done, so that many levels can peak above two.
 """
 
 import contextlib

@@ -23,10 +23,9 @@ from tfgc._tracing import keras_graph
 def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     """Return models that, called one after the other, compute what `model` does.
 
-    Each takes what the one before returns: one tensor, or a list of all the
-    tensors that cross the cut. A pass-through tensor goes through an
-    `Identity` layer. The parts share the layers of `model`, so training them
-    trains it, and the layers keep the inbound nodes they had.
+    Each takes what the one before returns: one tensor, or a list of all the tensors that cross the cut. A pass-through
+    tensor goes through an `Identity` layer. The parts share the layers of `model`, so training them trains it, and the
+    layers keep the inbound nodes they had.
 
     Args:
         model: A built `keras.Sequential` or functional model.

@@ -22,11 +22,7 @@ from tfgc._training.trainer import Trainer
 
 
 class TrainingStep(Protocol):
-    """What `train_step` returns.
-
-    Attributes:
-        optimizer: The optimizer.
-    """
+    """What `train_step` returns."""
 
     optimizer: keras.Optimizer
 
@@ -54,11 +50,10 @@ def train_step(
 ) -> TrainingStep:
     """Return a function that trains `model` on one batch, by a plan.
 
-    The model is not changed: outside the step it runs its original code. The step
-    adds `model.losses`, scales the loss when the optimizer is a
-    `LossScaleOptimizer`, and runs on the device where TensorFlow places it. Inside the
-    scope of a `tf.distribute.Strategy`, run the step with `strategy.run(step, args=(x, y))`; as in
-    Keras, each replica returns its share of the loss, and the shares add up to the loss of the batch. Give
+    The model is not changed: outside the step it runs its original code. The step adds `model.losses`, scales the loss
+    when the optimizer is a `LossScaleOptimizer`, and runs on the device where TensorFlow places it. Inside the scope of
+    a `tf.distribute.Strategy`, run the step with `strategy.run(step, args=(x, y))`; as in Keras, each replica returns
+    its share of the loss, and the shares add up to the loss of the batch. Give
     no `metrics` there: TensorFlow cannot create their variables in a traced step of a replica. A step
     made there does not notice changes of the model; elsewhere it is traced again.
 

@@ -61,11 +61,10 @@ def verify(
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, as `model.train_on_batch` takes them, or what the model's own
             `train_step` takes.
         layers: Layers to recompute in place of a plan, as in `tfgc.enable`.
-        loss: What `model.compile` takes. Default: what the model was compiled with; without
-            that, or without `y`, the mean square of the outputs, and of the logits that
-            Keras's crossentropies find behind them. A compiled model that defines its own `train_step` runs
-            that, unless a loss is given: its optimizers' gradients are compared, and all that it returns and
-            writes. In place of the optimizers' updates weights move along their gradients.
+        loss: What `model.compile` takes. Default: what the model was compiled with; without that, or without `y`, the
+            mean square of the outputs, and of the logits that Keras's crossentropies find behind them. A compiled model
+            that defines its own `train_step` runs that, unless a loss is given: its optimizers' gradients are compared,
+            and all that it returns and writes. In place of the optimizers' updates weights move along their gradients.
         modes: Of "eager" (op by op), "compiled" (eager calls of compiled segments, as in custom
             loops and `fit(run_eagerly=True)`), "graph" (the step in `tf.function`, as in `fit`) and
             "xla" (as `fit` on GPUs). Default: the first three, and "xla" if the model was compiled

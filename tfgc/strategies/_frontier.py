@@ -13,8 +13,7 @@ class Frontier:
     """Plans of one graph, from the least peak to the plain step; each next one does less work.
 
     Args:
-        graph: The `Graph`.
-        plans: Plans of it.
+        graph, plans: A `Graph`, and plans of it.
         more: Makes further plans below a number of bytes, which takes time, so that it is called when they are wanted.
         up_to: That number as a multiple of the least peak of `plans`. Only further plans with a lower peak count, and
             with no less work than the best of `plans` has there. So they change nothing for larger budgets.
@@ -71,12 +70,7 @@ class Frontier:
         raise InfeasibleBudgetError(budget, least.peak_bytes, least.node)
 
     def fitting(self, total: int, fixed: int, mode: str = "graph") -> Plan:
-        """The plan of least work whose whole step TensorFlow's allocator serves with `total` bytes.
-
-        Args:
-            total: The budget in bytes, as `Prediction.needed_bytes` counts them.
-            fixed: Bytes of weights and optimizer slots.
-            mode: As for `tfgc.estimate`.
+        """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, needs at most `total`.
 
         Raises:
             InfeasibleBudgetError: If there is none; it names the smallest budget that works.

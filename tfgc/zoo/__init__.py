@@ -1,8 +1,7 @@
 """Networks to measure on: families that `keras.applications` lacks, one a file.
 
-A model is named as a network of this folder (`sample_cnn`, `big_cnn(3, 9)`), as one
-of `keras.applications` (`resnet50`), as `module:function` that builds one,
-or as a saved `.keras` file. Weights are never downloaded.
+A model is named as a network of this folder (`sample_cnn`, `big_cnn(3, 9)`), as one of `keras.applications`
+(`resnet50`), as `module:function` that builds one, or as a saved `.keras` file. Weights are never downloaded.
 """
 
 from __future__ import annotations

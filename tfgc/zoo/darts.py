@@ -1,10 +1,9 @@
 """Searched networks for CIFAR-10: NASNet-A, AmoebaNet-A and DARTS, as the DARTS study trains them.
 
-Liu et al. 2018, arXiv:1806.09055, and its code (repository quark0/darts, genotypes NASNet,
-AmoebaNet and DARTS_V2): 20 cells of 36 channels, doubled by the two that halve the image, at one
-third and two thirds of the depth. Feng & Huang (CVPR 2021) measured checkpointing on these three.
-Without the auxiliary head and without drop path, which are options of training there and no part
-of the counts. Strided layers pad as TensorFlow does ("same").
+Liu et al. 2018, arXiv:1806.09055, and its code (repository quark0/darts, genotypes NASNet, AmoebaNet and DARTS_V2): 20
+cells of 36 channels, doubled by the two that halve the image, at one third and two thirds of the depth. Feng & Huang
+(CVPR 2021) measured checkpointing on these three. Without the auxiliary head and without drop path, which are options
+of training there and no part of the counts. Strided layers pad as TensorFlow does ("same").
 """
 
 from typing import NamedTuple

@@ -1,8 +1,7 @@
 """Inception v4; `keras.applications` has v3 and Inception-ResNet v2.
 
-Szegedy et al. 2016, arXiv:1602.07261, figures 3 to 9. A convolution is without bias and
-followed by BatchNormalization and ReLU. Where the paper's widths and those of its
-code differ, the widths are those of timm, which follows the code.
+Szegedy et al. 2016, arXiv:1602.07261, figures 3 to 9. A convolution is without bias and followed by BatchNormalization
+and ReLU. Where the paper's widths and those of its code differ, the widths are those of timm, which follows the code.
 """
 
 from typing import Any

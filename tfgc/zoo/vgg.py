@@ -1,7 +1,6 @@
 """The two shallower VGG networks; `keras.applications` has VGG16 and VGG19.
 
-Simonyan & Zisserman 2014, arXiv:1409.1556, table 1, columns A and B; without
-BatchNormalization.
+Simonyan & Zisserman 2014, arXiv:1409.1556, table 1, columns A and B; without BatchNormalization.
 """
 
 import keras
