@@ -14,6 +14,7 @@ from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._core.plan import Plan
 from tfgc._planning import planner
 from tfgc._planning.budgets import StepBudget
+from tfgc._planning.node_plans import NodePlans
 from tfgc._simulate import simulator
 from tfgc._simulate.bfc_allocator import Allocator
 from tfgc.strategies._frontier import Frontier
@@ -67,14 +68,14 @@ BUDGETED = ["budget", ilp, own, careless]
 @functools.cache
 def least(strategy):
     with pytest.raises(InfeasibleBudgetError) as error:
-        planner.choose(chain(), strategy, StepBudget(MB, FIXED), {})
+        planner.choose(NodePlans(chain()), strategy, StepBudget(MB, FIXED), {})
     assert error.value.budget == MB
     assert error.value.node in {node.name for node in chain().nodes}
     return error.value.least
 
 
 def chosen(strategy, total):
-    plan = planner.choose(chain(), strategy, StepBudget(total, FIXED), {})
+    plan = planner.choose(NodePlans(chain()), strategy, StepBudget(total, FIXED), {})
     return simulator.estimate(chain(), plan, FIXED)
 
 

@@ -426,9 +426,9 @@ def test_the_child_answers_why_a_plan_does_not_fit(plan_file):
 def test_what_cannot_be_planned_is_tried_once_for_all_modes(monkeypatch):
     asked, choose = [], planner.choose
 
-    def counted(graph, strategy, *arguments):
+    def counted(nodes, strategy, *arguments):
         asked.append(strategy)
-        return choose(graph, strategy, *arguments)
+        return choose(nodes, strategy, *arguments)
 
     monkeypatch.setattr(planner, "choose", counted)
     cases = case_choice.plan_cases(chain, 64, ["budget"], budget=1000)

@@ -72,6 +72,7 @@ class Reading:
         known, options = self._known, dict(case.options)
         if case.target_ratio is not None:
             assert isinstance(known, NodePlans)
+            assert not callable(case.strategy)  # It has no front of plans to choose from.
             frontier = known.frontier(case.strategy or "budget", **links.measured(options))
             return frontier.at_ratio(case.target_ratio, known.least())
         asked = options.pop("budget", None)
@@ -80,7 +81,7 @@ class Reading:
         assert case.strategy is not None
         total = None if asked is None else budgets.budget_bytes(asked, lambda: self._plain.needed_bytes)
         budget = None if total is None else budgets.StepBudget(total, self._fixed)
-        return planner.choose(known.graph, case.strategy, budget, options)
+        return planner.choose(known, case.strategy, budget, options)
 
     def front(self, job: PredictionJob) -> FrontRecord:
         """The `FrontRecord`, with the plans that were made."""

@@ -56,7 +56,7 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     budget, options = budgets.budget_bytes(job.budget, None), links.measured(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
-        recomputed = Way(plans, lambda batch: plans(batch)[0].frontier("budget", **options).plans[:_NEAR_LEAST])
+        recomputed = Way(plans, lambda batch: plans(batch)[0].frontier(**options).plans[:_NEAR_LEAST])
     elif job.strategy != "keep_all":
         recomputed = _ByStrategy(plans, budget, job.strategy, options)
     return _found(budget, fixed, keras_names.optimizer(optimizer), Way(plans, _plain), recomputed)
@@ -122,7 +122,7 @@ class _ByStrategy(Way):
         plans, held = self._node_plans(batch)
         budget = None if self._limit is None else budgets.StepBudget(self._limit, held)
         try:
-            plan = planner.choose(plans.graph, self._strategy, budget, self._options)
+            plan = planner.choose(plans, self._strategy, budget, self._options)
         except InfeasibleBudgetError as error:
             return Step(error.least, plans.floor[0] + held, None, error.node)
         return self.estimated(batch, plan)

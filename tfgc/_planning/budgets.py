@@ -10,11 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._core.graph import Graph
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
-from tfgc._simulate import simulator
+from tfgc._planning.node_plans import NodePlans
 from tfgc._units import check_budget, format_percent, parse_bytes
 
 # Bytes, "4GB", "70%" or 0.7 of the plain step's peak, or "auto".
@@ -58,25 +57,20 @@ def _bytes(variables: Iterable[keras.Variable]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class StepBudget:
-    """Bytes that a step may use in a mode in total, as TensorFlow's allocator serves it, of which some are fixed."""
+    """Bytes that a step may use in total, as TensorFlow's allocator serves it, of which some are fixed."""
 
     total: int
     fixed: int
-    mode: str = "graph"
 
 
 def step_budget(
-    model: keras.Model, graph: Graph, budget: Budget | None, optimizer: Any = None, mode: str = "graph"
+    model: keras.Model, nodes: NodePlans, budget: Budget | None, optimizer: Any = None
 ) -> StepBudget | None:
     """What `budget` comes to for a training step of `model`."""
     if budget is None:
         return None
     fixed = fixed_bytes(model, optimizer)
-
-    def plain() -> int:
-        return simulator.estimate(graph, None, fixed, mode).needed_bytes
-
-    return StepBudget(budget_bytes(budget, plain, resident_bytes(model)), fixed, mode)
+    return StepBudget(budget_bytes(budget, lambda: nodes.plain_bytes(fixed), resident_bytes(model)), fixed)
 
 
 def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int = 0) -> int:

@@ -13,8 +13,8 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._planning import annotated, budgets, by_calls, planner
 from tfgc._planning.budgets import Budget, StepBudget
+from tfgc._planning.node_plans import NodePlans
 from tfgc._planning.planner import Strategy
-from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
 
 # Each budget that is tried for one call is this part of the one before.
@@ -44,12 +44,12 @@ def choose(
     The mode is one that can be predicted. `own_step` is the model's own `train_step` if that makes the call.
     """
     graph = annotated.with_loss(graph, model)
-    fixed = budgets.fixed_bytes(model)
-    limit = budgets.step_budget(model, graph, budget, mode=mode)
-    plain = simulator.estimate(graph, None, fixed, mode)
+    nodes, fixed = NodePlans(graph, mode), budgets.fixed_bytes(model)
+    limit = budgets.step_budget(model, nodes, budget)
+    plain = nodes.estimate(None, fixed)
 
     def by_nodes(within: StepBudget | None = limit) -> Plan:
-        return planner.choose(graph, strategy or ("optimal" if budget is None else "budget"), within, options)
+        return planner.choose(nodes, strategy or ("optimal" if budget is None else "budget"), within, options)
 
     is_free = strategy is None and not options
     shapes = [spec.shape for spec in graph.inputs.values()]
@@ -59,13 +59,7 @@ def choose(
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
         if not is_free and budget is not None:
             total = budgets.budget_bytes(budget, lambda: own.plain_bytes(fixed), budgets.resident_bytes(model))
-            plan = _within(
-                own,
-                StepBudget(total, fixed, mode),
-                by_nodes,
-                lambda plan: simulator.estimate(graph, plan, fixed, mode).needed_bytes,
-                plain.needed_bytes,
-            )
+            plan = _within(own, nodes, StepBudget(total, fixed), by_nodes)
         elif not is_free:
             plan = own.with_figures(by_nodes())
         elif budget is None:
@@ -78,23 +72,14 @@ def choose(
     else:
         plan, plans = by_nodes(), None
     if plans is None:
-        return CountedStep(plan, simulator.estimate(graph, plan, fixed, mode), plain)
+        return CountedStep(plan, nodes.estimate(plan, fixed), plain)
     # A budget is a share of the plain step by nodes.
     return CountedStep(plan, plans.estimate(plan, fixed), plans.estimate(None, fixed) if limit is None else plain)
 
 
-def _within(
-    own: OwnStepPlans,
-    budget: StepBudget,
-    by_nodes: Callable[[StepBudget], Plan],
-    needed_by: Callable[[Plan], int],
-    most: int,
-) -> Plan:
-    """A plan by nodes whose whole step fits in a budget: `by_nodes` is asked for one call in less and less.
-
-    That begins with what a plain step of one call needs at `most`; `needed_by` tells it of one call by a plan.
-    """
-    limit, is_last = most, False
+def _within(own: OwnStepPlans, nodes: NodePlans, budget: StepBudget, by_nodes: Callable[[StepBudget], Plan]) -> Plan:
+    """A plan by nodes whose whole step fits in a budget: `by_nodes` is asked for one call in less and less."""
+    limit, is_last = nodes.plain_bytes(budget.fixed), False
     while True:
         try:
             plan = by_nodes(dataclasses.replace(budget, total=limit))
@@ -105,4 +90,4 @@ def _within(
             return own.with_figures(plan)
         if is_last:
             raise InfeasibleBudgetError(budget.total, needed, own.floor[1])
-        limit = min(int(limit * _STEP), needed_by(plan) - 1)
+        limit = min(int(limit * _STEP), nodes.estimate(plan, budget.fixed).needed_bytes - 1)

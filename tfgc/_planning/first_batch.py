@@ -15,6 +15,7 @@ from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_step, planner
 from tfgc._planning.budgets import Budget
+from tfgc._planning.node_plans import NodePlans
 from tfgc._planning.planner import Strategy
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes
@@ -95,7 +96,7 @@ def plan_step(
         _refuse_open_sizes(graph, batch_size, budget)
     if not counted:
         strategy = request.strategy or planner.of_least_peak(graph)
-        plan = annotated.per_sample(planner.choose(graph, strategy, None, request.options), graph)
+        plan = annotated.per_sample(planner.choose(NodePlans(graph), strategy, None, request.options), graph)
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
     with budgets.explained(budget):

@@ -2,15 +2,16 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tfgc import strategies
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
+from tfgc._planning import budget_fit
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
+from tfgc.strategies import Strategy
 from tfgc.strategies._frontier import Frontier
 
 
@@ -19,7 +20,14 @@ class NodePlans:
 
     def __init__(self, graph: Graph, mode: str = "graph") -> None:
         self.graph, self.mode = graph, mode
-        self.frontier: Callable[..., Frontier] = functools.cache(functools.partial(strategies.frontier, graph))
+        self._frontiers: dict[tuple[str, str], Frontier] = {}
+
+    def frontier(self, strategy: str = "budget", **options: Any) -> Frontier:
+        """The front that a strategy makes, once for the same options."""
+        key = strategy, repr(sorted(options.items()))
+        if key not in self._frontiers:
+            self._frontiers[key] = strategies.frontier(self.graph, strategy, **options)
+        return self._frontiers[key]
 
     @functools.cached_property
     def floor(self) -> tuple[int, str]:
@@ -29,10 +37,17 @@ class NodePlans:
         return strategies.apply("optimal", self.graph.counting(whole_step=False))
 
     def front(self) -> list[Plan]:
-        return list(self.frontier("budget").plans)
+        return list(self.frontier().plans)
 
-    def fitting(self, total: int, fixed: int) -> Plan:
-        return self.frontier("budget").fitting(total, fixed, self.mode)
+    def fitting(self, total: int, fixed: int, strategy: Strategy = "budget", **options: Any) -> Plan:
+        if strategies.has_frontier(strategy):
+            return self.frontier(strategy, **options).fitting(total, fixed, self.mode)
+        strategies.check_options(strategy, options, total)
+
+        def ask(limit: int) -> Plan:
+            return strategies.planned(strategy, self.graph, budget=limit, **options)
+
+        return budget_fit.from_strategy(self.graph, ask, total, fixed, self.mode)
 
     def plain_bytes(self, fixed: int) -> int:
         return self.estimate(None, fixed).needed_bytes

@@ -10,7 +10,7 @@ from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
 from tfgc._framework import keras_names
-from tfgc._planning import annotated, budget_fit, budgets, by_calls, links
+from tfgc._planning import annotated, budgets, by_calls, links
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.node_plans import NodePlans, noted
 from tfgc._tracing.keras_graph import Shapes
@@ -57,10 +57,11 @@ def plan(
     )  # fmt: skip
     if strategy is None:
         strategy = of_least_peak(graph)
-    limit = budgets.step_budget(model, graph, budget, optimizer, mode)
+    nodes = NodePlans(graph, mode)
+    limit = budgets.step_budget(model, nodes, budget, optimizer)
 
     def by_nodes() -> Plan:
-        return choose(graph, strategy, limit, options)
+        return choose(nodes, strategy, limit, options)
 
     with budgets.explained(budget):
         if may_use_calls and by_calls.has_fat_layer(model, graph):
@@ -78,24 +79,12 @@ def of_least_peak(graph: Graph) -> str:
     return "keep_all"
 
 
-def choose(graph: Graph, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
+def choose(nodes: NodePlans, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
     """Plan an annotated graph: for the least activations, or for the whole step within a budget."""
     options = links.measured(options)
     if budget is None:
-        return noted(graph, strategies.apply(strategy, graph.counting(whole_step=False), **options))
-    return NodePlans(graph).with_figures(_fitting(graph, strategy, budget, options))
-
-
-def _fitting(graph: Graph, strategy: Strategy, budget: StepBudget, options: dict[str, Any]) -> Plan:
-    """The plan of a strategy whose step fits in a budget as TensorFlow's allocator serves it."""
-    if strategies.has_frontier(strategy):
-        return strategies.frontier(graph, strategy, **options).fitting(budget.total, budget.fixed, budget.mode)
-    strategies.check_options(strategy, options, budget.total)
-
-    def ask(limit: int) -> Plan:
-        return strategies.planned(strategy, graph, budget=limit, **options)
-
-    return budget_fit.from_strategy(graph, ask, budget.total, budget.fixed, budget.mode)
+        return noted(nodes.graph, strategies.apply(strategy, nodes.graph.counting(whole_step=False), **options))
+    return nodes.with_figures(nodes.fitting(budget.total, budget.fixed, strategy, **options))
 
 
 def pareto(
@@ -140,4 +129,4 @@ def pareto(
         options=options,
     )  # fmt: skip
     plans = NodePlans(graph)
-    return [plans.with_figures(plan) for plan in plans.frontier("budget", **links.measured(options)).plans]
+    return [plans.with_figures(plan) for plan in plans.frontier(**links.measured(options)).plans]
