@@ -59,7 +59,7 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
         recomputed = Way(plans, lambda batch: plans(batch)[0].frontier(**options).plans[:_NEAR_LEAST])
     elif job.strategy != "keep_all":
         recomputed = _ByStrategy(plans, budget, job.strategy, options)
-    return _found(budget, fixed, keras_names.optimizer(optimizer), Way(plans, _plain), recomputed)
+    return _found(budget, fixed, keras_names.optimizer(optimizer), Way(plans, lambda batch: [None]), recomputed)
 
 
 def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
@@ -76,13 +76,9 @@ def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
         return CallPlans(model, data, xla=job.mode == "xla"), held
 
     above = 4  # each takes a trace
-    plain, recomputed = Way(plans, _plain, above), Way(plans, lambda batch: [plans(batch)[0].least()], above)
+    plain = Way(plans, lambda batch: [None], above)
+    recomputed = Way(plans, lambda batch: [plans(batch)[0].least()], above)
     return _found(budgets.budget_bytes(job.budget, None), fixed, optimizer, plain, recomputed)
-
-
-def _plain(batch: int) -> list[None]:
-    """The plans of plain training."""
-    return [None]
 
 
 def _found(

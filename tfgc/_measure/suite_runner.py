@@ -149,11 +149,6 @@ def _is_finished(case: Case, study: Study) -> bool:
     return found is not None and found.status in FINISHED and found.asked in ("", case.planned_as)
 
 
-def size(row: _rows.SuiteRow | _rows.SearchRow) -> int:
-    """How many things there are to run in a row."""
-    return len(row.cases) or 1
-
-
 def _with(study: Study, records: list[Measurement], row: _rows.SuiteRow) -> Study:
     """The study with these records, in the order of the suite's cases."""
     found = {**{r.name: r for r in study.records}, **{r.name: r for r in records}}

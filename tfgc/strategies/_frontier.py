@@ -65,7 +65,6 @@ class Frontier:
         for plan, found in reversed(self._front):
             if found.peak_bytes <= budget:
                 return plan
-        self._add_more()
         least = self._front[0][1]
         raise InfeasibleBudgetError(budget, least.peak_bytes, least.node)
 

@@ -64,7 +64,7 @@ def command(
         results = results_file.read(suite, output, networks)
     else:
         file = results_file.ResultsFile(suite, output, predict, options.this_command())
-        with progress.bar(suite, sum(map(suite_runner.size, rows)), "cases") as cases:
+        with progress.bar(suite, sum(len(row.cases) or 1 for row in rows), "cases") as cases:
             draw = {"started": cases.start, "done": lambda _: cases.done(), "kept": lambda _: cases.skip()}
             suite_runner.run(rows, file, lambda kind, what: draw[kind](what), measure=measure, steps=steps)
         results = file.results
