@@ -77,7 +77,7 @@ class Reading:
             return frontier.at_ratio(case.target_ratio, known.least())
         asked = options.pop("budget", None)
         if isinstance(known, CallPlans):
-            return known.least() if asked is None else by_calls.fitting(known, known.model, asked, self._fixed)
+            return by_calls.chosen(known, asked, self._fixed)
         assert case.strategy is not None
         total = None if asked is None else budgets.budget_bytes(asked, lambda: self._plain.needed_bytes)
         budget = None if total is None else budgets.StepBudget(total, self._fixed)

@@ -55,9 +55,11 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
             )
 
 
-def fitting(plans: CallPlans, model: keras.Model, budget: Budget, fixed: int) -> Plan:
-    """Of the plans of `model`, that of least work within a budget of the whole step, `fixed` bytes of which stay."""
-    total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(model))
+def chosen(plans: CallPlans, budget: Budget | None, fixed: int) -> Plan:
+    """The plan of least peak, or that of least work within a budget of the whole step, `fixed` bytes of which stay."""
+    if budget is None:
+        return plans.least()
+    total = budgets.budget_bytes(budget, lambda: plans.plain_bytes(fixed), budgets.resident_bytes(plans.model))
     return plans.fitting(total, fixed)
 
 

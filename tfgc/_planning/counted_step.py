@@ -62,19 +62,16 @@ def choose(
             plan = _within(own, nodes, StepBudget(total, fixed), by_nodes)
         elif not is_free:
             plan = own.with_figures(by_nodes())
-        elif budget is None:
-            plan = own.least()
         else:
-            plan = by_calls.fitting(own, model, budget, fixed)
+            plan = by_calls.chosen(own, budget, fixed)
         return CountedStep(plan, own.estimate(plan, fixed), own.estimate(None, fixed), True)
     if is_free and by_calls.has_fat_layer(model, graph):
         plan, plans = by_calls.better(model, graph, by_nodes, limit)
     else:
         plan, plans = by_nodes(), None
-    if plans is None:
-        return CountedStep(plan, nodes.estimate(plan, fixed), plain)
-    # A budget is a share of the plain step by nodes.
-    return CountedStep(plan, plans.estimate(plan, fixed), plans.estimate(None, fixed) if limit is None else plain)
+    if plans is not None and limit is None:  # A budget is a share of the plain step by nodes.
+        plain = plans.estimate(None, fixed)
+    return CountedStep(plan, (plans or nodes).estimate(plan, fixed), plain)
 
 
 def _within(own: OwnStepPlans, nodes: NodePlans, budget: StepBudget, by_nodes: Callable[[StepBudget], Plan]) -> Plan:

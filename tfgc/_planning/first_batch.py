@@ -123,7 +123,7 @@ def plan_step_by_calls(model: keras.Model, example: Any, mode: str, request: Req
     fixed = budgets.fixed_bytes(model)
     plain = plans.estimate(None, fixed)
     with budgets.explained(budget):
-        plan = plans.least() if budget is None else by_calls.fitting(plans, model, budget, fixed)
+        plan = by_calls.chosen(plans, budget, fixed)
     step = plans.estimate(plan, fixed)
     unchanged = _little_saved(plan, step, plain) if budget is None else None
     return PlannedStep(

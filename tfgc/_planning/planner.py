@@ -41,10 +41,8 @@ def plan(
     if by_calls.applies_to(model, example):
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
         plans = by_calls.plans_for(model, batch_size, example, mode)
-        if budget is None:
-            return plans.least()
         with budgets.explained(budget):
-            return by_calls.fitting(plans, model, budget, budgets.fixed_bytes(model, optimizer))
+            return by_calls.chosen(plans, budget, budgets.fixed_bytes(model, optimizer))
     batch_is_known = batch_size is not None or example is not None
     may_use_calls = strategy is None and not options and batch_is_known and mode in by_calls.MODES
     if strategy is None and budget is not None:
