@@ -9,6 +9,7 @@ from equality import fresh, in_turn, noise
 from models import DividedByMask, of_length_one
 
 import tfgc
+from tfgc._costs import independence
 
 L = keras.layers
 X, Y, WEIGHT = noise(10, 8, 8, 2), tf.constant(np.random.default_rng(2).integers(0, 3, 10)), noise(10) ** 2
@@ -352,6 +353,66 @@ def test_a_layer_that_mixes_samples_is_named():
     step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
     with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'bn' of 'sequential.*' updates its variable"):
         step(noise(4, 8), noise(4, 1))
+
+
+class MayMix(L.Layer):
+    """Takes the mean of the samples away where its flag says so."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.mixes = False
+
+    def call(self, x):
+        return x - keras.ops.mean(x, 0) if self.mixes else x
+
+
+def thaw(layer):
+    layer.trainable = True
+
+
+def mix(layer):
+    layer.mixes = True
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize(("kind", "change"), [(L.BatchNormalization, thaw), (MayMix, mix)], ids=["thawed", "set"])
+def test_a_layer_that_changed_after_the_first_batch_is_looked_at_again(kind, change, run_eagerly):
+    def build():
+        return keras.Sequential([keras.Input((4,)), L.Dense(4), kind(name="second"), L.Dense(1)])
+
+    model = fresh(build)
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=4, run_eagerly=run_eagerly)
+    model.get_layer("second").trainable = False
+    step(noise(8, 4), noise(8, 1))
+    change(model.get_layer("second"))
+    with pytest.raises(tfgc.UnsupportedModelError, match="layer 'second' of"):
+        step(noise(3, 4), noise(3, 1))  # fewer samples than slices, as later batches may have
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_a_loss_is_looked_at_again_where_a_later_batch_has_weights(run_eagerly):
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
+    step = tfgc.train_step(model, LOSSES["mean by weight"], "sgd", micro_batches=2, run_eagerly=run_eagerly)
+    step(noise(4, 8), noise(4, 1))
+    with pytest.raises(tfgc.UnsupportedModelError, match="the loss is not a mean over the samples"):
+        step(noise(4, 8), noise(4, 1), tf.constant([1.0, 2.0, 3.0, 4.0]))
+
+
+def test_what_a_layer_changes_while_it_runs_is_not_looked_at_again(monkeypatch):
+    class Counter(L.Layer):
+        calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            return x
+
+    looked, read = [], independence.read
+    monkeypatch.setattr(independence, "read", lambda *given: looked.append(given) or read(*given))
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), Counter(), L.Dense(1)]))
+    step = tfgc.train_step(model, "mse", "sgd", micro_batches=2, run_eagerly=True)
+    for _ in range(3):
+        step(noise(4, 8), noise(4, 1))
+    assert len(looked) == 1
 
 
 def test_a_layer_that_mixes_samples_by_a_mask_is_named():

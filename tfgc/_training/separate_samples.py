@@ -13,7 +13,7 @@ from tfgc._costs import independence, sample_noise
 from tfgc._costs.equal_results import equal
 from tfgc._costs.sample_noise import SAMPLES, Kind
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
-from tfgc._framework import graph_building
+from tfgc._framework import graph_building, layer_settings
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
 from tfgc._training.segment_runner import Runner
@@ -22,10 +22,12 @@ _OFTEN_IGNORED = (-1.0, 0.0, -100.0, 255.0)  # labels
 
 
 class SeparateSamples:
-    """Checks a model and its loss at the first batch of a training step."""
+    """Checks a model and its loss at the first batch of a training step, and at the first one after a change."""
 
     def __init__(self, runner: Runner, loss: Any, slices: int) -> None:
-        self._runner, self._slices, self._checked = runner, slices, False
+        self._runner, self._slices = runner, slices
+        self._settings = layer_settings.Settings([runner.model])
+        self._checked: tuple | None = None
         self._loss: Any = keras.Model(name="loss")
         self._loss.output_names = getattr(runner.model, "output_names", None)
         self._loss.compile(loss=loss)
@@ -35,14 +37,17 @@ class SeparateSamples:
         """The batch as tensors; raises where a step on slices would not be that of the whole batch."""
         x, y, sample_weight = made = tf.nest.map_structure(_tensor, batch, expand_composites=False)
         _check_arrays(made)
-        if not self._checked:
+        if self._checked is None:
             samples = next(tensor.shape[0] for tensor in tf.nest.flatten(x) if tensor is not None)
             if samples is not None and samples < self._slices:
                 raise OptionError(
                     f"micro_batches={self._slices}, but the batch has {samples} samples; give at most as many"
                 )
-            self._check(x, y, sample_weight)
-            self._checked = True
+        given = [tensor is not None for tensor in tf.nest.flatten(made)]
+        if self._checked != (given, self._settings()):
+            with self._settings.watched():
+                self._check(x, y, sample_weight)
+            self._checked = given, self._settings()
         return made
 
     def _check(self, x: Any, y: Any, sample_weight: Any) -> None:
