@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, in_turn, noise
-from models import DividedByMask, of_length_one
+from models import DividedByMask, MayMix, of_length_one
 
 import tfgc
 from tfgc._costs import independence
@@ -353,17 +353,6 @@ def test_a_layer_that_mixes_samples_is_named():
     step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
     with pytest.raises(tfgc.UnsupportedModelError, match=r"layer 'bn' of 'sequential.*' updates its variable"):
         step(noise(4, 8), noise(4, 1))
-
-
-class MayMix(L.Layer):
-    """Takes the mean of the samples away where its flag says so."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.mixes = False
-
-    def call(self, x):
-        return x - keras.ops.mean(x, 0) if self.mixes else x
 
 
 def thaw(layer):

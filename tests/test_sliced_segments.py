@@ -1,5 +1,6 @@
 """Segments that run in slices of the batch: the same gradients in a share of the memory."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equality import fresh, noise
-from models import DividedByMask, of_length_one
+from models import DividedByMask, MayMix, of_length_one
 from replays import second_order
 
 import tfgc
@@ -656,6 +657,35 @@ def test_segments_that_cannot_be_sliced_are_refused_by_name(name, mode):
     tfgc.enable(model, sliced(model, 2))
     with pytest.raises(tfgc.UnsupportedModelError, match=f"cannot run in 2 slices of the batch: {words}"):
         gradients(model, mode)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "graph"])
+def test_a_segment_is_looked_at_again_when_a_layer_of_it_was_changed(mode):
+    model = fresh(with_layer(lambda: MayMix(name="may_mix")))
+    tfgc.enable(model, sliced(model, 2), compile_segments=mode != "eager")
+    gradients(model, mode)
+    model.get_layer("may_mix").mixes = True
+    with pytest.raises(tfgc.UnsupportedModelError, match="cannot run in 2 slices of the batch: 'may_mix' mixes"):
+        gradients(model, mode)
+
+
+def test_a_normalization_that_was_thawed_runs_on_the_whole_batch():
+    build = with_layer(lambda: L.BatchNormalization(name="norm"))
+
+    def made(enabled):
+        model = fresh(build)
+        model.get_layer("norm").trainable = False
+        if enabled:
+            tfgc.enable(model, sliced(model, 2))
+        gradients(model, "compiled")
+        model.get_layer("norm").trainable = True
+        with pytest.warns(tfgc.NotReplayableWarning, match="updates .*moving_mean") if enabled else contextlib.nullcontext():
+            return gradients(model, "compiled")
+
+    (loss, expected), (found_loss, found) = made(enabled=False), made(enabled=True)
+    np.testing.assert_allclose(found_loss, loss, rtol=1e-5)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 
 
 def test_slices_that_make_no_sense_are_refused():

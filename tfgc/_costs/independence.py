@@ -23,6 +23,9 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws
 from tfgc._tracing.keras_graph import Program
 
+# How the obstacle of a layer begins that has state, as BatchNormalization has unless it is frozen.
+UPDATES = "updates its variable"
+
 
 def read(
     program: Program, given: Mapping[Ref, Any], names: Sequence[str] | None = None, exactly: bool = False
@@ -87,7 +90,7 @@ def _obstacle(
         return f"has a variable, {replaced.path!r}, whose gradient is its new value"
     for variable, _ in scope.written.values():
         if not drawn_rows.is_seed(variable):
-            return f"updates its variable {variable.path!r} with each batch"
+            return f"{UPDATES} {variable.path!r} with each batch"
     written = next((op.name for op in operations if obstacles.writes(op)), None)
     if written is not None:
         return f"has an operation, {written!r}, that may change something with each batch"

@@ -214,7 +214,8 @@ def _build(
         kinds.add(member, made.calls)
     check = None
     if segment.chunks > 1:
-        check = SlicesCheck(options.program, function.nodes, function.needed, name, segment.chunks)
+        parts = options.program, function.nodes, function.needed
+        check = SlicesCheck(*parts, function.settings, name, segment.chunks)
     return _SegmentRunner(function.needed, function.produced, made, check)
 
 

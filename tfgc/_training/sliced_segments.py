@@ -1,4 +1,8 @@
-"""A segment that runs in slices of the batch, checked at its first call: a plan is data, which may be wrong."""
+"""A segment that runs in slices of the batch, checked at its first call: a plan is data, which may be wrong.
+
+It is checked again when settings of its layers change. One that has come to update variables, such as a
+BatchNormalization that was thawed, is let pass: a block runs it on the whole batch, and warns.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,27 +13,46 @@ from tfgc._core.graph import Ref
 from tfgc._costs import independence
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import private_api
+from tfgc._framework.layer_settings import Settings
 from tfgc._tracing.keras_graph import Program
 
 
 class SlicesCheck:
-    """Looks once whether the nodes of a segment, which read what is `needed` from outside, may run in slices."""
+    """Looks whether the nodes of a segment, which read what is `needed` from outside, may run in slices.
 
-    def __init__(self, program: Program, nodes: Sequence[str], needed: Sequence[Ref], name: str, slices: int) -> None:
+    Args:
+        program, nodes, needed: What the segment runs.
+        settings: Those of its layers.
+        name: What messages call it.
+        slices: Of the batch, in which it runs.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        nodes: Sequence[str],
+        needed: Sequence[Ref],
+        settings: Settings,
+        name: str,
+        slices: int,
+    ) -> None:
         self._program, self._nodes, self._needed, self._name, self._slices = program, nodes, needed, name, slices
-        self._checked: set[bool] = set()  # For XLA, and for what is not compiled by it.
+        self._settings = settings
+        self._checked: dict[bool, tuple] = {}  # Settings, for XLA and for what is not compiled by it.
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Look at the first tensors that the segment is called on, and at the first ones under XLA."""
-        if private_api.in_xla() in self._checked:
+        """Look at the first tensors that the segment is called on, at the first ones under XLA, and after a change."""
+        xla = private_api.in_xla()
+        if self._checked.get(xla) == self._settings():
             return
-        reason = self._reason(tensors)
+        with self._settings.watched():
+            reason = self._reason(tensors)
         if reason is not None:
             raise UnsupportedModelError(
                 f"{self._name} cannot run in {self._slices} slices of the batch: {reason}. Make a plan with tfgc.plan, "
                 "which slices only what allows it, or one without slices"
             )
-        self._checked.add(private_api.in_xla())
+        self._checked[xla] = self._settings()
 
     def _reason(self, tensors: Sequence[Any]) -> str | None:
         if not all(isinstance(t, tf.Tensor) and t.shape.rank for t in tensors):
@@ -38,6 +61,6 @@ class SlicesCheck:
             return "the tensors that it reads have different numbers of samples"
         found, _ = independence.read(self._program, dict(zip(self._needed, tensors)), self._nodes, exactly=True)
         for name, obstacle in found.items():
-            if obstacle is not None:
+            if obstacle is not None and not (self._checked and obstacle.startswith(independence.UPDATES)):
                 return f"{name!r} {obstacle}"
         return None
