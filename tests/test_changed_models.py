@@ -311,6 +311,74 @@ def test_disable_reaches_a_layer_that_left_the_model():
     assert "call" not in vars(moved)
 
 
+def doubled(layer):
+    """Put a `call` on a layer that is not its class's; return it."""
+    layer.call = own = lambda x, training=None: tf.tanh(2.0 * x)
+    return own
+
+
+@pytest.mark.parametrize("how", [{"layers": ["dense_1"]}, {"strategy": "uniform"}, {}], ids=["layers", "plan", "later"])
+def test_disable_puts_back_a_call_that_was_on_the_layer(how):
+    model = fresh(stack)
+    own = doubled(model.get_layer("dense_1"))
+    before = model(X)
+    tfgc.enable(model, **how)
+    if how:
+        np.testing.assert_allclose(model(X, training=True), before, rtol=1e-5)
+    tfgc.enable(model, layers=["dense_1"])  # replaces what was enabled, not what the user had put there
+    tfgc.disable(model)
+    assert vars(model.get_layer("dense_1"))["call"] is own
+    np.testing.assert_array_equal(model(X), before)
+
+
+def test_disable_leaves_a_call_that_was_put_on_the_layer_since():
+    model = fresh(stack)
+    doubled(model.get_layer("dense_1"))
+    tfgc.enable(model, layers=["dense_1"])
+    own = doubled(model.get_layer("dense_1"))
+    tfgc.disable(model)
+    assert vars(model.get_layer("dense_1"))["call"] is own
+
+
+def test_disable_puts_back_methods_that_were_on_the_model():
+    model = fresh(Tower)
+    model(X)
+    model.compile("sgd", "mse")
+    seen = []
+
+    def train_step(data):
+        seen.append(data)
+        return Tower.train_step(model, data)
+
+    model.train_step, model.call = train_step, lambda x: 2.0 * Tower.call(model, x)
+    own = dict(vars(model))
+    tfgc.enable(model, verbose=0)
+    with pytest.warns(tfgc.NothingSavedWarning):
+        model.train_on_batch(X, X)
+    assert seen
+    tfgc.disable(model)
+    assert [vars(model)[name] for name in ("train_step", "call")] == [own["train_step"], own["call"]]
+
+
+def test_verify_runs_a_call_that_was_on_the_layer():
+    """It compared the class's code with itself where the layer was enabled."""
+    model, seen = fresh(stack), []
+    own = doubled(model.get_layer("dense_1"))
+    model.get_layer("dense_1").call = lambda x, training=None: seen.append(x) or own(x)
+    tfgc.enable(model, layers=["dense_1"])
+    assert tfgc.verify(model, None, (X, X), layers=["dense_1"], loss="mse", modes=("eager",), steps=1)
+    assert seen
+
+
+def test_a_part_that_was_enabled_looks_at_its_model_again():
+    model = fresh(stack)
+    part = tfgc.split(model, 2)[0]
+    tfgc.disable(tfgc.enable(part, strategy="uniform"))
+    add(model)
+    with pytest.raises(tfgc.PlanMismatchError, match="split it again"):
+        part(X)
+
+
 class Weighted(L.Layer):
     """Adds to its input what it makes of it, times a number and numbers of a list that users set between calls."""
 

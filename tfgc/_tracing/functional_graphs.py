@@ -19,6 +19,9 @@ _MOST = 8
 # Modules whose objects hold no models of the user.
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "types", "functools", "abc", "threading", "logging")
 
+# Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
+_BEFORE = "_self_methods_before"
+
 
 def functional_of(model: Any) -> FunctionalGraph:
     """Return the functional graph of a model, or say why it has none."""
@@ -42,6 +45,25 @@ def is_patched_call(layer: keras.Layer) -> bool:
     return getattr(vars(layer).get("call"), "is_patched_call", False)
 
 
+def replace_method(layer: keras.Layer, name: str, method: Callable) -> None:
+    """Put a method in place of that of a layer or model, until `restore_methods`."""
+    if name not in replaced_methods(layer):
+        before = vars(layer).setdefault(_BEFORE, {})
+        before.pop(name, None)
+        before.update({name: vars(layer)[name]} if name in vars(layer) else {})
+    setattr(layer, name, method)
+
+
+def restore_methods(layer: keras.Layer) -> None:
+    """Give a layer or model back the methods that it had: those of its class, or that a user had put on the object."""
+    before = vars(layer).get(_BEFORE, {})
+    for name in replaced_methods(layer):
+        delattr(layer, name)
+        if name in before:
+            setattr(layer, name, before[name])
+    vars(layer).pop(_BEFORE, None)
+
+
 def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
     """What tfgc put in place of methods of a layer or model: of `call`, and of the `train_step` of some models."""
     own: dict[str, Any] = {name: vars(layer).get(name) for name in ("call", "train_step")}
@@ -52,15 +74,14 @@ def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
 def original_methods(model: keras.Model) -> Iterator[None]:
     """Let a model and the layers in it run their original code."""
     replaced = [(layer, replaced_methods(layer)) for layer in keras_models.layers_inside(model)]
-    for layer, methods in replaced:
-        for name in methods:
-            delattr(layer, name)
+    for layer, _ in replaced:
+        restore_methods(layer)
     try:
         yield
     finally:
         for layer, methods in replaced:
             for name, method in methods.items():
-                setattr(layer, name, method)
+                replace_method(layer, name, method)
 
 
 def _runs_its_graph(model: keras.Model) -> bool:

@@ -156,13 +156,13 @@ def switch(
         layer_calls.replace_calls(model, chosen, **options)
     elif plan is not None and plan.calls:
         layer_calls.run_by_calls(model, plan, **options)
-        layer_calls.restore_own(model)
+        functional_graphs.restore_methods(model)
     else:
         assert plan is not None
         check_trainable(model)
         runner = Runner(model, plan, **options)
         layer_calls.restore_calls(model)
-        model.call = runner.call
+        functional_graphs.replace_method(model, "call", runner.call)
 
 
 def disable(model: Model) -> Model:

@@ -122,7 +122,7 @@ def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan 
     named = [False] * len(layers) if plan is None else [name in selective for name in plan.recomputed_layers]
     calls = [LayerCall(layer, selective=chosen, **options) for layer, chosen in zip(layers, named)]
     for layer, call in zip(layers, calls):
-        layer.call = call
+        functional_graphs.replace_method(layer, "call", call)
     _replaced[model] = _Replaced([(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)], plan)
 
 
@@ -137,7 +137,7 @@ def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
     restore_parts(model)
     replace_calls(model, layers, plan, **options)
     for part, runner in runners:
-        part.call = runner.call
+        functional_graphs.replace_method(part, "call", runner.call)
 
 
 def plan_of(model: keras.Model) -> Plan | None:
@@ -150,7 +150,7 @@ def restore_calls(model: keras.Model) -> set[keras.Layer]:
     """Give a model and all its layers back their original methods; return those whose `call` was another one."""
     changed = restore_parts(model)
     if functional_graphs.is_patched_call(model):
-        restore_own(model)
+        functional_graphs.restore_methods(model)
         changed.add(model)
     return changed
 
@@ -165,14 +165,8 @@ def restore_parts(model: keras.Model) -> set[keras.Layer]:
     }
     changed.discard(model)
     for layer in changed:
-        restore_own(layer)
+        functional_graphs.restore_methods(layer)
     return changed
-
-
-def restore_own(layer: keras.Layer) -> None:
-    """Give a layer or model itself its original methods back."""
-    for name in functional_graphs.replaced_methods(layer):
-        delattr(layer, name)
 
 
 @contextlib.contextmanager

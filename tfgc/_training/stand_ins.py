@@ -26,7 +26,8 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
         by_calls.refuse(request.strategy, None, False, None, request.options)
         layer_calls.restore_calls(model)
         first_step = FirstStep(model, request, verbose, options)
-        model.call, model.train_step = first_step.call, first_step.train_step
+        functional_graphs.replace_method(model, "call", first_step.call)
+        functional_graphs.replace_method(model, "train_step", first_step.train_step)
         return
     if not keras_models.runs_graph(model) or model.built:
         check_trainable(model)
@@ -34,9 +35,9 @@ def plan_later(model: keras.Model, request: Request, verbose: bool, options: dic
     strategies.check_options(chosen, request.options, request.budget)
     layer_calls.restore_calls(model)
     first_call = FirstCall(model, request, verbose, options)
-    model.call = first_call.call
+    functional_graphs.replace_method(model, "call", first_call.call)
     if tracing.has_own_step(model):
-        model.train_step = first_call.train_step
+        functional_graphs.replace_method(model, "train_step", first_call.train_step)
 
 
 def check_trainable(model: keras.Model) -> None:
