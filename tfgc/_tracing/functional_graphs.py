@@ -48,7 +48,7 @@ def is_patched_call(layer: keras.Layer) -> bool:
 def replace_method(layer: keras.Layer, name: str, method: Callable) -> None:
     """Put a method in place of that of a layer or model, until `restore_methods`."""
     if name not in replaced_methods(layer):
-        before = vars(layer).setdefault(_BEFORE, {})
+        before = layer.__dict__.setdefault(_BEFORE, {})
         before.pop(name, None)
         before.update({name: vars(layer)[name]} if name in vars(layer) else {})
     setattr(layer, name, method)
@@ -61,7 +61,7 @@ def restore_methods(layer: keras.Layer) -> None:
         delattr(layer, name)
         if name in before:
             setattr(layer, name, before[name])
-    vars(layer).pop(_BEFORE, None)
+    layer.__dict__.pop(_BEFORE, None)
 
 
 def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
