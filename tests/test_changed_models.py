@@ -187,9 +187,10 @@ def test_fit_after_a_layer_was_added_and_compiled_again():
 
 def test_a_clone_and_a_copy_are_plain_models():
     model = tfgc.enable(fresh(stack), strategy="uniform")
-    for other in (keras.models.clone_model(model), copy.deepcopy(model)):
-        assert "call" not in vars(other)
-        np.testing.assert_array_equal(other.get_weights()[0].shape, model.get_weights()[0].shape)
+    clone, copied = keras.models.clone_model(model), copy.deepcopy(model)
+    assert not {"call"} & {*vars(clone), *vars(copied)}
+    for one, other in zip(copied.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
     assert "call" in vars(model)
 
 

@@ -251,7 +251,7 @@ def test_a_budget_that_nothing_fits_in_raises_its_error_out_of_every_loop():
         with pytest.raises(tfgc.InfeasibleBudgetError, match="no plan fits in") as error:
             trained_for(tfgc.enable(cnn(), budget=20_000), X[:8], mode)
         assert (error.value.budget, error.value.least > 20_000) == (20_000, True)
-        assert error.value.node in [layer.name for layer in cnn().layers] or error.value.node
+        assert error.value.node.partition(":")[0] in [layer.name for layer in cnn().layers]
     model = tfgc.enable(cnn(loss="mse"), budget=20_000)
     with pytest.raises(tfgc.InfeasibleBudgetError, match=r"^no plan fits in 20,000 bytes"):
         model.fit(X, Y, verbose=0)
@@ -575,6 +575,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.filterwarnings("ignore::tfgc.NothingSavedWarning")  # the interrupt may come after planning
 def test_an_interrupt_ends_planning_before_it_goes_on(interruptible):
     """A trace that went on would put back methods that have been replaced since."""
     inputs = keras.Input((8,))

@@ -1,6 +1,8 @@
 import threading
 import warnings
 
+import pytest
+
 from tfgc._core.ignored_warnings import ignored_warnings
 
 
@@ -27,8 +29,6 @@ def test_threads_that_overlap_leave_the_filters_as_they_were():
 
 def test_an_error_inside_puts_the_filters_back():
     before = list(warnings.filters)
-    try:
-        with ignored_warnings():
-            raise ValueError
-    except ValueError:
-        assert warnings.filters == before
+    with pytest.raises(ValueError, match="inside"), ignored_warnings():
+        raise ValueError("inside")
+    assert warnings.filters == before

@@ -355,7 +355,9 @@ def test_a_plan_says_what_the_whole_step_needs(asked):
     assert outlook.whole_step
     assert outlook.plain_bytes > 1.7 * tfgc.plan(encoder(Pairs), batch_size=ROWS).outlook.plain_bytes
     assert outlook.overhead == pytest.approx(planned.overhead)
-    assert planned.plan.explain()
+    text, of_a_call = (" ".join(plan.explain().split()) for plan in (planned.plan, tfgc.plan(encoder(Pairs), ROWS)))
+    assert "; weights and slots left out)" in text
+    assert "; weights, their gradients and slots left out)" in of_a_call
 
 
 @pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "50%"}, marks=pytest.mark.slow)])

@@ -223,7 +223,6 @@ def test_nested_model_on_masked_inputs_stays_one_node():
     check_enabled(build, tokens, [noise(8, 4)], "eager", segments=3)
 
 
-@pytest.mark.slow  # test_fit.py has a table
 class Centred(L.Layer):
     def build(self, shape):
         self.mean = self.add_weight(shape=(shape[-1],), trainable=False)

@@ -47,9 +47,9 @@ def test_nothing_is_replayed_without_a_gradient(mode, lines):
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_inference_runs_the_original_code(mode, lines):
-    model = tfgc.enable(traced_chain(lines), strategy="uniform", compile_segments=mode == "compiled")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_inference_runs_the_original_code(compiled, lines):
+    model = tfgc.enable(traced_chain(lines), strategy="uniform", compile_segments=compiled)
     model.predict(X, verbose=0)
     assert lines() == {f"forward l{i}": 1 for i in range(4)}
 

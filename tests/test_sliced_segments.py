@@ -403,8 +403,9 @@ def test_plans_slice_what_draws_by_rows():
     of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
     assert of["dropout"] == 8
     one_mask, _ = MISTAKES["one mask for all"]
-    plan = tfgc.plan(one_mask(), 64, strategy="optimal", slices=8)
-    assert all(segment.chunks == 1 for segment in plan.segments if "drop" in segment.nodes)
+    for build, slices in ((one_mask, 1), (with_layer(lambda: L.Dropout(0.5, name="drop")), 8)):
+        plan = tfgc.plan(build(), 64, strategy="optimal", slices=8)
+        assert {segment.chunks for segment in plan.segments if "drop" in segment.nodes} == {slices}
 
 
 def test_plans_slice_what_allows_it():
@@ -425,6 +426,7 @@ def test_plans_do_not_slice_what_mixes_samples_in_its_gradient():
     plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
     of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
     assert {of[layer.name] for layer in model.layers[1::3]} == {1}
+    assert max(of.values()) == 4
 
 
 def test_plans_do_not_slice_what_mixes_samples_by_a_mask():
@@ -510,7 +512,7 @@ BY_SIZE = {"layer": BySize, "Lambda": lambda: L.Lambda(lambda x: 4 * x / tf.cast
 @pytest.mark.parametrize("ahead", [True, False], ids=["planned ahead", "planned at the first batch"])
 def test_plans_do_not_slice_what_reads_the_size_of_its_batch(ahead, kind):
     def wide():
-        layers = [[L.Dense(64, activation="gelu"), BY_SIZE[kind](), L.Dense(4)] for _ in range(3)]
+        layers = [[L.Dense(64, activation="gelu"), L.Dense(4), BY_SIZE[kind]()] for _ in range(3)]
         return keras.Sequential([keras.Input((4,)), *itertools.chain(*layers)])
 
     losses, x = [], noise(8, 4)
@@ -518,13 +520,14 @@ def test_plans_do_not_slice_what_reads_the_size_of_its_batch(ahead, kind):
         model = fresh(wide)
         model.compile("sgd", "mse")
         if enabled and ahead:
-            plan = tfgc.plan(model, 8, strategy="optimal", slices=4)
-            of = {name: segment.chunks for segment in plan.segments for name in segment.nodes}
-            assert {of[layer.name] for layer in model.layers[1::3]} == {1}
-            tfgc.enable(model, plan)
+            tfgc.enable(model, tfgc.plan(model, 8, strategy="optimal", slices=4))
         elif enabled:
             tfgc.enable(model, slices=4, verbose=0)
         losses.append(model.fit(x, x, batch_size=8, epochs=3, verbose=0, shuffle=False).history["loss"])
+    (planned,) = tfgc.status(model).plans
+    of = {name: segment.chunks for segment in planned.plan.segments for name in segment.nodes}
+    assert {of[layer.name] for layer in model.layers[2::3]} == {1}
+    assert max(of.values()) == 4
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
@@ -679,7 +682,8 @@ def test_a_normalization_that_was_thawed_runs_on_the_whole_batch():
             tfgc.enable(model, sliced(model, 2))
         gradients(model, "compiled")
         model.get_layer("norm").trainable = True
-        with pytest.warns(tfgc.NotReplayableWarning, match="updates .*moving_mean") if enabled else contextlib.nullcontext():
+        updates = pytest.warns(tfgc.NotReplayableWarning, match="updates .*moving_mean")
+        with updates if enabled else contextlib.nullcontext():
             return gradients(model, "compiled")
 
     (loss, expected), (found_loss, found) = made(enabled=False), made(enabled=True)

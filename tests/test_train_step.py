@@ -96,12 +96,16 @@ def test_loss_is_scaled_and_an_overflow_skips_the_step(run_eagerly):
     assert float(optimizer.dynamic_scale) == 2.0**9
 
 
-def test_the_step_uses_the_plan_and_leaves_the_model_as_it_is():
+def test_the_step_uses_the_plan_and_leaves_the_model_as_it_is(replays):
     model = tfgc.enable(fresh(classifier), strategy="uniform")
     call = model.call
-    step = tfgc.train_step(model, CROSS_ENTROPY, "sgd", plan=tfgc.plan(model, strategy="keep_all"))
-    step(X, Y)
+    tfgc.train_step(model, CROSS_ENTROPY, "sgd", plan=tfgc.plan(model, strategy="keep_all"))(X, Y)
     assert model.call == call
+    assert not replays
+    plain = fresh(classifier)
+    tfgc.train_step(plain, CROSS_ENTROPY, "sgd", plan=tfgc.plan(plain, strategy="uniform"))(X, Y)
+    assert "call" not in vars(plain)
+    assert replays
 
 
 def test_metrics_run_on_until_they_are_reset():
