@@ -31,8 +31,7 @@ class Model:
         data: Gives arguments of `fit` for three batches.
         enable: Switches tfgc on, as a user of such a model would.
         policy: Keras's dtype policy.
-        fast: Modes that run in the fast suite.
-        gate: Modes that run in the gate.
+        fast, gate: Modes that are gate tests; the others are slow.
     """
 
     build: Callable

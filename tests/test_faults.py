@@ -76,7 +76,7 @@ def results(step, model):
 
 
 def crossed():
-    """Each pass once in the fast suite, each segment in the gate."""
+    """Each pass and each segment in the gate, the rest among the slow tests."""
     fast = {
         ("eager", 1, "replay"),
         ("eager", 1, "traced forward"),

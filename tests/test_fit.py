@@ -182,7 +182,7 @@ class Feature:
         policy: Keras's dtype policy.
         files: Whether callbacks write files, which are compared, too.
         built: Whether optimizer and metrics have their variables before `fit`, which otherwise traces all twice.
-        fast: Modes that run in the fast suite; none where only the optimizer, callbacks or data differ.
+        fast: Modes that are gate tests; the others are slow. None where only the optimizer, callbacks or data differ.
         refused: Mode -> what plain Keras answers where it does not support the feature.
     """
 
