@@ -183,10 +183,34 @@ class HoldsOptimizers(Subclassed):
         return {"loss": loss}
 
 
+class PartIsCompiled(keras.Model):
+    """Trains a part by the optimizer that the part is compiled with, and fails after the first of its two updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.fails = Subclassed(), False
+        self.part.compile(keras.optimizers.SGD(0.1, momentum=0.9))
+
+    def call(self, x, training=None):
+        return self.part(x, training=training)
+
+    def train_step(self, data):
+        for i in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data, training=True) ** 2)
+            if self.fails and i == 1:
+                self.fails = False
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+            weights = self.part.trainable_variables
+            self.part.optimizer.apply(tape.gradient(loss, [v.value for v in weights]), weights)
+        return {"loss": loss}
+
+
 @pytest.mark.gate
-def test_optimizers_in_a_dictionary_have_updated_weights():
+@pytest.mark.parametrize("kind", [HoldsOptimizers, PartIsCompiled])
+def test_optimizers_that_a_model_is_not_compiled_with_have_updated_weights(kind):
     """A step that failed after an update was said to be taken back."""
-    model = fresh(HoldsOptimizers)
+    model = fresh(kind)
     model(X)
     model.compile(run_eagerly=True)
     tfgc.enable(model, on_oom="replan", verbose=0)

@@ -84,7 +84,8 @@ class _GuardedFit(out_of_memory.GuardedStep):
         obstacle = self._obstacle()
         if obstacle is not None:
             raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
-        optimizers = {id(held): held for held in leaves(vars(model)) if isinstance(held, keras.Optimizer)}
+        held = [one for layer in keras_models.layers_inside(model) for one in leaves(vars(layer))]
+        optimizers = {id(one): one for one in held if isinstance(one, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
         self._step, self._is_prepared = self._with_declared_sizes(model.train_step), model.run_eagerly
         with replaced(model, "train_step", self.atomic.around(self._step)):
