@@ -158,5 +158,5 @@ def test_a_compiled_function_that_needs_other_targets_counts_for_nothing():
         return outputs * targets["boxes"]
 
     assert loss_of(two_outputs({"small": of_boxes, "large": "mse"})) == loss_of(two_outputs({"large": "mse"}))
-    with pytest.raises(TypeError):
-        annotated.graph_of(two_outputs("mse"), 8, None, None, whole_step=True, loss=of_boxes)
+    with pytest.raises(tfgc.UnsupportedModelError, match=r"loss=.*of_boxes.* cannot be computed .* leave loss out"):
+        tfgc.plan(two_outputs("mse"), 8, budget="70%", loss=of_boxes)

@@ -1,6 +1,5 @@
 """What the losses and metrics of a model's outputs need beside the outputs."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,9 @@ from tfgc._core.graph import Graph, Spec
 from tfgc._core.tensors import peak_of
 from tfgc._costs import gradient_graphs
 from tfgc._costs.call_operations import Call
+from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import graph_building, keras_models, keras_names
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 
 
 def loss_course(graph: Graph, losses: Sequence[Sequence[Any]], are_compiled: bool = False) -> tuple[int, ...]:
@@ -29,13 +30,21 @@ def loss_course(graph: Graph, losses: Sequence[Sequence[Any]], are_compiled: boo
 
 
 def _of_output(loss: Callable, spec: Spec, xla: bool, may_fail: bool) -> tuple[int, ...]:
-    like_output, integers = _targets(spec)
-    failures: Any = (Exception,) if may_fail else (ValueError, TypeError, tf.errors.InvalidArgumentError)
-    with contextlib.suppress(*failures):
-        return _course_of(loss, spec, like_output, xla)
-    with contextlib.suppress(*failures if may_fail else ()):
-        return _course_of(loss, spec, integers, xla)
-    return ()
+    failed: Any = None
+    for target in _targets(spec):
+        try:
+            return _course_of(loss, spec, target, xla)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception as error:  # The loss may be the user's code.
+            failed = error
+    if may_fail:
+        return ()
+    raise UnsupportedModelError(
+        f"loss={loss!r} cannot be computed from an output of shape {spec.shape} and targets of that shape, or one "
+        f"integer in place of its last dimension ({one_line(failed)}). Compile the model with it, or leave loss out: "
+        "what it needs is then not counted"
+    ) from failed
 
 
 def _targets(spec: Spec) -> list[tuple]:
