@@ -118,6 +118,8 @@ CALLS = [
     (lambda: tfgc.plan(net(), 4, budget="lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),
     (lambda: tfgc.plan(net(), 4, budget=10), "budget=10", "write '10%'"),
     (lambda: tfgc.plan(net(), 4, budget="10"), "budget='10'", "write '10%'"),
+    (lambda: tfgc.plan(net(), 4, budget=1), "budget=1 ", "write '1%', for all of it 1.0"),
+    (lambda: tfgc.plan(net(), 4, budget="1"), "budget='1' ", "write '1%', for all of it 1.0"),
     (lambda: tfgc.plan(net(), 4, budget="20%"), "20 % of the plain step", "Use a larger share, or that budget"),
     (lambda: tfgc.plan(Own(), example=X, budget=0.2), "20 % of the plain step", "Use a larger share, or that budget"),
     (lambda: tfgc.pareto(net(), 4, optimizer="adam"), "'optimizer'", "tfgc.plan takes it"),

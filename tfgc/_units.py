@@ -60,8 +60,11 @@ def check_budget(budget: Any) -> float | None:
             parse_bytes(budget)
         except OptionError as error:
             raise OptionError(f"{error}, a share of the plain step such as '70%' or 0.7, or 'auto'") from None
-        if bare is not None and 1 < bare <= PERCENT:
-            raise OptionError(f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'")
+        if bare is not None and bare <= PERCENT:
+            whole = ", for all of it 1.0" if bare == 1 else ""
+            raise OptionError(
+                f"budget={budget!r} is that many bytes: for a share of the plain step write '{budget}%'{whole}"
+            )
     return share
 
 

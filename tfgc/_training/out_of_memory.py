@@ -17,7 +17,7 @@ from tfgc._errors import InfeasibleBudgetError, OptionError, OutOfMemoryWarning,
 from tfgc._planning import annotated, budgets, free_memory
 from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._training.atomic_step import AtomicStep
-from tfgc._units import format_bytes
+from tfgc._units import PERCENT, format_bytes
 
 # The most that the next budget is of what the plan that failed should have needed.
 _SHARE = 0.8
@@ -95,7 +95,7 @@ def diagnose(step: StepByPlan) -> Diagnosis:
             less = step.within(budget)
             less_bytes = less.needed_bytes()
             if less_bytes >= needed:  # Budgets are kept in graphs; what a step in Python needs may differ.
-                less = step.within(1)
+                less = step.within(PERCENT + 1)
                 less_bytes = less.needed_bytes()
     except TfgcError as error:
         return Diagnosis(
