@@ -352,6 +352,27 @@ def test_weights_need_no_margin(monkeypatch):
 
 
 @pytest.mark.gate
+def test_the_next_budget_is_a_fifth_less_than_what_the_plan_needed(monkeypatch):
+    """Where more than that is free: the prediction was wrong, or memory in pieces."""
+    model, asked = deep(), []
+
+    class Step:
+        optimizer, plan = "sgd", tfgc.plan(model, strategy="keep_all")
+
+        def needed_bytes(self):
+            return 1_000_000
+
+        def within(self, budget):
+            asked.append(budget)
+            return self
+
+    Step.model = model
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**9)
+    out_of_memory.diagnose(Step())
+    assert asked[0] == 800_000
+
+
+@pytest.mark.gate
 def test_no_plan_needs_less(monkeypatch):
     """Every attempt runs out of memory: each plan is predicted to need less than the one before, until none does."""
     model = fresh(trapped)

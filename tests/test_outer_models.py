@@ -512,7 +512,7 @@ def test_a_step_in_a_function_of_the_users_is_planned_outside_of_autograph():
 
 
 def peaks_of_an_outer_model():
-    """Of a step before its part is enabled, then, and after the part is disabled."""
+    """Of a step before its part is enabled, then, after the part is disabled, and with the part as one block."""
     layers = [keras.layers.Conv2D(8, 3, padding="same", activation="tanh") for _ in range(16)]
     model = ByAttribute(keras.Sequential([keras.Input((32, 32, 8)), *layers]))
     x = tf.random.stateless_normal((16, 32, 32, 8), (1, 2))
@@ -522,13 +522,16 @@ def peaks_of_an_outer_model():
     # Gradients of kernels that a busy thread computes late keep what they read.
     enabled = min(memory.peak(model.train_on_batch, x, steps=1) for _ in range(3))
     tfgc.disable(model.net)
-    return plain, enabled, memory.peak(model.train_on_batch, x, steps=1)
+    disabled = memory.peak(model.train_on_batch, x, steps=1)
+    tfgc.enable(model, layers=[model.net])
+    return plain, enabled, disabled, memory.peak(model.train_on_batch, x, steps=1)
 
 
 @pytest.mark.gate
 def test_the_peak_of_an_outer_model_that_has_trained_falls_and_rises_again():
-    plain, enabled, disabled = memory.alone(peaks_of_an_outer_model)
+    plain, enabled, disabled, one_block = memory.alone(peaks_of_an_outer_model)
     assert enabled < 0.6 * plain
+    assert 0.85 * plain < one_block < 1.05 * plain
     assert 0.9 * plain < disabled < 1.1 * plain
 
 
