@@ -345,6 +345,39 @@ def test_a_loss_that_is_no_mean_is_refused(loss):
         step(noise(4, 8), noise(4, 1), tf.constant([1.0, 2.0, 3.0, 4.0]))
 
 
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+def test_a_batch_that_is_not_dense_is_refused(kind):
+    model = fresh(lambda: keras.Sequential([keras.Input((2,)), L.Dense(1)]))
+    x = {"sparse": tf.sparse.from_dense(noise(4, 2)), "ragged": tf.ragged.constant([[1.0], [2.0, 3.0], [4.0], [5.0]])}
+    with pytest.raises(tfgc.UnsupportedModelError, match="Tensor cannot be cut into slices; give dense arrays"):
+        tfgc.train_step(model, "mse", "sgd", micro_batches=2)(x[kind], noise(4, 1))
+
+
+def test_a_frozen_normalization_runs_in_slices():
+    def build():
+        layers = [L.Dense(4), L.BatchNormalization(trainable=False), L.Dense(1)]
+        return keras.Sequential([keras.Input((8,)), *layers])
+
+    whole, sliced = (fresh(build) for _ in range(2))
+    for model, slices in ((whole, 1), (sliced, 4)):
+        tfgc.train_step(model, "mse", "sgd", micro_batches=slices)(noise(8, 8), noise(8, 1))
+    for one, other in zip(whole.weights, sliced.weights, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+
+
+def test_a_metric_that_is_one_number_for_a_batch_is_averaged_over_slices():
+    def root_of_mean(y, predictions):
+        return tf.sqrt(tf.reduce_mean((y - predictions) ** 2))
+
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(1)]))
+    x, y = noise(8, 8), noise(8, 1, seed=2) * tf.range(8.0)[:, None]
+    step = tfgc.train_step(model, "mse", keras.optimizers.SGD(0.0), metrics=[root_of_mean], micro_batches=4)
+    found, predictions = float(step(x, y)["root_of_mean"]), model(x)
+    of_slices = [root_of_mean(y[i : i + 2], predictions[i : i + 2]) for i in range(0, 8, 2)]
+    assert found == pytest.approx(np.mean(of_slices), rel=1e-5)
+    assert found != pytest.approx(float(root_of_mean(y, predictions)), rel=0.01)
+
+
 def test_a_mask_on_an_output_is_refused():
     model = fresh(lambda: keras.Sequential([keras.Input((5,)), L.Embedding(9, 4, mask_zero=True), L.Dense(1)]))
     step = tfgc.train_step(model, "mse", "sgd", micro_batches=2)
