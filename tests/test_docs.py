@@ -16,6 +16,12 @@ import pytest
 import tfgc
 from tfgc import _errors
 from tfgc._cli.group import cli
+from tfgc._costs import node_costs
+from tfgc._framework import setting_values
+from tfgc._measure import measured_budget
+from tfgc._planning import budget_fit
+from tfgc._pure import random_draws
+from tfgc._training import first_call
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = (ROOT / "docs", ROOT / "docs" / "design")
@@ -48,6 +54,30 @@ def test_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch)
     names = {}
     for example in EXAMPLES[page]:
         exec(compile(example, page, "exec"), names)
+
+
+FIGURES = {
+    "docs/training-loops.md": {"separate plans, up to eight;": first_call._MOST_PLANS == 8},
+    "docs/limitations.md": {
+        "at most a sixteenth of it in a segment, a sixty-fourth in a layer": (
+            (random_draws.SHARE, node_costs._UNCOUNTED) == (1 / 16, 1 / 64)
+        ),
+        "lists or arrays of up to 64 numbers": setting_values._MOST_NUMBERS == 64,
+    },
+    "docs/memory-budgets.md": {
+        "a fixed series of budgets, each 4 % below the last": round(100 * (1 - budget_fit._STEP)) == 4,
+        "At most five plans are run, and up to three that are predicted to need 1 to 4 % more": (
+            (measured_budget.RUNS, measured_budget.NEIGHBOURS) == (5, (0.01, 0.02, 0.04))
+        ),
+    },
+}
+
+
+def test_figures_of_pages_are_those_of_the_code():
+    for page, figures in FIGURES.items():
+        for words, is_so in figures.items():
+            assert words in " ".join(PAGES[page].split()), words
+            assert is_so, words
 
 
 def test_the_plan_that_a_page_prints_is_the_one_that_its_example_makes(capsys):

@@ -16,6 +16,7 @@ from tensorflow.python.eager import context
 
 import tfgc
 from tfgc._core.plan import Plan
+from tfgc._pure import random_draws
 from tfgc._tracing import keras_graph
 
 MODES = ("eager", "compiled", "graph")
@@ -453,3 +454,11 @@ def test_what_a_gradient_draws_with_a_number_is_not_copied():
     operations = step.get_concrete_function(noise(8, 64)).graph.get_operations()
     numbers = [op.get_attr("seed2") for op in operations if op.type == "RandomGamma"]
     assert sorted(numbers) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("drawn", "is_stored"), [(100, True), (101, False)])
+def test_draws_of_up_to_a_sixteenth_of_what_is_computed_are_stored(drawn, is_stored):
+    with tf.Graph().as_default() as graph:
+        tf.negative(tf.compat.v1.placeholder(tf.float32, (1600 - drawn,)))
+        tf.raw_ops.RandomUniform(shape=[drawn], dtype=tf.float32)  # the constant of its shape does not count
+    assert (random_draws.too_large(graph.get_operations()) is None) == is_stored

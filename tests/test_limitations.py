@@ -1,0 +1,102 @@
+"""What docs/limitations.md says is not as in plain code: where a result asserted here is mended, it changes too."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from equality import fresh, noise
+
+import tfgc
+
+L = keras.layers
+X = noise(4, 4)
+
+
+def enabled(model):
+    """The model as one recomputed segment."""
+    segment = tfgc.Segment(tuple(layer.name for layer in model.layers if not isinstance(layer, L.InputLayer)))
+    return tfgc.enable(model, tfgc.Plan((segment,), "by hand", tfgc.plan(model).model))
+
+
+def test_the_gradient_by_an_output_that_another_is_made_of_is_lost():
+    inputs = keras.Input((4,))
+    hidden = L.Dense(4, "tanh")(inputs)
+    model = enabled(keras.Model(inputs, [hidden, L.Dense(1)(hidden)]))
+
+    def gradient(training):
+        with tf.GradientTape() as tape:
+            hidden, out = model(X, training=training)
+        return tape.gradient(out, hidden)
+
+    assert gradient(training=True) is None
+    np.testing.assert_allclose(gradient(training=False), tf.tile(tf.transpose(model.layers[-1].kernel), [4, 1]))
+
+
+class PenalizesItself(L.Layer):
+    """Returns the gradient of what it makes with respect to its own weight."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=())
+
+    def call(self, x):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(self.scale * x)
+        found = tape.gradient(total, self.scale.value, unconnected_gradients="zero")
+        return x * self.scale + found
+
+
+def test_gradients_by_own_weights_in_a_call_are_zero():
+    plain, model = (fresh(lambda: keras.Sequential([keras.Input((4,)), PenalizesItself()])) for _ in range(2))
+    enabled(model)
+    with tf.GradientTape():
+        found = model(X, training=True)
+    np.testing.assert_allclose(plain(X) - found, tf.fill(X.shape, tf.reduce_sum(X)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_plain_variable_is_read_again_by_the_replay():
+    factor = tf.Variable(2.0, trainable=False)
+    fn = tfgc.recompute(lambda x: factor * x)
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        made = fn(X)
+    np.testing.assert_allclose(made, 2.0 * X)
+    factor.assign(3.0)
+    np.testing.assert_allclose(tape.gradient(made, X), tf.fill(X.shape, 3.0))
+
+
+def test_a_table_that_changed_is_read_again_by_the_replay():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    key = tf.constant(1, tf.int64)
+    table.insert(key, 2.0)
+    fn = tfgc.recompute(lambda x: x * table.lookup(key))
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        made = fn(X)
+    np.testing.assert_allclose(made, 2.0 * X)
+    table.insert(key, 3.0)
+    np.testing.assert_allclose(tape.gradient(made, X), tf.fill(X.shape, 3.0))
+
+
+@tf.custom_gradient
+def straight_through(x):
+    """Squares whose derivative is said to be 1."""
+    return x**2, lambda upstream: upstream
+
+
+@pytest.mark.parametrize("pfor", [False, True])
+def test_the_gradient_of_a_jacobian_of_a_custom_gradient_is_wrong_where_it_is_vectorized(pfor):
+    x = noise(3)
+    fn = tfgc.recompute(lambda x: straight_through(x) * x)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                made = fn(x)
+            total = tf.reduce_sum(inner.jacobian(made, x, experimental_use_pfor=pfor))
+        return outer.gradient(total, x)
+
+    # The first derivative is x + x**2 by what the function says; that of its square is 1 then, and 2 x in truth.
+    np.testing.assert_allclose(step(x), 1 + 2 * x if pfor else tf.fill(x.shape, 2.0), rtol=1e-5)
