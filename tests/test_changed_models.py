@@ -1,6 +1,7 @@
 """Models that change after they were enabled: other layers, other settings of the same layers."""
 
 import copy
+import warnings
 
 import keras
 import numpy as np
@@ -341,6 +342,31 @@ def test_disable_leaves_a_call_that_was_put_on_the_layer_since():
     assert vars(model.get_layer("dense_1"))["call"] is own
 
 
+@pytest.mark.parametrize("how", [{}, {"layers": L.Dense}], ids=["later", "layers"])
+def test_a_call_that_was_on_a_functional_model_is_what_trains(how):
+    """Its graph trained in place of it."""
+    model = fresh(stack)
+    model.call = own = lambda x, training=None, mask=None: 2.0 * type(model).call(model, x, training=training)
+    before = model(X)
+    with pytest.raises(tfgc.OptionError, match="strategy='uniform' is for functional models"):
+        tfgc.enable(model, strategy="uniform")
+    tfgc.enable(model, **how, verbose=0)
+    with warnings.catch_warnings(), tf.GradientTape() as tape:
+        warnings.simplefilter("ignore", tfgc.NothingSavedWarning)
+        made = model(X, training=True)
+    np.testing.assert_allclose(made, before, rtol=1e-5)
+    assert all(g is not None for g in tape.gradient(made, [v.value for v in model.trainable_variables]))
+    tfgc.disable(model)
+    assert vars(model)["call"] is own
+
+
+def test_a_call_that_was_put_around_that_of_an_enabled_model():
+    model = tfgc.enable(fresh(stack), tfgc.plan(fresh(stack), strategy="uniform"))
+    expected, run = model(X, training=True), model.call
+    model.call = lambda x, training=None, mask=None: 2.0 * run(x, training=training)
+    np.testing.assert_allclose(model(X, training=True), 2.0 * expected, rtol=1e-6)
+
+
 def test_disable_puts_back_methods_that_were_on_the_model():
     model = fresh(Tower)
     model(X)
@@ -577,6 +603,16 @@ def test_twins_have_equal_settings():
     assert first() == second()
     model.get_layer("dense_2").use_bias = False
     assert first() != second()
+
+
+@pytest.mark.parametrize(("length", "is_noticed"), [(64, True), (65, False)])
+def test_lists_of_up_to_64_numbers_are_settings(length, is_noticed):
+    layer = Weighted()
+    layer.rates = [0.0] * length
+    settings = Settings([layer])
+    before = settings()
+    layer.rates[0] = 1.0
+    assert (settings() != before) == is_noticed
 
 
 VALUES = {

@@ -17,6 +17,9 @@ _IDENTITY = frozenset(
     ["name", "_losses", "_loss_ids", "_path", "_parent_path", "_auto_config", "_inbound_nodes", "_outbound_nodes"]
 )
 
+# Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
+BEFORE = "_self_methods_before"
+
 call_with_training = functional.operation_fn
 unpack_singleton = functional.unpack_singleton
 
@@ -30,20 +33,35 @@ def check_model(model: Any) -> None:
 
 
 def runs_graph(model: Any) -> bool:
-    """Whether a model runs a graph of Keras's, even if that is not built yet."""
+    """Whether a model runs a graph of Keras's, even if that is not built yet, and no `call` that a user put on it."""
+    if not _has_graph(model):
+        return False
+    own = vars(model).get("call")
+    if is_patched(own):
+        own = vars(model).get(BEFORE, {}).get("call")
+    return own is None or getattr(own, "runs_the_graph", False)
+
+
+def _has_graph(model: Any) -> bool:
+    """Whether the class of a model runs a graph of Keras's."""
     kind = next((kind for kind in (Sequential, functional.Functional) if isinstance(model, kind)), None)
     return kind is not None and type(model).call is kind.call
 
 
+def is_patched(method: Any) -> bool:
+    """Whether tfgc put a method there in place of another."""
+    return getattr(method, "is_patched_call", False)
+
+
 def functional_graph(model: Any) -> "FunctionalGraph | None":
     """The functional graph of a model; None if it has none."""
-    function = _function_of(model)
+    function = _function_of(model) if runs_graph(model) else None
     return None if function is None else FunctionalGraph(function)
 
 
 def _function_of(model: Any) -> Any:
     """Keras's own object for the graph of a model, another one once the graph has changed; None if it has none."""
-    if not runs_graph(model):
+    if not _has_graph(model):
         return None
     return attribute(model, "_functional") if isinstance(model, Sequential) else model
 

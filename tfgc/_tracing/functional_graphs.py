@@ -12,15 +12,12 @@ import keras
 
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models, tensor_attributes
-from tfgc._framework.keras_models import FunctionalGraph
+from tfgc._framework.keras_models import BEFORE, FunctionalGraph
 from tfgc._framework.layer_settings import books
 
 _MOST = 8
 # Modules whose objects hold no models of the user.
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "types", "functools", "abc", "threading", "logging")
-
-# Where an enabled layer keeps methods that a user had put on the object. Neither Keras nor tfgc takes it for a setting.
-_BEFORE = "_self_methods_before"
 
 
 def functional_of(model: Any) -> FunctionalGraph:
@@ -42,13 +39,13 @@ def functional_of(model: Any) -> FunctionalGraph:
 
 def is_patched_call(layer: keras.Layer) -> bool:
     """Return True if tfgc replaced the `call` of a layer or model."""
-    return getattr(vars(layer).get("call"), "is_patched_call", False)
+    return keras_models.is_patched(vars(layer).get("call"))
 
 
 def replace_method(layer: keras.Layer, name: str, method: Callable) -> None:
     """Put a method in place of that of a layer or model, until `restore_methods`."""
     if name not in replaced_methods(layer):
-        before = layer.__dict__.setdefault(_BEFORE, {})
+        before = layer.__dict__.setdefault(BEFORE, {})
         before.pop(name, None)
         before.update({name: vars(layer)[name]} if name in vars(layer) else {})
     setattr(layer, name, method)
@@ -56,18 +53,18 @@ def replace_method(layer: keras.Layer, name: str, method: Callable) -> None:
 
 def restore_methods(layer: keras.Layer) -> None:
     """Give a layer or model back the methods that it had: those of its class, or that a user had put on the object."""
-    before = vars(layer).get(_BEFORE, {})
+    before = vars(layer).get(BEFORE, {})
     for name in replaced_methods(layer):
         delattr(layer, name)
         if name in before:
             setattr(layer, name, before[name])
-    layer.__dict__.pop(_BEFORE, None)
+    layer.__dict__.pop(BEFORE, None)
 
 
 def replaced_methods(layer: keras.Layer) -> dict[str, Callable]:
     """What tfgc put in place of methods of a layer or model: of `call`, and of the `train_step` of some models."""
     own: dict[str, Any] = {name: vars(layer).get(name) for name in ("call", "train_step")}
-    return {name: method for name, method in own.items() if getattr(method, "is_patched_call", False)}
+    return {name: method for name, method in own.items() if keras_models.is_patched(method)}
 
 
 @contextlib.contextmanager
@@ -84,16 +81,10 @@ def original_methods(model: keras.Model) -> Iterator[None]:
                 replace_method(layer, name, method)
 
 
-def _runs_its_graph(model: keras.Model) -> bool:
-    """Whether a model's `call` is that of its class, or one by tfgc."""
-    call = vars(model).get("call")
-    return call is None or is_patched_call(model) or getattr(call, "runs_the_graph", False)
-
-
 def flattenable(node: Any) -> FunctionalGraph | None:
     """The functional graph of a nested model whose nodes can replace its call, or None."""
     operation = node.operation
-    if not isinstance(operation, keras.Model) or not _runs_its_graph(operation):
+    if not isinstance(operation, keras.Model):
         return None
     if not type(operation).__call__.__module__.startswith("keras."):
         return None
