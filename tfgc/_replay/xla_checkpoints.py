@@ -1,6 +1,7 @@
 """What a replay reads under XLA: the checkpoint, and not what XLA would compute the checkpoint from again."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,5 +18,9 @@ def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """
     if not private_api.in_xla():
         return [*tensors]
-    made_of_parts = [t.dtype.is_floating and xla_splits.is_made_of_parts(t) for t in tensors]
-    return [gen_xla_ops.xla_optimization_barrier([t])[0] if held else t for t, held in zip(tensors, made_of_parts)]
+    return [_stored(t) if t.dtype.is_floating and xla_splits.is_made_of_parts(t) else t for t in tensors]
+
+
+def _stored(tensor: tf.Tensor) -> tf.Tensor:
+    made: Any = gen_xla_ops.xla_optimization_barrier([tensor])
+    return made[0]
