@@ -117,6 +117,17 @@ def nested_plan(model):
     return Plan.from_pieces(graph, pieces, strategy="by hand")
 
 
+def test_a_seed_starts_the_draws_of_operations_anew():
+    """What else is compared here rests on it: conftest.py keeps kernels, but not those that count their draws."""
+    found = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        drawing = tf.function(lambda: tf.random.normal(()))
+        found.append([float(draw()) for draw in (drawing, drawing, lambda: tf.random.uniform((), seed=2)) * 2])
+    assert len({*found[0]}) == 6
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_stream_goes_on_as_without_tfgc(mode):
     """A replay that drew again would leave the generator further on."""
