@@ -5,6 +5,7 @@ here are so large that probabilities clipped at 1e-7 give another loss.
 """
 
 import dataclasses
+import functools
 import weakref
 
 import keras
@@ -199,20 +200,30 @@ def rows():
                         yield slow(head, kind, mode, way)
 
 
+@functools.cache
+def plainly(head, kind, baseline):
+    """A step of the plain model, with which several ways and modes are compared."""
+    plain = built(head, kind)
+    return trained(plain, plain, loss_of(head, kind), baseline)
+
+
+def loss_of(head, kind):
+    endpoint = head in (HEADS["endpoint layer"], HEADS["endpoint layer after tf.nn"])
+    return (lambda outputs: 0.0 * tf.reduce_sum(outputs)) if endpoint else crossentropy(kind)
+
+
 @pytest.mark.filterwarnings("ignore:Layer 'functional:UserWarning")  # Keras on models called on masked inputs
 @pytest.mark.parametrize(("head", "kind", "mode", "way"), rows())
 def test_losses_behind_probabilities(head, kind, mode, way):
-    endpoint = head.startswith("endpoint")
-    loss = (lambda outputs: 0.0 * tf.reduce_sum(outputs)) if endpoint else crossentropy(kind)
     baseline, tolerance = BASELINE[mode], SOFT.get(head, 1e-5)
     apart = head == "endpoint layer after tf.nn" and way in ("layers", "recompute")
     if mode == "compiled" and (head in ("custom layer with tf.nn", "lambda") or apart):
         # What Keras reads off an operation exists in graphs alone, and a loop of compiled segments is an eager loop.
         # Probabilities of logits of about 60 move by 60 eps where a compiled segment rounds otherwise.
         baseline, tolerance = "eager", 1e-4
-    plain, model = built(HEADS[head], kind), built(HEADS[head], kind)
-    expected = trained(plain, plain, loss, baseline)
-    check(expected, trained(WAYS[way](model, mode), model, loss, mode), tolerance)
+    model = built(HEADS[head], kind)
+    ours = trained(WAYS[way](model, mode), model, loss_of(HEADS[head], kind), mode)
+    check(plainly(HEADS[head], kind, baseline), ours, tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -226,18 +237,13 @@ def test_the_loss_is_another_one_where_logits_are_hidden(kind):
 @pytest.mark.parametrize("mode", [*MODES[:3], slow("xla")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_subclassed_models(kind, mode):
-    def make(kind):
-        return Subclassed(kind)
-
-    plain = built(make, kind)
-    expected = trained(plain, plain, crossentropy(kind), BASELINE[mode])
     for way in ("layers", "recompute"):
-        model = built(make, kind)
+        model = built(Subclassed, kind)
         layers = [model.hidden, model.head]
         call = model if way == "layers" else tfgc.recompute(model)
         if way == "layers":
             tfgc.enable(model, layers=layers, compile_segments=mode != "eager")
-        check(expected, trained(call, model, crossentropy(kind), mode))
+        check(plainly(Subclassed, kind, BASELINE[mode]), trained(call, model, crossentropy(kind), mode))
 
 
 def two_ends(_):
