@@ -62,8 +62,8 @@ CAUSES = {
 INTRODUCTION = """
 `tfgc bench gpu-compile` compiles twelve networks for an H100: plain, with the least peak, and within 70 % and 50 % of
 the plain compiled step. Nothing of it was run on a GPU. ResNet152, ConvNeXt and ViT were not compiled again: the plans
-and code of ResNet152 and ConvNeXt are older than the rule that gradients of kernels are not put off, and than the search
-for the least work at the least peak; ViT's are older than the rule for products in parts.
+and code of ResNet152 and ConvNeXt are older than the rule that gradients of kernels are not put off, and than the
+search for the least work at the least peak; ViT's are older than the rule for products in parts.
 
 Two predictions are far off. The U-Net within 70 % needs a fifth less than predicted: activations in front of its long
 connections, 59 MB, count, and XLA computes them again from the results of convolutions. GPT within 50 % needs an eighth
