@@ -131,7 +131,7 @@ def assert_equal(plain, ours, *, exact, policy="float32", allowed=0.0, trained=T
         else:
             expected = np.array([a.loss, *a.losses])
             moved = _moved(expected, [[other[number].loss, *other[number].losses] for other in spread])
-            np.testing.assert_allclose([b.loss, *b.losses], expected, rtol=10 * TOLERANCE[policy], atol=moved)
+            np.testing.assert_allclose([b.loss, *b.losses], expected, rtol=TOLERANCE[policy], atol=moved)
 
 
 def _moved(value, others):

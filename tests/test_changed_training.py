@@ -1,5 +1,7 @@
 """Plans follow what a model trains: layers that are frozen and thawed, other optimizers and losses, larger inputs."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from equality import noise
 
 import tfgc
 from tfgc._training import plan_report
+from tfgc._training.training_state import TrainingState
 
 L = keras.layers
 X, Y = noise(8, 16, 16, 3), noise(8, 4, seed=2)
@@ -144,9 +147,9 @@ def test_what_is_frozen_by_turns_has_two_plans(kind, planned):
 class Tower(keras.Model):
     """Blocks of products on sequences of any length."""
 
-    def __init__(self):
+    def __init__(self, dense=L.Dense):
         super().__init__(name="tower")
-        self.parts = [L.Dense(32, activation="gelu") for _ in range(6)]
+        self.parts = [dense(32, activation="gelu") for _ in range(6)]
 
     def call(self, x):
         for part in self.parts:
@@ -201,9 +204,101 @@ def test_more_bonds_of_as_many_atoms_are_planned_again_for_a_budget(planned):
         x = L.Dense(64, activation="gelu")(x)
     outputs = L.Dense(1)(Messages()([atoms, L.Dense(16)(x), pairs]))
     model = tfgc.enable(keras.Model([atoms, bonds, pairs], outputs), budget="80%", verbose=0)
-    for count in (600, 300, 900):
-        inputs = [noise(400, 16), noise(count, 16), tf.range(count) % 400]
+    for atoms, count in ((400, 600), (400, 300), (400, 900), (500, 800), (400, 900), (500, 800)):
+        inputs = [noise(atoms, 16), noise(count, 16), tf.range(count) % 400]
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(inputs, training=True))
         assert all(g is not None for g in tape.gradient(loss, model.trainable_variables))
+    assert len(planned) == 3  # for the first, for more bonds, and for as many with more atoms
+
+
+class Pair(Tower):
+    """Two sequences, each of any length."""
+
+    def call(self, inputs):
+        one, other = (super(Pair, self).call(x) for x in inputs)
+        return tf.reduce_sum(one) + tf.reduce_sum(other)
+
+
+@pytest.mark.parametrize("budget", [None, "90%"])
+def test_lengths_that_take_turns_are_planned_for_together(budget, planned):
+    model = Pair()
+    long, short = noise(8, 60, 32), noise(8, 20, 32)
+    model((long, short))
+    tfgc.enable(model, budget=budget, verbose=0)
+    for inputs in ((long, short), (short, long)) * 3:
+        step(model, inputs)
+    assert len(planned) <= 2
+
+
+@dataclasses.dataclass
+class Scaled:
+    """A loss that compares by value, so that it has no hash."""
+
+    by: float = 2.0
+
+    def __call__(self, y, p):
+        return self.by * tf.reduce_mean((y - p) ** 2)
+
+
+@KINDS
+def test_a_loss_without_a_hash(kind, planned):
+    model = tfgc.enable(built(kind), verbose=0)
+    for loss in (Scaled(), Scaled(3.0)):
+        model.compile("sgd", loss)
+        fit(model)
+        fit(model)
     assert len(planned) == 2
+
+
+def test_which_output_has_a_loss_is_part_of_how_a_model_trains():
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, {name: L.Dense(2, name=name)(inputs) for name in ("one", "two")})
+    state, states = TrainingState(model), []
+    for loss in ({"one": "mse"}, {"two": "mse"}, {"one": "mse"}):
+        model.compile("sgd", loss)
+        states.append(state.now)
+    assert states[0] == states[2] != states[1]
+    assert hash(states[0]) == hash(states[2])
+
+
+@KINDS
+def test_what_is_frozen_by_turns_is_traced_once_each(kind):
+    traced = []
+
+    class Counting(L.Dense):
+        def call(self, x):
+            traced.append(1)
+            return super().call(x)
+
+    model = Tower(Counting)
+    if kind is chain:
+        model = keras.Sequential([keras.Input((32,)), *model.parts])
+    x, counts = noise(64, 32), []
+    model(x)
+    tfgc.enable(model, verbose=0)
+    for turn in range(8):
+        model.layers[0].trainable = turn % 2 == 0
+        step(model, x)
+        counts.append(len(traced))
+    run_op_by_op = counts[5] - counts[4], counts[4] - counts[3]
+    assert [counts[7] - counts[6], counts[6] - counts[5]] == [*run_op_by_op]
+    assert max(run_op_by_op) <= 6
+
+
+class Reshaped(Blocks):
+    """Gets tensors of unknown rank."""
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((tf.reshape(x, (-1, 16, 16, 3)), tf.reshape(y, (-1, 4))))
+
+
+def test_batches_of_unknown_rank_train_as_before():
+    model = Reshaped()
+    model(X)
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.range(2).map(lambda i: tf.numpy_function(lambda _: (X, Y), [i], [tf.float32, tf.float32]))
+    tfgc.enable(model, verbose=0)
+    with pytest.warns(tfgc.OpenSizesWarning):
+        model.fit(data, shuffle=False, verbose=0)

@@ -357,7 +357,7 @@ def test_the_next_budget_is_a_fifth_less_than_what_the_plan_needed(monkeypatch):
     model, asked = deep(), []
 
     class Step:
-        optimizer, plan = "sgd", tfgc.plan(model, strategy="keep_all")
+        fixed, plan = 0, tfgc.plan(model, strategy="keep_all")
 
         def needed_bytes(self):
             return 1_000_000
@@ -366,7 +366,6 @@ def test_the_next_budget_is_a_fifth_less_than_what_the_plan_needed(monkeypatch):
             asked.append(budget)
             return self
 
-    Step.model = model
     monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**9)
     out_of_memory.diagnose(Step())
     assert asked[0] == 800_000

@@ -114,3 +114,48 @@ def test_the_mask_of_a_dropout_behind_a_softmax_counts_one_byte_a_number():
     kept = [tfgc.estimate(attention(rate), 8, mode="xla", optimizer="sgd").peak_bytes for rate in (0.0, 0.5)]
     # Besides the mask the result is kept: the gradient of the values wants it.
     assert kept[1] - kept[0] == pytest.approx(8 * 2 * 32 * 32 * (1 + 4), rel=0.05)
+
+
+class SafeRoot(L.Layer):
+    """Chooses twice by one mask, so that no gradient is infinite."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        positive = x > 0.0
+        return tf.where(positive, self.scale * tf.sqrt(tf.where(positive, x, 1.0)), 0.0)
+
+
+class DroppedOften(keras.Model):
+    def __init__(self, drops=12):
+        super().__init__(name="dropped")
+        self.parts = [(L.Dense(8), L.Dropout(0.1), L.Activation("silu")) for _ in range(drops)]
+
+    def call(self, x):
+        for dense, drop, activate in self.parts:
+            x = drop(x + activate(drop(dense(x))))
+        return x
+
+
+def test_masks_that_are_made_of_one_another_can_be_planned():
+    model = keras.Sequential([keras.Input((8,)), L.Dense(8), SafeRoot(), L.Dense(2)])
+    assert tfgc.plan(model, 4, strategy="optimal", mode="xla").segments
+    model = DroppedOften()
+    model(noise(4, 8))
+    assert tfgc.estimate(model, example=noise(4, 8), mode="xla").peak_bytes > 0
+
+
+def test_an_einsum_of_an_open_rank_has_one_part():
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder("float32", None)
+        made = tf.einsum("...c,cd->...d", x, tf.ones((4, 2)))
+        assert not xla_splits.is_made_of_parts(made + 1.0)
+
+
+def test_only_the_result_of_several_that_is_made_of_parts_is_one():
+    with tf.Graph().as_default():
+        wide = tf.matmul(tf.zeros((64, 4096)), tf.zeros((4096, 8)))
+        one, other = tf.identity_n([wide, tf.zeros((64, 8))])
+        assert xla_splits.is_made_of_parts(one)
+        assert not xla_splits.is_made_of_parts(other)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfgc._calls import fused_step, owners, turns
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Call, Operation, Step
-from tfgc._costs import grappler, kernel_memory, tensor_buffers
+from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_splits
 from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
@@ -42,7 +42,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     fusion = fused_step.fusion(trace, runs, late, free, owner, buffers) if xla else None
     numbering = _Numbering(buffers, numbers, fusion)
     temporary = fused_step.temporary(trace, runs, late, owner)
-    besides = {} if xla else kernel_memory.while_running(runs)
+    besides = xla_splits.while_running(op for op in runs if op in late) if xla else kernel_memory.while_running(runs)
     workspace = kernel_memory.kept_for_gradient if fusion is None else fusion.written_for_gradient
     made = [
         Operation(

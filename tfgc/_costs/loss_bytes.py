@@ -37,7 +37,7 @@ def _of_output(loss: Callable, spec: Spec, xla: bool, may_fail: bool) -> tuple[i
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The loss may be the user's code.
-            failed = error
+            failed = failed or error
     if may_fail:
         return ()
     raise UnsupportedModelError(

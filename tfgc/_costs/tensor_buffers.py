@@ -64,9 +64,10 @@ def trace(
     stays: Iterable[Any],
     while_running: Mapping[tf.Operation, int],
 ) -> tuple[int, ...]:
-    """Signed bytes of the buffers that come and go while `operations` run, in order, and take more `while_running`.
+    """Signed bytes of the buffers that come and go while `operations` run, in order.
 
-    Buffers that are `there` before are given with their bytes, by tensor; those of tensors that `stay` do not go.
+    `while_running` are bytes that operations take besides. `there` are bytes of buffers that are there before, by
+    tensor; buffers of the tensors `stays` do not go.
     """
     last: dict[Any, int] = {}
     for i, op in enumerate(operations):

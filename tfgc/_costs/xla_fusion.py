@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfgc._costs import tensor_lists
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
-from tfgc._pure.flop_counts import MATRIX_PRODUCTS, SHAPE_ONLY
+from tfgc._pure.flop_counts import MATRIX_PRODUCTS, SHAPE_ONLY, VIEWS
 
 ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
@@ -31,6 +31,7 @@ _READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", 
 _BY_SIGN = {"ReluGrad": "Relu"}
 _CONVOLUTIONS = frozenset(["Conv2D", "Conv3D", "DepthwiseConv2dNative"])
 PADS = frozenset(["MirrorPad", "Pad", "PadV2"])
+_SCALED = frozenset(["Cast", "Mul", "SelectV2"]) | VIEWS
 # What one kernel sums up over all dimensions but the last.
 _ROWS = 4096
 
@@ -145,8 +146,8 @@ class Fusion:
         if root.dtype != tf.bool:
             return False
         selects = [op for op in root.consumers() if op.type == "SelectV2" and op.inputs[0] is root]
-        scaled = [t for op in selects for t in op.inputs[1:] if t.op.type == "Mul"]
-        return any(t.op.type == "Softmax" for t in self.behind(scaled))
+        scaled = [t for op in selects if op not in self._beyond for t in op.inputs[1:] if t.op.type == "Mul"]
+        return any(_is_softmax(t.op) for t in scaled)
 
     def behind(self, tensors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
         """What takes memory of that which tensors are computed from again; what takes memory itself as it is."""
@@ -169,6 +170,13 @@ class Fusion:
         for t in op.inputs:
             root = self._buffers.root(t)
             yield from root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else (t,)
+
+
+def _is_softmax(op: tf.Operation, steps: int = 4) -> bool:
+    """Whether an operation is a softmax, or scales or masks one in as few steps as a layer takes."""
+    if op.type == "Softmax":
+        return True
+    return bool(steps) and op.type in _SCALED and any(_is_softmax(t.op, steps - 1) for t in op.inputs)
 
 
 def _sums_few_rows(op: tf.Operation) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from tfgc._costs import tensor_lists
+from tfgc._costs.tensor_buffers import renamed
 from tfgc._costs.xla_fusion import ELEMENTWISE
-from tfgc._pure.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
+from tfgc._pure.flop_counts import MATRIX_PRODUCTS, multiplications_per_element
 
 _CORES, _TILE, _ALIGNED = 132, 128, 16
 # Units of cost for a floating-point operation of a tile, a byte, a byte of the parts, and the start of adding up.
@@ -51,15 +52,16 @@ def _besides(op: tf.Operation) -> int:
 
 def is_made_of_parts(tensor: tf.Tensor) -> bool:
     """Whether elementwise operations compute a tensor from a product in parts, so that XLA may keep these for it."""
-    stack, seen = [tensor.op], {tensor.op}
+    stack, seen = [tensor], {tensor.ref()}
     while stack:
-        op = stack.pop()
-        if parts(op) > 1:
+        tensor = stack.pop()
+        if parts(tensor.op) > 1:
             return True
-        if op.type in ELEMENTWISE or op.type in VIEWS or op.type == "IdentityN":
-            new = {t.op for t in op.inputs} - seen
-            seen |= new
-            stack += new
+        source = renamed(tensor)
+        made_of = [source] if source is not None else tensor.op.inputs if tensor.op.type in ELEMENTWISE else []
+        new = [t for t in made_of if t.ref() not in seen]
+        seen.update(t.ref() for t in new)
+        stack += new
     return False
 
 
@@ -68,10 +70,9 @@ def _sizes(op: tf.Operation) -> tuple[int, int, int, int] | None:
     if (op.type not in MATRIX_PRODUCTS and op.type != "Einsum") or len(op.inputs) != 2:
         return None
     counts = [t.shape.num_elements() for t in (*op.inputs, op.outputs[0])]
-    inner = multiplications_per_element(op)
-    if not inner or not all(counts):
+    if not all(counts):
         return None
-    left, right, made = counts
+    (left, right, made), inner = counts, multiplications_per_element(op)
     batch = max(left * right // (inner * inner * made), 1)
     return batch, left // (inner * batch), right // (inner * batch), inner
 

@@ -1,4 +1,4 @@
-"""Calls of functions of TensorFlow's that a thread diverts for a while; those of other threads go where they did."""
+"""Calls of functions of TensorFlow and Keras that a thread diverts for a while; other threads' go where they did."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from tfgc._framework.versions import attribute
 
 
 class DivertedCalls:
-    """The calls of `owner.name`, a method or a function of a module; `original` runs one as TensorFlow would.
+    """The calls of `owner.name`, a method or a function of a module; `original` is what runs them otherwise.
 
     The attribute is replaced as long as any thread diverts calls.
     """
@@ -52,8 +52,10 @@ class DivertedCalls:
 
     def _count(self, change: int) -> None:
         with self._lock:
-            if not self._diverting:
-                self.original = attribute(self._owner, self._name)  # Others may have wrapped it since.
+            found = attribute(self._owner, self._name)
+            # Others may have wrapped it since. An interrupt, or a wrapper taken off late, may have left ours there.
+            if not self._diverting and found is not self._call:
+                self.original = found
             self._diverting += change
             setattr(self._owner, self._name, self._call if self._diverting else self.original)
 
@@ -73,7 +75,7 @@ def custom_gradients_noted() -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         for run in _RUNS:
-            stack.enter_context(run.to(functools.partial(_custom_gradient, run.original)))
+            stack.enter_context(run.to(functools.partial(_custom_gradient, run)))
         yield
 
 
@@ -82,7 +84,7 @@ def in_custom_gradient() -> bool:
     return getattr(_here, "depth", 0) > 0
 
 
-def _custom_gradient(run: Callable, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _custom_gradient(run: DivertedCalls, function: Callable, args: tuple, kwargs: dict) -> Any:
     if function.__qualname__ == "recompute_grad.<locals>.inner" and function.__module__ == custom_gradient.__name__:
         return inspect.getclosurevars(function).nonlocals["f"](*args, **kwargs)  # what `tf.recompute_grad` wraps
 
@@ -94,7 +96,7 @@ def _custom_gradient(run: Callable, function: Callable, args: tuple, kwargs: dic
         finally:
             _here.depth -= 1
 
-    return run(body, args, kwargs)
+    return run.original(body, args, kwargs)
 
 
 _gradients = DivertedCalls(gradients_util, "_GradientsHelper")

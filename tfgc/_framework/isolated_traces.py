@@ -41,7 +41,8 @@ _SURROUNDINGS = {
 }
 _CALLS, _GRADIENTS = DivertedCalls(Operation, "__call__"), DivertedCalls(tf.GradientTape, "gradient")
 _RECORDS, _UPDATES = DivertedCalls(record, "record_operation"), DivertedCalls(BaseOptimizer, "apply")
-_updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
+_updates_of_classes: dict[type, DivertedCalls] = {}
+_updates_lock = threading.Lock()
 
 
 def in_own_thread(
@@ -147,7 +148,9 @@ def updates_by(update: Callable) -> Iterator[None]:
         stack.enter_context(_UPDATES.to(update))
         for kind in _subclasses(BaseOptimizer):
             if "apply" in vars(kind):
-                stack.enter_context(_updates_of(kind).to(update))
+                with _updates_lock:  # Of two for one class, the first to end would put `apply` back under the other.
+                    updates = _updates_of_classes.setdefault(kind, DivertedCalls(kind, "apply"))
+                stack.enter_context(updates.to(update))
         yield
 
 

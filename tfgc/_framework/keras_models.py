@@ -34,7 +34,7 @@ def check_model(model: Any) -> None:
 
 def runs_graph(model: Any) -> bool:
     """Whether a model runs a graph of Keras's, even if that is not built yet, and no `call` that a user put on it."""
-    if not _has_graph(model):
+    if not has_graph(model):
         return False
     own = vars(model).get("call")
     if is_patched(own):
@@ -42,7 +42,7 @@ def runs_graph(model: Any) -> bool:
     return own is None or getattr(own, "runs_the_graph", False)
 
 
-def _has_graph(model: Any) -> bool:
+def has_graph(model: Any) -> bool:
     """Whether the class of a model runs a graph of Keras's."""
     kind = next((kind for kind in (Sequential, functional.Functional) if isinstance(model, kind)), None)
     return kind is not None and type(model).call is kind.call
@@ -61,7 +61,7 @@ def functional_graph(model: Any) -> "FunctionalGraph | None":
 
 def _function_of(model: Any) -> Any:
     """Keras's own object for the graph of a model, another one once the graph has changed; None if it has none."""
-    if not _has_graph(model):
+    if not has_graph(model):
         return None
     return attribute(model, "_functional") if isinstance(model, Sequential) else model
 

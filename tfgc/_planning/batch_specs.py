@@ -56,7 +56,7 @@ def _structure(example: Any) -> Any:
 def shapes_in(example: Any, batch_size: int | None) -> Shapes:
     """The shapes of the tensors and arrays that are no scalars, a batch that is open filled in where it is known."""
     values = [v for v in tf.nest.flatten(_structure(example)) if tf.is_tensor(v) or isinstance(v, np.ndarray)]
-    shapes = [tuple(value.shape) for value in values if len(value.shape)]
+    shapes = [tuple(shape) for shape in (tf.TensorShape(value.shape) for value in values) if shape.rank]
     return tuple((batch_size if shape[0] is None else shape[0], *shape[1:]) for shape in shapes)
 
 
@@ -119,3 +119,35 @@ def _sizes_in_pairs(shapes: Shapes, others: Shapes) -> list[tuple[Any, Any]] | N
     if [*map(len, shapes)] != [*map(len, others)]:
         return None
     return [pair for shape, other in zip(shapes, others) for pair in zip(shape, other)]
+
+
+def holding_both(specs: Any, others: Any) -> Any:
+    """Specs that are as large as both in each size, where both have the same structure; else the first ones."""
+    try:
+        tf.nest.assert_same_structure(specs, others)
+    except (TypeError, ValueError):
+        return specs
+    alike = [
+        (one.dtype, one.shape.rank) == (other.dtype, other.shape.rank)
+        for one, other in zip(specs_in(specs), specs_in(others))
+    ]
+    if not all(alike) or len(specs_in(specs)) != len(specs_in(others)):
+        return specs
+    return tf.nest.map_structure(_larger, specs, others)
+
+
+def _larger(one: Any, other: Any) -> Any:
+    if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)):
+        return one
+    return tf.TensorSpec(_largest(one.shape, other.shape), one.dtype)
+
+
+def _largest(shape: Any, other: Any) -> tuple[Any, ...]:
+    return tuple(None if None in pair else max(pair) for pair in zip(shape, other))
+
+
+def largest(shapes: Shapes, others: Shapes) -> Shapes:
+    """Shapes as large as both in each size; the first ones where they are not comparable."""
+    if _sizes_in_pairs(shapes, others) is None:
+        return shapes
+    return [*map(_largest, shapes, others)]

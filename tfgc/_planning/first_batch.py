@@ -1,8 +1,10 @@
 """Plan for one call of a model, when its sizes and its mode are there to be seen."""
 
+import contextlib
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import keras
 
@@ -12,8 +14,9 @@ from tfgc._calls.tracing import Arguments
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
-from tfgc._errors import OptionError
+from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_step, planner
+from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.budgets import Budget
 from tfgc._planning.node_plans import NodePlans
 from tfgc._planning.planner import Strategy
@@ -23,6 +26,9 @@ from tfgc._units import format_bytes
 
 # The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
 _LEAST_GAIN = 0.05
+
+
+Planned = TypeVar("Planned")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +58,9 @@ class PlannedStep:
     seconds: float
     unchanged: str | None = None
     own_step: Any = None
-    shapes: batch_specs.Shapes = ()
+    shapes: Shapes = ()
 
-    def holds_for(self, shapes: batch_specs.Shapes, budget: Budget | None, own_step: Any = None) -> bool:
+    def holds_for(self, shapes: Shapes, budget: Budget | None, own_step: Any = None) -> bool:
         """Whether inputs of these shapes run by it: none larger, if there is a budget; any, if there is none.
 
         Where recomputing would have saved next to nothing, it may save something for more than twice as much. Of the
@@ -172,3 +178,16 @@ def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None
         text = f"{what} ({outlook.floor_node!r}) {needs}, activations and workspace"
         return f"{text}. A smaller batch helps"
     return "no known plan needs less. A smaller batch helps"
+
+
+def planned_with(
+    plan: Callable[[Any, Shapes], Planned], before: tuple[Any, Shapes] | None, specs: Any, shapes: Shapes
+) -> Planned:
+    """Call `plan` for a batch that is as large as it and the one `before` in each size; for it alone if none fits both.
+
+    Inputs of which one is longer and the other shorter may take turns.
+    """
+    if before is not None:
+        with contextlib.suppress(InfeasibleBudgetError):
+            return plan(batch_specs.holding_both(specs, before[0]), batch_specs.largest(shapes, before[1]))
+    return plan(specs, shapes)

@@ -69,8 +69,9 @@ def discover(fn: Callable, packing: Packing) -> Effects:
 class Trace:
     """One symbolic run of a function, and what it shows besides the graph.
 
-    `stand_in` gives what stands for a Keras variable when it is first read; by default nothing that can be run. The
-    attributes are as those of `Effects`, `captured` are all eager tensors that the graph captures.
+    `stand_in` gives what stands for a Keras variable when it is first read; by default nothing that can be run.
+    `result` is what the function returned, `scope` what the run reads and writes; the others are as in `Effects`, but
+    `captured` are all eager tensors that the graph captures.
     """
 
     def __init__(

@@ -61,8 +61,9 @@ class CopiedRecomputation(TwoRuns):
 
 
 class SharedTrace(TwoRuns):
-    """The trace of another block, `compiled`, run on other variables and layers: for those of that block the
-    `counterparts` here.
+    """The trace of another block, run on other variables and layers.
+
+    `counterparts` gives for a list of variables or layers of that block, `compiled`, those of this one.
     """
 
     def __init__(

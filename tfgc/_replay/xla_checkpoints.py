@@ -13,8 +13,8 @@ from tfgc._framework.internals import gen_xla_ops
 def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Arguments of a segment. Under XLA those that products in parts make are behind a barrier, which stores them.
 
-    Else XLA keeps the parts for the replay and adds them up there: in a GPT four times the bytes of each checkpoint. A
-    barrier before each replay is no better elsewhere: what XLA concatenates needs less as it is.
+    Else XLA keeps the parts for the replay and adds them up there: in a GPT four times the bytes of each checkpoint.
+    Other checkpoints have no barrier: it made plans larger.
     """
     if not private_api.in_xla():
         return [*tensors]

@@ -31,6 +31,11 @@ def functional_of(model: Any) -> FunctionalGraph:
             f"the Sequential model {model.name!r} is not built, so its graph is not known: start it with "
             "keras.Input(shape), or call it once on a batch"
         )
+    if keras_models.has_graph(model):
+        raise UnsupportedModelError(
+            f"{model.name!r} has a `call` of its own, model.call = ..., which tfgc cannot read. Make it a layer of the "
+            "model, or choose the large layers: tfgc.enable(model, layers=[...])"
+        )
     raise UnsupportedModelError(
         f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read. "
         f"{_advice(model)}"
@@ -55,9 +60,10 @@ def restore_methods(layer: keras.Layer) -> None:
     """Give a layer or model back the methods that it had: those of its class, or that a user had put on the object."""
     before = vars(layer).get(BEFORE, {})
     for name in replaced_methods(layer):
-        delattr(layer, name)
         if name in before:
             setattr(layer, name, before[name])
+        else:
+            delattr(layer, name)
     layer.__dict__.pop(BEFORE, None)
 
 
@@ -155,6 +161,6 @@ def _held(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, dict):
         yield from ((f"[{json.dumps(k) if isinstance(k, str) else k}]", inner) for k, inner in thing.items())
     elif isinstance(thing, keras.Layer):
-        yield from ((f".{name}", inner) for name, inner in vars(thing).items() if name not in books())
+        yield from ((f".{k}", inner) for k, inner in vars(thing).items() if k not in books() and k != BEFORE)
     elif hasattr(thing, "__dict__") and type(thing).__module__.partition(".")[0] not in _FOREIGN:
         yield from ((f".{name}", inner) for name, inner in vars(thing).items())

@@ -27,9 +27,8 @@ def read(model: keras.Model, batch_size: int | None = None, input_shapes: Shapes
     """Read a built Sequential or functional model into a `Graph`.
 
     Nested models are replaced by their nodes, except where they are called on masked inputs or change the dtype or rank
-    of an input.
-    The batch size gives every tensor its true size, `input_shapes`, by name and without the batch, where the model
-    leaves dimensions open.
+    of an input. The batch size gives every tensor its true size, `input_shapes`, by name and without the batch, where
+    the model leaves dimensions open.
     """
     return Program(model, batch_size, input_shapes).graph
 

@@ -40,8 +40,8 @@ def enable(
     Without a `plan`, planning waits for the first training call, when the sizes, the batch, the mode, the compiled
     loss and optimizer, and the free memory are known: `model(x, training=True)`, or `model(x)` that a tape records.
     One line then says what was chosen and what it should save. Inputs whose sizes differ in more than the batch get
-    their own plans, and so has each set of weights that train, optimizer with other slots, and loss. With a budget,
-    a larger batch is planned again, and smaller ones then run by that plan.
+    their own plans, and so do each set of trained weights, each optimizer with other slots, and each loss. With a
+    budget, a larger batch is planned again, and smaller ones then run by that plan.
 
     The model object stays the same, with its weights, names, `summary`, `save`, `evaluate`, `predict` and callbacks.
     `model(x, training=True)`, and `model(x)` under a tape, run the plan; an explicit `training=False` runs the original
@@ -155,7 +155,7 @@ def switch(
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
     elif plan is not None and plan.calls:
-        layer_calls.run_by_calls(model, plan, **options)
+        layer_calls.ByCalls(model, plan, **options).run()
         functional_graphs.restore_methods(model)
     else:
         assert plan is not None

@@ -17,6 +17,7 @@ import keras
 
 from tfgc._calls import tracing
 from tfgc._calls.own_step_plans import OwnStepPlans
+from tfgc._core.modes import Mode
 from tfgc._core.plan import Plan
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop, isolated_traces
@@ -48,7 +49,7 @@ class FirstCall:
         self._compiled: bool = run_options["compile_segments"]
         self._made: RecentlyUsed[Signature, _Made] = RecentlyUsed(_MOST_PLANS)
         self._latest: Signature | None = None
-        self._in_layers: Plan | None = None
+        self._in_layers: layer_calls.ByCalls | None = None
         self._train_step: Callable = model.train_step
         self._training = TrainingState(model)
         self._traced = TracedSteps(model, verbose)
@@ -80,7 +81,9 @@ class FirstCall:
             if signature == self._latest or is_part:
                 if made.runner is not None:
                     made.runner.use(plan)
-                self._made[signature] = _Made(made.step.by(plan, predicted_bytes), made.program, made.runner)
+                by_calls = layer_calls.ByCalls(self._model, plan, **self._run_options) if plan.calls else None
+                step = made.step.by(plan, predicted_bytes)
+                self._made[signature] = _Made(step, made.program, made.specs, made.runner, by_calls)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; calls that do not train run the original."""
@@ -117,32 +120,28 @@ class FirstCall:
 
     def _call_for(self, inputs: Any) -> Callable:
         flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
-        dtypes = [keras.backend.standardize_dtype(tensor.dtype) for tensor in flat]
-        shapes = [tuple(tensor.shape) for tensor in flat]
-        sizes = tuple((shape[1:], dtype) for shape, dtype in zip(shapes, dtypes))
+        sizes = tuple((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in flat)
         here = self._in_step.here
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
-        open_batch = fit_loop.batch_size() if any(None in shape[:1] for shape in shapes) else None
-        shapes = [(open_batch if None in shape[:1] else shape[0], *shape[1:]) for shape in shapes if shape]
+        shapes = batch_specs.shapes_in(flat, fit_loop.batch_size())
         with self._lock:
             signature = Signature(sizes, mode, policy, in_step=here is not None, training=self._training.now)
             signature, made = self._made_for(signature, shapes, inputs)
-            self._put_into_layers(made.step)
+            self._put_into_layers(made.by_calls)
         self._latest = signature
         if here is not None:
             here.calls.add(signature)
         return self._original if made.runner is None else made.runner.call
 
-    def _put_into_layers(self, planned: PlannedStep) -> None:
+    def _put_into_layers(self, by_calls: layer_calls.ByCalls | None) -> None:
         """Let the layers inside run by a plan by calls; as they were, if the plan of this call is none."""
-        plan = planned.plan if planned.unchanged is None and planned.plan.calls else None
-        if plan is self._in_layers:
+        if by_calls is self._in_layers:
             return
-        if plan is None:
+        if by_calls is None:
             layer_calls.restore_parts(self._model)
         else:
-            layer_calls.run_by_calls(self._model, plan, **self._run_options)
-        self._in_layers = plan
+            by_calls.run()
+        self._in_layers = by_calls
 
     def _made_for(self, signature: Signature, shapes: Shapes, inputs: Any) -> "tuple[Signature, _Made]":
         """The signature whose plan a call runs by, its own or one that covers it, and that plan."""
@@ -158,6 +157,7 @@ class FirstCall:
         self._training.look()  # A model without weights is built by then, and layers may have been added.
         signature = dataclasses.replace(signature, training=self._training.now)
         self._made[signature] = made
+        plan_report.report(self._model.name, made.step, verbose=self._verbose)
         return signature, made
 
     def _known(self, signature: Signature, shapes: Shapes) -> "_Made | None":
@@ -171,25 +171,30 @@ class FirstCall:
     def _plan(self, signature: Signature, inputs: Any, shapes: Shapes) -> "_Made":
         inputs, batch_size = example_sizes.as_declared(self._model, inputs), shapes[0][0] if shapes else None
         specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
+        made = self._made.get(signature)
+        before = (made.specs, made.step.shapes) if made and made.program.is_current else None
+        return first_batch.planned_with(functools.partial(self._planned, signature.mode), before, specs, shapes)
 
+    def _planned(self, mode: Mode, specs: Any, shapes: Shapes) -> "_Made":
         own_step = self._in_step.here and self._in_step.here.step
 
         def planned() -> _Made:
-            step = first_batch.plan_step(self._model, specs, signature.mode, self._request, own_step)
+            step = first_batch.plan_step(self._model, specs, mode, self._request, own_step)
             step = dataclasses.replace(step, shapes=shapes)
-            if step.unchanged is not None or step.plan.calls:
-                return _Made(step, keras_graph.Program(self._model))
-            runner = Runner(self._model, step.plan, **self._run_options)
-            return _Made(step, runner.program, runner)
+            if step.unchanged is None and not step.plan.calls:
+                runner = Runner(self._model, step.plan, **self._run_options)
+                return _Made(step, runner.program, specs, runner)
+            by_calls = layer_calls.ByCalls(self._model, step.plan, **self._run_options) if step.plan.calls else None
+            return _Made(step, keras_graph.Program(self._model), specs, by_calls=by_calls)
 
-        made = plan_report.planned(self._model, planned, verbose=self._verbose)
-        plan_report.report(self._model.name, made.step, verbose=self._verbose)
-        return made
+        return plan_report.planned(self._model, planned, verbose=self._verbose)
 
 
 class _Made(NamedTuple):
-    """The plan of a signature, the graph that it was made for, and what runs it; None: the model's original code."""
+    """The plan of a signature, the graph and inputs that it was made for, and what runs it; None: original code."""
 
     step: PlannedStep
     program: keras_graph.Program
+    specs: Any
     runner: Runner | None = None
+    by_calls: layer_calls.ByCalls | None = None

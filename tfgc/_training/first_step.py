@@ -6,9 +6,10 @@ that are no larger: which layers recompute does not depend on the signature.
 """
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -20,13 +21,14 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, warn
 from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import batch_specs, first_batch
+from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.first_batch import PlannedStep, Request
 from tfgc._replay import call_checks
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep
 from tfgc._training.training_state import TrainingState
 
-# States in which weights train by turns, whose plans are kept.
+# Plans that are kept, one for each state in which the model trains.
 _MOST_PLANS = 8
 
 
@@ -41,8 +43,8 @@ class FirstStep:
         self._train_step: Callable = model.train_step
         self._specs: Any = None
         self._training = TrainingState(model)
-        # What was planned for a state in which the model trains, graph or XLA, and the batch it was planned for.
-        self._made: RecentlyUsed[Hashable, tuple[PlannedStep, Any]] = RecentlyUsed(_MOST_PLANS)
+        # By states in which the model trains, in a graph or under XLA.
+        self._made: RecentlyUsed[Hashable, _Made] = RecentlyUsed(_MOST_PLANS)
         self._state: Hashable = None
         self._is_plain = self._has_warned = False
         self._in_step = InStep[bool]()
@@ -56,7 +58,8 @@ class FirstStep:
     def replanned(self, plan: Plan, predicted_bytes: int) -> None:
         """Note that the model runs by another plan now."""
         assert self.latest is not None
-        self._keep(self.latest.by(plan, predicted_bytes), self._specs, self._state)
+        by_calls = layer_calls.ByCalls(self._model, plan, **self._run_options)
+        self._keep(_Made(self.latest.by(plan, predicted_bytes), self._specs, by_calls), self._state)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `call`."""
@@ -89,53 +92,57 @@ class FirstStep:
     def _state_now(self) -> Hashable:
         return self._training.now, private_api.in_xla()
 
-    def _holds_for(self, shapes: batch_specs.Shapes) -> bool:
+    def _holds_for(self, shapes: Shapes) -> bool:
         if self._is_plain or self.latest is None:
             return self._is_plain
         return self._state == self._state_now() and self.latest.holds_for(shapes, self._request.budget)
 
-    def _uses_known(self, shapes: batch_specs.Shapes) -> bool:
+    def _uses_known(self, shapes: Shapes) -> bool:
         """Run by the plan for a state in which the model trained before; False if there is none that holds."""
         state = self._state_now()
-        made, specs = self._made.get(state) or (None, None)
-        if made is None or not made.holds_for(shapes, self._request.budget):
+        made = self._made.get(state)
+        if made is None or not made.step.holds_for(shapes, self._request.budget):
             return False
         self._run_by(made)
-        self._keep(made, specs, state)
+        self._keep(made, state)
         return True
 
-    def _keep(self, made: PlannedStep, specs: Any, state: Hashable) -> None:
-        self.latest, self._specs, self._state = made, specs, state
-        self._made[state] = made, specs
+    def _keep(self, made: "_Made", state: Hashable) -> None:
+        self.latest, self._specs, self._state = made.step, made.specs, state
+        self._made[state] = made
 
-    def _run_by(self, made: PlannedStep) -> None:
-        if made.unchanged is None:
-            layer_calls.run_by_calls(self._model, made.plan, **self._run_options)
+    def _run_by(self, made: "_Made") -> None:
+        if made.by_calls is not None:
+            made.by_calls.run()
         else:
             layer_calls.restore_parts(self._model)
 
-    def _plan(self, example: Any, batch: int | None, shapes: batch_specs.Shapes) -> None:
+    def _plan(self, example: Any, batch: int | None, shapes: Shapes) -> None:
         specs = batch_specs.specs(example, batch)
         if specs is None:
             self._refuse_open_sizes(_fixing_sizes(example, batch))
             return
-        mode = plan_report.mode_of_call(self._run_options["compile_segments"])
+        made = self._made.get(self._state_now())
+        before = (made.specs, made.step.shapes) if made else None
         try:
-            made = plan_report.planned(
-                self._model,
-                lambda: first_batch.plan_step_by_calls(self._model, specs, mode, self._request),
-                verbose=self._verbose,
-            )
+            planned = first_batch.planned_with(self._planned, before, specs, shapes)
         except NoLayersError as error:
             if self._request.budget is not None:
                 raise
             self._is_plain = True
             warn(f"{error}. It trains as before", NothingSavedWarning)
             return
-        self._run_by(made)
+        self._run_by(planned)
         self._training.look()  # The model may have no weights before it is planned.
-        self._keep(dataclasses.replace(made, shapes=shapes), specs, self._state_now())
-        plan_report.report(self._model.name, made, verbose=self._verbose)
+        self._keep(planned, self._state_now())
+        plan_report.report(self._model.name, planned.step, verbose=self._verbose)
+
+    def _planned(self, specs: Any, shapes: Shapes) -> "_Made":
+        mode = plan_report.mode_of_call(self._run_options["compile_segments"])
+        plan = functools.partial(first_batch.plan_step_by_calls, self._model, specs, mode, self._request)
+        step = dataclasses.replace(plan_report.planned(self._model, plan, verbose=self._verbose), shapes=shapes)
+        is_on = step.unchanged is None
+        return _Made(step, specs, layer_calls.ByCalls(self._model, step.plan, **self._run_options) if is_on else None)
 
     def _refuse_open_sizes(self, fix: str) -> None:
         if self._request.budget is not None:
@@ -153,6 +160,14 @@ class FirstStep:
             f"{fix}, or plan ahead: tfgc.enable(model, tfgc.plan(model, example=batch))",
             OpenSizesWarning,
         )
+
+
+class _Made(NamedTuple):
+    """A plan, the batch that it was made for, and what runs it; None: the model's original code."""
+
+    step: PlannedStep
+    specs: Any
+    by_calls: layer_calls.ByCalls | None
 
 
 def _fixing_sizes(example: Any, batch_size: int | None) -> str:

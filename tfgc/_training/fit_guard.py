@@ -84,7 +84,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
         obstacle = self._obstacle()
         if obstacle is not None:
             raise OptionError(f"on_oom='replan' {obstacle}leave on_oom out of tfgc.enable")
-        held = [one for layer in keras_models.layers_inside(model) for one in leaves(vars(layer))]
+        # In a graph the updates of other optimizers are held like all that the step writes.
+        holders = [model] if self.mode == "graph" else keras_models.layers_inside(model)
+        held = [one for layer in holders for one in leaves(vars(layer))]
         optimizers = {id(one): one for one in held if isinstance(one, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
         self._step, self._is_prepared = self._with_declared_sizes(model.train_step), model.run_eagerly
@@ -168,7 +170,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         """Let the model run by another plan; one for a functional model's own step, in all its calls."""
         runner, own = runner_of(self._model), stand_in(self._model)
         if runner is None:
-            layer_calls.run_by_calls(self._model, plan, **self._run_options)
+            layer_calls.ByCalls(self._model, plan, **self._run_options).run()
         elif runner is own:
             runner.use(plan)
         if isinstance(own, FirstCall | FirstStep):

@@ -126,18 +126,34 @@ def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan 
     _replaced[model] = _Replaced([(weakref.ref(layer), weakref.ref(call)) for layer, call in zip(layers, calls)], plan)
 
 
-def run_by_calls(model: keras.Model, plan: Plan, **options: Any) -> None:
-    """Replace the calls of the layers that a plan by calls recomputes, and of functional parts with plans of their own.
+class ByCalls:
+    """A plan by calls that a model may run by in turn with others: what takes the place of calls is made once.
 
-    What was enabled of the model's parts before is undone; its own methods stay.
+    Those of the layers that it recomputes are replaced, and of functional parts with plans of their own.
     """
-    layers, parts = names.layers_of(model, plan)
-    options["backlog"] = weight_gradients.Backlog.of(plan)
-    runners = [(part, Runner(part, of_part, under_tapes=True, **options)) for part, of_part in parts]
-    restore_parts(model)
-    replace_calls(model, layers, plan, **options)
-    for part, runner in runners:
-        functional_graphs.replace_method(part, "call", runner.call)
+
+    def __init__(self, model: keras.Model, plan: Plan, **options: Any) -> None:
+        self._model, self._plan, self._options = model, plan, options
+        self._methods: list[tuple[keras.Layer, Callable]] = []
+        self._replaced: _Replaced | None = None
+
+    def run(self) -> None:
+        """Let the model run by it; what was enabled of its parts before is undone, its own methods stay."""
+        if self._replaced is not None:
+            restore_parts(self._model)
+            for layer, call in self._methods:
+                functional_graphs.replace_method(layer, "call", call)
+            _replaced[self._model] = self._replaced
+            return
+        layers, parts = names.layers_of(self._model, self._plan)
+        options = {**self._options, "backlog": weight_gradients.Backlog.of(self._plan)}
+        runners = [(part, Runner(part, of_part, under_tapes=True, **options)) for part, of_part in parts]
+        restore_parts(self._model)
+        replace_calls(self._model, layers, self._plan, **options)
+        for part, runner in runners:
+            functional_graphs.replace_method(part, "call", runner.call)
+        self._methods = [(layer, vars(layer)["call"]) for layer in [*layers, *(part for part, _ in parts)]]
+        self._replaced = _replaced[self._model]
 
 
 def plan_of(model: keras.Model) -> Plan | None:

@@ -57,8 +57,8 @@ class TracedSteps:
     ) -> StepHere:
         """A step on a batch, traced unless it was before and all calls that it made then are planned.
 
-        `state` names the one in which the model trains. If the batch differs from one `before`, `tf.TensorSpec`s or
-        None, in numbers of samples alone, a step is traced that holds both.
+        `state` names how the model trains (`TrainingState.now`). If the batch differs from one `before`,
+        `tf.TensorSpec`s or None, in numbers of samples alone, a step is traced that holds both.
         """
         specs = batch_specs.specs(batch, None if tf.executing_eagerly() else fit_loop.batch_size())
         if specs is None:
@@ -96,7 +96,7 @@ class _Sizes(NamedTuple):
         return no_larger and (not in_samples or _of_a_sample(self.shapes) == _of_a_sample(other.shapes))
 
 
-def _sizes(specs: Any, xla: bool = False, state: Hashable = None) -> _Sizes:
+def _sizes(specs: Any, xla: bool, state: Hashable) -> _Sizes:
     dtypes = tuple(spec.dtype.name for spec in batch_specs.specs_in(specs))
     return _Sizes(batch_specs.shapes_of(specs), dtypes, xla, state)
 
@@ -107,17 +107,5 @@ def _of_a_sample(shapes: batch_specs.Shapes) -> list[tuple[Any, ...]]:
 
 def _holding_both(specs: Any, others: Any) -> Any:
     """Specs of as many samples as both have, where nothing else differs; else the first ones."""
-    try:
-        tf.nest.assert_same_structure(specs, others)
-    except (TypeError, ValueError):
-        return specs
-    ours, theirs = _sizes(specs), _sizes(others)
-    if ours.dtypes != theirs.dtypes or _of_a_sample(ours.shapes) != _of_a_sample(theirs.shapes):
-        return specs
-    return tf.nest.map_structure(_of_more_samples, specs, others)
-
-
-def _of_more_samples(one: Any, other: Any) -> Any:
-    if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)):
-        return one
-    return max(one, other, key=lambda spec: tuple(spec.shape))
+    shapes, its_shapes = (_of_a_sample(batch_specs.shapes_of(some)) for some in (specs, others))
+    return batch_specs.holding_both(specs, others) if shapes == its_shapes else specs

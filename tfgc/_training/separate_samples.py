@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import independence, sample_noise
 from tfgc._costs.equal_results import equal
 from tfgc._costs.sample_noise import SAMPLES, Kind
@@ -18,6 +19,7 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions
 from tfgc._training.segment_runner import Runner
 
+_MOST_CHECKED = 8  # layers may be frozen by turns
 _OFTEN_IGNORED = (-1.0, 0.0, -100.0, 255.0)  # labels
 
 
@@ -27,7 +29,8 @@ class SeparateSamples:
     def __init__(self, runner: Runner, loss: Any, slices: int) -> None:
         self._runner, self._slices = runner, slices
         self._settings = layer_settings.Settings([runner.model])
-        self._checked: tuple | None = None
+        # What was given, and settings of the model, that it was checked with.
+        self._checked: RecentlyUsed[tuple, bool] = RecentlyUsed(_MOST_CHECKED)
         self._loss: Any = keras.Model(name="loss")
         self._loss.output_names = getattr(runner.model, "output_names", None)
         self._loss.compile(loss=loss)
@@ -37,17 +40,17 @@ class SeparateSamples:
         """The batch as tensors; raises where a step on slices would not be that of the whole batch."""
         x, y, sample_weight = made = tf.nest.map_structure(_tensor, batch, expand_composites=False)
         _check_arrays(made)
-        if self._checked is None:
+        if not self._checked:
             samples = next(tensor.shape[0] for tensor in tf.nest.flatten(x) if tensor is not None)
             if samples is not None and samples < self._slices:
                 raise OptionError(
                     f"micro_batches={self._slices}, but the batch has {samples} samples; give at most as many"
                 )
-        given = [tensor is not None for tensor in tf.nest.flatten(made)]
-        if self._checked != (given, self._settings()):
+        given = tuple(tensor is not None for tensor in tf.nest.flatten(made))
+        if (given, self._settings()) not in self._checked:
             with self._settings.watched():
                 self._check(x, y, sample_weight)
-            self._checked = given, self._settings()
+            self._checked[given, self._settings()] = True
         return made
 
     def _check(self, x: Any, y: Any, sample_weight: Any) -> None:

@@ -10,11 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Ref
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import independence
 from tfgc._errors import UnsupportedModelError
 from tfgc._framework import private_api
 from tfgc._framework.layer_settings import Settings
 from tfgc._tracing.keras_graph import Program
+
+_MOST_SETTINGS = 8  # layers may be frozen by turns
 
 
 class SlicesCheck:
@@ -38,12 +41,13 @@ class SlicesCheck:
     ) -> None:
         self._program, self._nodes, self._needed, self._name, self._slices = program, nodes, needed, name, slices
         self._settings = settings
-        self._checked: dict[bool, tuple] = {}  # Settings, for XLA and for what is not compiled by it.
+        # Settings that it was checked with, for XLA and for what is not compiled by it.
+        self._checked: RecentlyUsed[tuple, bool] = RecentlyUsed(_MOST_SETTINGS)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
         """Look at the first tensors that the segment is called on, at the first ones under XLA, and after a change."""
         xla = private_api.in_xla()
-        if self._checked.get(xla) == self._settings():
+        if (xla, self._settings()) in self._checked:
             return
         with self._settings.watched():
             reason = self._reason(tensors)
@@ -52,7 +56,7 @@ class SlicesCheck:
                 f"{self._name} cannot run in {self._slices} slices of the batch: {reason}. Make a plan with tfgc.plan, "
                 "which slices only what allows it, or one without slices"
             )
-        self._checked[xla] = self._settings()
+        self._checked[xla, self._settings()] = True
 
     def _reason(self, tensors: Sequence[Any]) -> str | None:
         if not all(isinstance(t, tf.Tensor) and t.shape.rank for t in tensors):

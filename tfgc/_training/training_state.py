@@ -1,12 +1,16 @@
 """What a model's plans depend on besides inputs and mode: which weights train, how many slots they have, the loss."""
 
+import contextlib
 import weakref
 from collections.abc import Hashable
 from typing import Any
 
 import keras
 
+from tfgc._core.recently_used import RecentlyUsed
 from tfgc._planning import budgets
+
+_MOST = 8  # sets of weights that train by turns
 
 
 class TrainingState:
@@ -16,7 +20,7 @@ class TrainingState:
         self._model = model
         self._weights: list[keras.Variable] | None = None
         # Of each optimizer that was seen, by which weights trained.
-        self._fixed: weakref.WeakKeyDictionary[Any, dict[Hashable, int]] = weakref.WeakKeyDictionary()
+        self._fixed: weakref.WeakKeyDictionary[Any, RecentlyUsed] = weakref.WeakKeyDictionary()
 
     def look(self) -> None:
         """Find the weights that the model has by now."""
@@ -30,22 +34,39 @@ class TrainingState:
                 return None
             self.look()
         trains = tuple([weight.trainable for weight in self._weights or ()])
-        losses = keras.tree.flatten(getattr(self._model, "loss", None))
-        return trains, self._bytes(getattr(self._model, "optimizer", None), trains), tuple(map(_name, losses))
+        losses = keras.tree.flatten_with_path(getattr(self._model, "loss", None))
+        named = tuple((path, _name(loss)) for path, loss in losses)
+        return trains, self._bytes(getattr(self._model, "optimizer", None), trains), named
 
     def _bytes(self, optimizer: Any, trains: Hashable) -> int:
-        """Bytes of weights and slots: all of an optimizer that plans depend on. Zero without one."""
-        if optimizer is None:
+        """Bytes of weights and slots, the only thing about an optimizer that plans depend on. Zero without one."""
+        if not isinstance(optimizer, keras.Optimizer):
             return 0
-        known = self._fixed.setdefault(optimizer, {})
-        if trains not in known:
-            known[trains] = budgets.fixed_bytes(self._model)
-        return known[trains]
+        known = self._fixed.setdefault(optimizer, RecentlyUsed(_MOST))
+        count = known.get(trains)
+        if count is None:
+            known[trains] = count = budgets.fixed_bytes(self._model)
+        return count
 
 
 def _name(loss: Any) -> Hashable:
     """A loss as it was compiled: itself if it is a name, else equal for the same object only."""
-    try:
-        return loss if isinstance(loss, str) else weakref.ref(loss)
-    except TypeError:  # It is None, or of a class that allows no references.
-        return type(loss)
+    return loss if loss is None or isinstance(loss, str) else _Object(loss)
+
+
+class _Object:
+    """Stands for an object as a key, by identity, and does not keep it alive."""
+
+    def __init__(self, thing: Any) -> None:
+        self._id = id(thing)
+        with contextlib.suppress(TypeError):  # Some classes allow no references.
+            self._thing: Any = weakref.ref(thing)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Object) or self._id != other._id:
+            return False
+        mine, its = (getattr(one, "_thing", lambda: self) for one in (self, other))
+        return mine() is not None and mine() is its()
+
+    def __hash__(self) -> int:
+        return self._id
