@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -32,6 +32,12 @@ class RecentlyUsed(Generic[Key, Value]):
             self._entries.move_to_end(key)
             gone = [self._entries.popitem(last=False) for _ in range(len(self._entries) - self._most)]
         del gone  # Freed outside of the lock.
+
+    def keep(self, is_wanted: Callable[[Value], bool]) -> None:
+        """Forget all values but those that are wanted."""
+        with self._lock:
+            gone = [self._entries.pop(key) for key, value in self.copy().items() if not is_wanted(value)]
+        del gone
 
     def __contains__(self, key: Key) -> bool:
         return key in self._entries

@@ -41,8 +41,9 @@ _SURROUNDINGS = {
 }
 _CALLS, _GRADIENTS = DivertedCalls(Operation, "__call__"), DivertedCalls(tf.GradientTape, "gradient")
 _RECORDS, _UPDATES = DivertedCalls(record, "record_operation"), DivertedCalls(BaseOptimizer, "apply")
-_updates_of_classes: dict[type, DivertedCalls] = {}
-_updates_lock = threading.Lock()
+_updates_of = functools.cache(functools.partial(DivertedCalls, name="apply"))  # a subclass
+# One trace at a time: threads that trace one model at once would see what the others change in its layers.
+_traces = threading.Lock()
 
 
 def in_own_thread(
@@ -73,14 +74,17 @@ def in_own_thread(
             done.set()
 
     thread = threading.Thread(target=run, name="tfgc trace")
-    thread.start()
     try:
+        thread.start()
         if not _wait(done, patience):
             on_wait()
             _wait(done)
     except BaseException as error:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(type(error)))
-        _wait(done)
+        if thread.ident is None:  # An interrupt may come while it starts.
+            time.sleep(_POLL)
+        if thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(type(error)))
+            _wait(done)
         raise
     thread.join()
     for name, value in made.items():
@@ -137,25 +141,29 @@ def watched(
         run = functools.partial(_GRADIENTS.original, *args, **kwargs)
         return on_gradient(run) if seen() else run()
 
-    with _CALLS.to(call), _RECORDS.to(record_operation), _GRADIENTS.to(gradient), updates_by(on_update):
+    with _traces, _CALLS.to(call), _RECORDS.to(record_operation), _GRADIENTS.to(gradient), _updating_by(on_update):
         yield
 
 
 @contextlib.contextmanager
 def updates_by(update: Callable) -> Iterator[None]:
     """Let `update(optimizer, grads, trainable_variables)` run in place of the updates of this thread."""
+    with _traces, _updating_by(update):
+        yield
+
+
+@contextlib.contextmanager
+def _updating_by(update: Callable) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_UPDATES.to(update))
         for kind in _subclasses(BaseOptimizer):
             if "apply" in vars(kind):
-                with _updates_lock:  # Of two for one class, the first to end would put `apply` back under the other.
-                    updates = _updates_of_classes.setdefault(kind, DivertedCalls(kind, "apply"))
-                stack.enter_context(updates.to(update))
+                stack.enter_context(_updates_of(kind).to(update))
         yield
 
 
 def is_watched() -> bool:
-    """Whether this thread runs in `watched` or `updates_by`."""
+    """Whether this thread runs in `watched` or `updates_by`, for whose end any other trace would wait."""
     return _UPDATES.are_diverted
 
 

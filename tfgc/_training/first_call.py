@@ -3,15 +3,15 @@
 Then all that a plan depends on is there to be seen: sizes, batch, mode, the compiled loss and optimizer, free
 memory. Each signature (sizes without the batch, dtypes, mode, dtype policy, what trains) has a plan of its own.
 
-Planning runs in a thread of its own, so that nothing of the call around it reaches it: no tape, graph, name scope,
-autocast or call context. Threads that call at the same time wait and find the plan.
+Planning runs in a thread of its own, out of reach of the tape, graph, scopes and call around it. Threads that call at
+the same time wait and find the plan.
 """
 
 import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -51,8 +51,7 @@ class FirstCall:
         self._latest: Signature | None = None
         self._in_layers: layer_calls.ByCalls | None = None
         self._train_step: Callable = model.train_step
-        self._training = TrainingState(model)
-        self._traced = TracedSteps(model, verbose)
+        self._training, self._traced = TrainingState(model), TracedSteps(model, verbose)
         self._in_step = InStep[StepHere]()
         self._lock = threading.Lock()
 
@@ -64,8 +63,7 @@ class FirstCall:
     @property
     def latest(self) -> PlannedStep | None:
         """The plan of the latest call; None before the first one."""
-        made = self.latest_made
-        return made and made.step
+        return self.latest_made and self.latest_made.step
 
     @property
     def latest_made(self) -> "_Made | None":
@@ -83,7 +81,7 @@ class FirstCall:
                     made.runner.use(plan)
                 by_calls = layer_calls.ByCalls(self._model, plan, **self._run_options) if plan.calls else None
                 step = made.step.by(plan, predicted_bytes)
-                self._made[signature] = _Made(step, made.program, made.specs, made.runner, by_calls)
+                self._made[signature] = dataclasses.replace(made, step=step, by_calls=by_calls)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; calls that do not train run the original."""
@@ -156,6 +154,7 @@ class FirstCall:
         made = self._plan(signature, inputs, shapes)
         self._training.look()  # A model without weights is built by then, and layers may have been added.
         signature = dataclasses.replace(signature, training=self._training.now)
+        self._made.keep(lambda one: one.program.is_current)
         self._made[signature] = made
         plan_report.report(self._model.name, made.step, verbose=self._verbose)
         return signature, made
@@ -190,7 +189,8 @@ class FirstCall:
         return plan_report.planned(self._model, planned, verbose=self._verbose)
 
 
-class _Made(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Made:
     """The plan of a signature, the graph and inputs that it was made for, and what runs it; None: original code."""
 
     step: PlannedStep

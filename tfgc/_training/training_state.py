@@ -58,15 +58,15 @@ class _Object:
     """Stands for an object as a key, by identity, and does not keep it alive."""
 
     def __init__(self, thing: Any) -> None:
-        self._id = id(thing)
+        self.number, self.thing = id(thing), lambda: thing
         with contextlib.suppress(TypeError):  # Some classes allow no references.
-            self._thing: Any = weakref.ref(thing)
+            self.thing = weakref.ref(thing)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Object) or self._id != other._id:
+        if not isinstance(other, _Object) or self.number != other.number:
             return False
-        mine, its = (getattr(one, "_thing", lambda: self) for one in (self, other))
-        return mine() is not None and mine() is its()
+        thing = self.thing()
+        return thing is not None and thing is other.thing()
 
     def __hash__(self) -> int:
-        return self._id
+        return self.number
