@@ -66,7 +66,8 @@ class Status:
     Attributes:
         model: The name of the model.
         enabled: Whether the model, or a part of it, is enabled.
-        plans: What it runs by; empty until the first training call of a model that was enabled without a plan.
+        plans: What it runs by, the one that was used last at the end; empty until the first training call of a model
+            that was enabled without a plan.
         measured_bytes: The most bytes that a step needed when the model last trained with `tfgc.PeakMemory`, or None.
 
     Example:
