@@ -28,7 +28,7 @@ import tensorflow as tf
 from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import functional
-from tfgc._replay import replayed_gradients, xla_checkpoints
+from tfgc._replay import replayed_gradients
 from tfgc._replay.asked_outputs import stopped
 from tfgc._replay.fence import seeds_in_time
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
@@ -90,7 +90,7 @@ class _Block:
         on_host = [i for i, x in enumerate(tensors) if id(x) in waiting]
         if not tf.executing_eagerly():
             # Of the graph being built: the gradient of a branch or loop body finds no others.
-            tensors = xla_checkpoints.in_memory([graph_building.capture(x) for x in tensors])
+            tensors = [graph_building.capture(x) for x in tensors]
         # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
         asked_for = replayed_gradients.asked_for(effects.reads)
         frozen = replayed_gradients.frozen_since(effects.reads, asked_for, self._trained)

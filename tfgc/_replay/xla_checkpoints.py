@@ -1,4 +1,4 @@
-"""What a replay reads under XLA: the checkpoint, and not what XLA would compute the checkpoint from again."""
+"""What is stored between segments under XLA: their results, and not what XLA would compute these from again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,11 @@ from tfgc._framework.internals import gen_xla_ops
 
 
 def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Arguments of a segment. Under XLA those that products in parts make are behind a barrier, which stores them.
+    """Results of a first run. Under XLA those that products in parts make are behind a barrier, which stores them.
 
-    Else XLA keeps the parts for the replay and adds them up there: in a GPT four times the bytes of each checkpoint.
-    Other checkpoints have no barrier: it made plans larger.
+    Else XLA keeps the parts for the replays that read them, and adds them up there: in a GPT four times the bytes of
+    each checkpoint. Other results have no barrier: it made plans larger, as one before each replay did, since what else
+    reads the tensor kept another copy of it.
     """
     if not private_api.in_xla():
         return [*tensors]
