@@ -9,6 +9,7 @@ import tensorflow as tf
 from equality import noise
 
 import tfgc
+from tfgc._framework import fit_loop
 from tfgc._training import plan_report
 from tfgc._training.training_state import TrainingState
 
@@ -226,9 +227,21 @@ def test_lengths_that_take_turns_are_planned_for_together(budget, planned):
     long, short = noise(8, 60, 32), noise(8, 20, 32)
     model((long, short))
     tfgc.enable(model, budget=budget, verbose=0)
+    plain = []
     for inputs in ((long, short), (short, long)) * 3:
         step(model, inputs)
+        plain.append(latest(model).plain_bytes)
     assert len(planned) <= 2
+    if budget is not None:  # The second plan is for two long ones.
+        assert plain[1] > 1.3 * plain[0]
+        assert plain[1:] == [plain[1]] * 5
+
+
+def test_the_stack_is_not_searched_where_the_batch_is_known(monkeypatch):
+    model = tfgc.enable(built(chain), verbose=0)
+    step(model, X)
+    monkeypatch.setattr(fit_loop, "batch_size", lambda: pytest.fail("looked for the running fit"))
+    step(model, X)
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ A plan for one holds for another that is larger in nothing.
 
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -53,11 +53,12 @@ def _structure(example: Any) -> Any:
     return (example.args, example.kwargs) if isinstance(example, Arguments) else example
 
 
-def shapes_in(example: Any, batch_size: int | None) -> Shapes:
-    """The shapes of the tensors and arrays that are no scalars, a batch that is open filled in where it is known."""
+def shapes_in(example: Any, batch_size: Callable[[], int | None]) -> Shapes:
+    """The shapes of the tensors and arrays that are no scalars; `batch_size` is asked for where the batch is open."""
     values = [v for v in tf.nest.flatten(_structure(example)) if tf.is_tensor(v) or isinstance(v, np.ndarray)]
     shapes = [tuple(shape) for shape in (tf.TensorShape(value.shape) for value in values) if shape.rank]
-    return tuple((batch_size if shape[0] is None else shape[0], *shape[1:]) for shape in shapes)
+    size = batch_size() if any(shape[0] is None for shape in shapes) else None
+    return tuple((size if shape[0] is None else shape[0], *shape[1:]) for shape in shapes)
 
 
 def spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec:
@@ -122,18 +123,16 @@ def _sizes_in_pairs(shapes: Shapes, others: Shapes) -> list[tuple[Any, Any]] | N
 
 
 def holding_both(specs: Any, others: Any) -> Any:
-    """Specs that are as large as both in each size, where both have the same structure; else the first ones."""
+    """Specs that are as large as both in each size; None if structures, dtypes or ranks differ."""
+    if isinstance(specs, Arguments) and isinstance(others, Arguments):
+        both = holding_both(_structure(specs), _structure(others))
+        return None if both is None else Arguments(*both)
     try:
         tf.nest.assert_same_structure(specs, others)
     except (TypeError, ValueError):
-        return specs
-    alike = [
-        (one.dtype, one.shape.rank) == (other.dtype, other.shape.rank)
-        for one, other in zip(specs_in(specs), specs_in(others))
-    ]
-    if not all(alike) or len(specs_in(specs)) != len(specs_in(others)):
-        return specs
-    return tf.nest.map_structure(_larger, specs, others)
+        return None
+    kinds, its_kinds = ([(spec.dtype, spec.shape.rank) for spec in specs_in(some)] for some in (specs, others))
+    return tf.nest.map_structure(_larger, specs, others) if kinds == its_kinds else None
 
 
 def _larger(one: Any, other: Any) -> Any:

@@ -187,7 +187,8 @@ def planned_with(
 
     Inputs of which one is longer and the other shorter may take turns.
     """
-    if before is not None:
+    both = None if before is None else batch_specs.holding_both(specs, before[0])
+    if before is not None and both is not None:
         with contextlib.suppress(InfeasibleBudgetError):
-            return plan(batch_specs.holding_both(specs, before[0]), batch_specs.largest(shapes, before[1]))
+            return plan(both, batch_specs.largest(shapes, before[1]))
     return plan(specs, shapes)

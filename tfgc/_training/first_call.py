@@ -121,7 +121,7 @@ class FirstCall:
         sizes = tuple((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in flat)
         here = self._in_step.here
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
-        shapes = batch_specs.shapes_in(flat, fit_loop.batch_size())
+        shapes = batch_specs.shapes_in(flat, fit_loop.batch_size)
         with self._lock:
             signature = Signature(sizes, mode, policy, in_step=here is not None, training=self._training.now)
             signature, made = self._made_for(signature, shapes, inputs)

@@ -82,7 +82,7 @@ class FirstStep:
     def _plan_for(self, example: Any) -> None:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         batch = batch or fit_loop.batch_size()
-        shapes = batch_specs.shapes_in(example, batch)
+        shapes = batch_specs.shapes_in(example, lambda: batch)
         if self._holds_for(shapes):  # need not wait while another thread plans
             return
         with self._lock:  # reentrant, as a step calls the model

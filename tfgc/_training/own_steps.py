@@ -108,4 +108,5 @@ def _of_a_sample(shapes: batch_specs.Shapes) -> list[tuple[Any, ...]]:
 def _holding_both(specs: Any, others: Any) -> Any:
     """Specs of as many samples as both have, where nothing else differs; else the first ones."""
     shapes, its_shapes = (_of_a_sample(batch_specs.shapes_of(some)) for some in (specs, others))
-    return batch_specs.holding_both(specs, others) if shapes == its_shapes else specs
+    both = batch_specs.holding_both(specs, others) if shapes == its_shapes else None
+    return specs if both is None else both
