@@ -83,7 +83,7 @@ def test_training_behind_such_a_checkpoint_under_xla():
     assert_equal(plain, train(enabled(), x, y, graph=True, jit_compile=True), exact=False)
 
 
-def test_forward_mode_and_second_order_pass_the_barrier():
+def test_gradients_of_gradients_pass_the_barrier():
     model, plain, x = enabled(), fresh(deep), tf.constant(noise(64, 8))
 
     def of(model):
