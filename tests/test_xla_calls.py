@@ -266,11 +266,11 @@ def test_a_selective_plan_stays_one_under_xla():
 
 
 def test_the_weights_of_a_layer_that_is_called_twice_are_transposed_once():
-    layer = L.Dense(32)
-    inputs = keras.Input((32,))
+    layer = L.Conv1D(32, 3, padding="same")
+    inputs = keras.Input((16, 32))
     model = keras.Model(inputs, layer(layer(inputs)))
-    (copies,) = reading.read(tracing.trace(model, noise(8, 32), xla=True), xla=True).resident
-    assert copies == 32 * 32 * F32 // 2
+    (copies,) = reading.read(tracing.trace(model, noise(8, 16, 32), xla=True), xla=True).resident
+    assert copies == 3 * 32 * 32 * F32 // 2
 
 
 @pytest.mark.gate

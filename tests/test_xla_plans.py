@@ -14,6 +14,7 @@ import tfgc
 from tfgc._cli.group import cli
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Ref
+from tfgc._core.tensors import peak_of
 from tfgc._costs import node_costs
 from tfgc._measure import case_choice, process
 from tfgc._planning import annotated
@@ -104,17 +105,39 @@ def test_an_activation_inside_of_a_layer_is_fused_and_an_error_function_is_kept(
     assert saved(relu, "up")[1] == []
 
 
-def test_half_of_the_copies_of_weights_counts_and_those_of_products_of_activations_do_not():
+def test_half_of_the_copies_of_kernels_of_convolutions_counts_and_products_read_theirs_as_they_are():
     graph = graph_of(normalized(filters=16))
     kernels = 3 * 3 * 8 * 8 * F32 + 3 * 3 * 8 * 16 * F32
     assert graph.resident_bytes() == kernels // 2
-    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes() == 8 * 8 * F32 // 2
-    x = keras.Input((8, 4))
-    attention = graph_of(keras.Model(x, L.MultiHeadAttention(2, 2, use_bias=False)(x, x)))
-    assert attention.resident_bytes() == 4 * 4 * 4 * F32 // 2
+    assert graph_of(keras.Sequential([keras.Input((8,)), L.Dense(8)])).resident_bytes() == 0
     step = tfgc.estimate(normalized(filters=16), 4, mode="xla", optimizer="sgd")
     assert step.fixed_bytes == tfgc.estimate(normalized(filters=16), 4, optimizer="sgd").fixed_bytes + kernels // 2
-    assert step.needed_bytes == step.peak_bytes == step.allocated_bytes
+    assert step.needed_bytes == step.allocated_bytes >= step.peak_bytes
+
+
+def drops(last):
+    """A dropout behind which `last` comes."""
+    x = keras.Input((16, 32), name="x")
+    return keras.Model(x, last(x, L.Dropout(0.5, name="drop")(L.Dense(32, name="up")(x))))
+
+
+def test_what_is_dropped_before_a_sum_is_stored_as_a_mask_and_before_a_product_as_it_was_drawn():
+    size = 4 * 16 * 32
+    summed = drops(lambda x, y: L.LayerNormalization()(L.Add()([x, y])))
+    multiplied = drops(lambda _, y: L.Dense(8)(y))
+    assert saved(summed, "drop")[1] == [size]
+    assert saved(multiplied, "drop")[1] == [size * F32]
+    cost = graph_of(summed).costs[graph_of(summed).position["drop"]]
+    assert sum(cost.forward_saving_trace) == size
+
+
+@pytest.mark.parametrize(("positions", "workspace"), [(32, 0), (20, 32 << 20)])
+def test_products_take_a_workspace_where_attention_does_not_fit_into_tiles(positions, workspace):
+    x = keras.Input((positions, 8))
+    graph = graph_of(keras.Model(x, L.Dense(4, name="end")(L.MultiHeadAttention(2, 4, name="attention")(x, x))))
+    for node, cost in zip(graph.nodes, graph.costs):
+        for trace in (cost.forward_trace, cost.forward_saving_trace, cost.backward_trace):
+            assert workspace <= peak_of(trace) < workspace + (1 << 20), node.name
 
 
 def test_no_segment_starts_inside_of_what_xla_fuses():
@@ -151,13 +174,13 @@ def test_budgets_are_kept_as_xla_is_predicted(budget):
     model = residual()
     step = tfgc.estimate(model, 8, tfgc.plan(model, 8, budget=budget, mode="xla"), mode="xla")
     assert step.needed_bytes <= float(budget[:-1]) / 100 * tfgc.estimate(model, 8, mode="xla").needed_bytes
-    assert step.needed_bytes - step.fixed_bytes == round(1.05 * (step.peak_bytes - step.fixed_bytes))
+    assert step.needed_bytes - step.fixed_bytes == round(1.05 * (step.allocated_bytes - step.fixed_bytes))
 
 
 def test_a_step_under_xla_that_recomputes_nothing_leaves_nothing_for_gaps():
     model = residual()
     plain = tfgc.estimate(model, 8, mode="xla")
-    assert plain.needed_bytes == plain.peak_bytes
+    assert plain.needed_bytes == plain.allocated_bytes
     chosen = tfgc.plan(model, 8, budget="100%", mode="xla")
     assert all(segment.mode == "keep" for segment in chosen.segments)
 

@@ -43,6 +43,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     numbering = _Numbering(buffers, numbers, fusion)
     temporary = fused_step.temporary(trace, runs, late, owner)
     besides = xla_splits.while_running(op for op in runs if op in late) if xla else kernel_memory.while_running(runs)
+    by_cublas = xla_splits.workspaces(runs) if xla and xla_splits.is_untiled(runs) else {}
     workspace = kernel_memory.kept_for_gradient if fusion is None else fusion.written_for_gradient
     made = [
         Operation(
@@ -53,7 +54,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
             in_place=op.type in tensor_buffers.IN_PLACE,
             work=flop_counts.flops(op),
             workspace=workspace(op) if op not in late else 0,
-            temporary=temporary.get(op, 0) + besides.get(op, 0),
+            temporary=temporary.get(op, 0) + besides.get(op, 0) + by_cublas.get(op, 0),
             owner=owner[op],
         )
         for op in runs

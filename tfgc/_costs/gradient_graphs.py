@@ -38,6 +38,8 @@ class Footprint:
     fused_outputs: tuple[FusedOutput | None, ...]
     constants: dict[Any, int]  # bytes of each that TensorFlow folds and keeps, by what it is made of; under XLA none
     zero_bytes: int  # that XLA holds during the whole step if an elementwise operation makes the input
+    workspace: Temporary  # that XLA takes if cuBLAS computes the products
+    is_untiled: bool  # whether cuBLAS has to, in the whole step
     differentiable_inputs: tuple[int, ...] = ()  # that get a gradient
 
 
@@ -107,6 +109,8 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
         constants=constants,
         zero_bytes=zero_bytes,
+        workspace=Temporary(*map(xla_splits.workspace, (operations.early, operations.late))) if fusion else NONE,
+        is_untiled=bool(fusion) and xla_splits.is_untiled(operations.forward),
     )
 
 

@@ -17,7 +17,8 @@ import tensorflow as tf
 from tfgc._costs import tensor_lists
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
-from tfgc._pure.flop_counts import MATRIX_PRODUCTS, SHAPE_ONLY, VIEWS
+from tfgc._pure import random_draws
+from tfgc._pure.flop_counts import SHAPE_ONLY, VIEWS
 
 ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
@@ -42,6 +43,7 @@ class FusedOutput:
 
     inputs: tuple[int, ...]  # positions of those that it is made of
     saved: tuple[int, ...]  # which of the buffers that the call saves inside it is made of, by position among them
+    drawn: tuple[int, ...]  # which of them are random numbers
     inside: bool  # whether it is made of a buffer inside the call, for which the output stands then
     operation: str  # the type of the operation that makes it
 
@@ -88,14 +90,14 @@ class Fusion:
         return tensor_lists.tensor_bytes(op.inputs[0]) if written and self._operations.late else 0
 
     def copied_weights(self) -> int:
-        """What copies of the weights of convolutions and products take, from the start of the step to its end.
+        """What copies of the weights of convolutions take, from the start of the step to its end.
 
-        XLA transposes them once, and puts other buffers in the place of the weights meanwhile, where they fit. In
-        networks that were compiled about half of it was used.
+        XLA transposes them once, and puts copies in the place of weights that it has transposed, where they fit: in
+        networks that were compiled about half of them took memory. Kernels of products read weights in either order.
         """
         weights: dict[Any, int] = {}
         for op in self._operations.forward:
-            if op.type in _CONVOLUTIONS | MATRIX_PRODUCTS:
+            if op.type in _CONVOLUTIONS:
                 read = self._buffers.root(op.inputs[1])
                 if read.op in self._operations.free:
                     # Calls of one layer each read its weight.
@@ -131,6 +133,7 @@ class Fusion:
         return FusedOutput(
             inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in behind),
             saved=tuple(i for i, ref in enumerate(saved) if ref in large),
+            drawn=tuple(i for i, ref in enumerate(saved) if ref in large and random_draws.draws([ref.deref().op])),
             inside=bool(large),
             operation=root.op.type,
         )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tfgc._core.graph import Graph, Node
 from tfgc._core.tensors import Ref
 from tfgc._costs.gradient_graphs import Footprint
+from tfgc._costs.xla_functions import added
 from tfgc._costs.xla_fusion import PADS
 
 # What makes no zeros along with its result: no elementwise operation, or one whose result has another shape than they.
@@ -33,6 +34,8 @@ def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
         _fused(graph, _with_zeros(node, footprints), footprints.get(node.name), in_memory, behind)
         for node in graph.nodes
     ]
+    if any(footprint.is_untiled for footprint in footprints.values()):
+        nodes = [_with_workspace(node, footprints.get(node.name)) for node in nodes]
     gone = {ref for ref, made_of in behind.items() if ref not in made_of}
     pairs = enumerate(itertools.pairwise(graph.nodes), 1)
     joined = [i for i, (made, reads) in pairs if any(ref in gone and ref.node == made.name for ref in reads.inputs)]
@@ -61,6 +64,20 @@ def _with_zeros(node: Node, footprints: Mapping[str, Footprint]) -> Node:
     return dataclasses.replace(node, cost=dataclasses.replace(node.cost, zero_bytes=footprint.zero_bytes))
 
 
+def _with_workspace(node: Node, footprint: Footprint | None) -> Node:
+    """A node whose products cuBLAS computes."""
+    if node.cost is None or footprint is None:
+        return node
+    forward, backward = footprint.workspace.forward, footprint.workspace.backward
+    cost = dataclasses.replace(
+        node.cost,
+        forward_trace=added(node.cost.forward_trace, forward),
+        forward_saving_trace=added(node.cost.forward_saving_trace, forward),
+        backward_trace=added(node.cost.backward_trace, backward),
+    )
+    return dataclasses.replace(node, cost=cost)
+
+
 def _fused(
     graph: Graph, node: Node, footprint: Footprint | None, in_memory: set[Ref], behind: dict[Ref, tuple[Ref, ...]]
 ) -> Node:
@@ -69,7 +86,7 @@ def _fused(
     if footprint is None or cost is None:
         return node
     refs = tuple(dict.fromkeys(node.inputs))
-    saved = _replaced(cost.saved_tensors, behind)
+    saved, internal = _replaced(cost.saved_tensors, behind), list(cost.saved_internal_bytes)
     aliases = list(cost.aliases)
     traces = [cost.forward_trace, cost.forward_saving_trace]
     dropped: set[int] = set()
@@ -77,11 +94,19 @@ def _fused(
         if output is None or ref in in_memory:
             continue
         made_of = _replaced([refs[k] for k in output.inputs], behind)
-        if output.inside:
+        masks = bool(output.saved) and output.saved == output.drawn and bool(made_of)
+        if masks:
+            # What adds the result up draws it, too, and stores which numbers stay in place of those that it drew.
+            for k in output.drawn:
+                drawn, internal[k] = internal[k], min(internal[k], graph.elements(node))
+                traces[1] = _replacing(traces[1], drawn, internal[k])
+        if output.inside and not masks:
             # The output stands for one buffer inside, the largest that is saved.
             if output.saved:
                 saved = (*saved, ref)
-                dropped.add(max(output.saved, key=cost.saved_internal_bytes.__getitem__))
+                largest = max(output.saved, key=internal.__getitem__)
+                dropped.add(largest)
+                traces[1] = _without(traces[1], internal[largest])
             behind[ref] = (ref, *made_of)
         elif made_of:
             behind[ref] = made_of
@@ -94,7 +119,7 @@ def _fused(
         cost=dataclasses.replace(
             cost,
             saved_tensors=tuple(dict.fromkeys(saved)),
-            saved_internal_bytes=tuple(n for i, n in enumerate(cost.saved_internal_bytes) if i not in dropped),
+            saved_internal_bytes=tuple(n for i, n in enumerate(internal) if i not in dropped),
             aliases=tuple(aliases),
             forward_trace=traces[0],
             forward_saving_trace=traces[1],
@@ -106,6 +131,11 @@ def _without(trace: tuple[int, ...], size: int) -> tuple[int, ...]:
     """A byte trace without the last buffer of that size."""
     places = [i for i, count in enumerate(trace) if count == size]
     return trace[: places[-1]] + trace[places[-1] + 1 :] if places else trace
+
+
+def _replacing(trace: tuple[int, ...], size: int, other: int) -> tuple[int, ...]:
+    """A byte trace whose last buffer of a size has another size."""
+    return (*_without(trace, size), other) if size in trace else trace
 
 
 def _replaced(refs: Iterable[Ref], behind: Mapping[Ref, tuple[Ref, ...]]) -> tuple[Ref, ...]:

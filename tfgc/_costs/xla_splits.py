@@ -1,8 +1,11 @@
-"""Matrix products that XLA's compiler for GPUs splits along the dimension that they sum over.
+"""What XLA's compiler for GPUs takes for matrix products besides operands and results.
 
 A product of few rows and columns keeps too few of a GPU's cores busy, so XLA computes it in parts, of as many numbers
 each as the result has, and adds them up wherever the result is read. The choice is that of `splitk_rewriter` in
 openxla/xla, as of 2026, for an H100: the time of the product and of adding up, by its weights.
+
+Its own kernels compute products in tiles of 16 rows and columns. In a step where attention does not fit into those,
+cuBLAS computes all products, in a workspace.
 """
 
 import math
@@ -15,10 +18,13 @@ from tfgc._costs.tensor_buffers import renamed
 from tfgc._costs.xla_fusion import ELEMENTWISE
 from tfgc._pure.flop_counts import MATRIX_PRODUCTS, multiplications_per_element
 
+_PRODUCTS = MATRIX_PRODUCTS | {"Einsum"}
 _CORES, _TILE, _ALIGNED = 132, 128, 16
 # Units of cost for a floating-point operation of a tile, a byte, a byte of the parts, and the start of adding up.
 _OPERATION, _BYTE, _PART, _START = 100.0, 0.194136, 193.1384, 4.36e7
 _MOST = 2048
+# Rows of the smallest tile, and bytes of the workspace of cuBLAS (`gemm_rewriter` in openxla/xla, on Hopper).
+_LEAST_TILE, _WORKSPACE = 16, 32 << 20
 
 
 def parts(op: tf.Operation) -> int:
@@ -28,6 +34,26 @@ def parts(op: tf.Operation) -> int:
         return 1
     candidates = [2**i for i in range(_MOST.bit_length())]
     return min(candidates, key=lambda count: _cost(*sizes, op.inputs[0].dtype.size, count))
+
+
+def is_untiled(operations: Iterable[tf.Operation]) -> bool:
+    """Whether one of them is the softmax of attention to a number of positions that is no multiple of a tile's."""
+    return any(op.type == "Softmax" and _positions(op) % _LEAST_TILE for op in operations)
+
+
+def _positions(op: tf.Operation) -> int:
+    shape = op.outputs[0].shape
+    return (shape[-1] or 0) if shape.rank and shape.rank > 3 else 0
+
+
+def workspace(operations: Iterable[tf.Operation]) -> int:
+    """Bytes that cuBLAS takes while it computes the products among operations."""
+    return max(workspaces(operations).values(), default=0)
+
+
+def workspaces(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
+    """Bytes that cuBLAS takes for each product among operations."""
+    return {op: _WORKSPACE for op in operations if op.type in _PRODUCTS}
 
 
 def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
@@ -67,7 +93,7 @@ def is_made_of_parts(tensor: tf.Tensor) -> bool:
 
 def _sizes(op: tf.Operation) -> tuple[int, int, int, int] | None:
     """How many products an operation computes, their rows and columns, and over how many numbers each sums."""
-    if (op.type not in MATRIX_PRODUCTS and op.type != "Einsum") or len(op.inputs) != 2:
+    if op.type not in _PRODUCTS or len(op.inputs) != 2:
         return None
     counts = [t.shape.num_elements() for t in (*op.inputs, op.outputs[0])]
     if not all(counts):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from tfgc._simulate.bfc_allocator import Address, Allocator
 from tfgc._simulate.event import Event
 from tfgc._simulate.step_events import StepEvents
+from tfgc._simulate.xla_heap import Lifetimes
 
 _STEPS = 5
 
@@ -30,9 +31,16 @@ def needs(step: StepEvents) -> Iterator[int]:
     return (beyond + peak for beyond, peak in _steps(step))
 
 
+def heap_bytes(step: StepEvents) -> int:
+    """What XLA lays out for a step, besides weights and batch: it updates weights in place."""
+    lifetimes = Lifetimes()
+    _AllocatorReplay(step, lifetimes).peak_of_step()
+    return lifetimes.heap_bytes()
+
+
 def _steps(step: StepEvents) -> Iterator[tuple[int, int]]:
     """What is in use before each step, beyond the request, and its peak. The first, which finds none, is left out."""
-    replay = _AllocatorReplay(step)
+    replay = _AllocatorReplay(step, Allocator())
     replay.peak_of_step()
     for _ in range(_STEPS - 1):
         yield replay.beyond_request(), replay.peak_of_step()
@@ -41,14 +49,18 @@ def _steps(step: StepEvents) -> Iterator[tuple[int, int]]:
 class _AllocatorReplay:
     """Steps replayed on one allocator."""
 
-    def __init__(self, step: StepEvents) -> None:
+    def __init__(self, step: StepEvents, allocator: Allocator | Lifetimes) -> None:
         self._events, self._graph, self._buffers = step, step.graph, step.buffers
-        self._allocator = Allocator()
+        self._allocator = allocator
         self._peak = 0
         self._chunks: dict[int, list[Address]] = {}  # of each buffer
         self._cotangents: dict[int, Address] = {}
         self._weight_gradients: dict[int, list[Address]] = {}  # by position
-        self._weights = {i: self._allocator.allocate(c.gradient_bytes) for i, c in enumerate(self._graph.costs)}
+        self._weights: dict[int, Address] = {}
+        self._requested = 0
+        if self._graph.xla:
+            return
+        self._weights.update((i, allocator.allocate(c.gradient_bytes)) for i, c in enumerate(self._graph.costs))
         batch = [spec.bytes(self._graph.batch_size) for spec in self._graph.inputs.values()]
         for size in batch:
             self._allocator.allocate(size)
@@ -76,9 +88,10 @@ class _AllocatorReplay:
 
     def _update(self, position: int) -> None:
         """Write a new buffer for the weights of a node, and free their gradient."""
-        new = self._allocator.allocate(self._graph.costs[position].gradient_bytes)
-        self._allocator.free(self._weights[position])
-        self._weights[position] = new
+        if position in self._weights:
+            new = self._allocator.allocate(self._graph.costs[position].gradient_bytes)
+            self._allocator.free(self._weights[position])
+            self._weights[position] = new
         self._free(self._weight_gradients.pop(position))
 
     def _allocate(self, size: int) -> Address:
