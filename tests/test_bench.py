@@ -26,9 +26,8 @@ from tfgc._measure import (
 from tfgc._records import results_json
 from tfgc._records.batch_limit import MaxBatch, Reach
 from tfgc._records.compiled_memory import CompiledMemory
-from tfgc._records.job import Case
+from tfgc._records.job import Case, CasePrediction, CasePredictions
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
-from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._report import markdown
 from tfgc._suites import _rows, resnet_depth
 

@@ -15,8 +15,7 @@ from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import batch_search, batch_ways, compare, predict_max_batch, process, worker
 from tfgc._planning import annotated, budgets
 from tfgc._records import batch_limit
-from tfgc._records.job import Case, MaxBatchJob
-from tfgc._records.reply import LargestBatch
+from tfgc._records.job import Case, LargestBatch, MaxBatchJob
 from tfgc._simulate import simulator
 from tfgc._units import format_bytes
 

@@ -24,9 +24,8 @@ from tfgc._errors import OptionError
 from tfgc._measure import case_choice, compare, process, training_run, worker
 from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
-from tfgc._records.job import PredictionJob
+from tfgc._records.job import PredictionJob, Reply
 from tfgc._records.measurement import Study
-from tfgc._records.reply import Reply
 from tfgc._report import comparison, fronts, markdown, plots, study_tables, svg
 
 

@@ -14,7 +14,7 @@ from tfgc import _child_process, _temporary
 from tfgc._compiled import worker
 from tfgc._compiled.targets import Target
 from tfgc._errors import TfgcError, UnsupportedModelError
-from tfgc._records.reply import OUT_OF_MEMORY
+from tfgc._records.job import OUT_OF_MEMORY
 
 _NEEDED = ("jax", "jax_cuda12_plugin")
 # Finds no GPU, and times no kernels on one.

@@ -7,7 +7,7 @@ few per cent down as well as up. So a straight line through two batches says whe
 from collections.abc import Callable
 
 from tfgc._records.batch_limit import MOST
-from tfgc._records.reply import LargestBatch
+from tfgc._records.job import LargestBatch
 
 FIRST = 16
 # So many batches in a row must be predicted not to fit above the one that does.

@@ -7,7 +7,7 @@ from tfgc._core.plan import Plan
 from tfgc._measure import batch_search
 from tfgc._planning.node_plans import AnyPlans
 from tfgc._records.batch_limit import MOST
-from tfgc._records.reply import LargestBatch
+from tfgc._records.job import LargestBatch
 
 
 class Step(NamedTuple):

@@ -11,9 +11,8 @@ from tfgc._errors import TfgcError
 from tfgc._planning import budgets, by_calls, links, planner, sweep
 from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._records.front import FrontRecord
-from tfgc._records.job import Case, PredictionJob
+from tfgc._records.job import Case, CasePrediction, PredictionJob
 from tfgc._records.measurement import Predicted, SegmentSummary
-from tfgc._records.reply import CasePrediction
 from tfgc._simulate import simulator
 from tfgc._simulate.simulator import Prediction
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tfgc._errors import TfgcError
 from tfgc._measure import case_choice, process
 from tfgc._measure.case_choice import PlanLike, StrategyLike
-from tfgc._records.job import Case, PredictionJob
+from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Measurement, Study
-from tfgc._records.reply import CasePrediction, CasePredictions
 
 if TYPE_CHECKING:
     import keras

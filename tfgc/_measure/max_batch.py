@@ -13,9 +13,8 @@ from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_in
 from tfgc._measure import batch_search, case_choice, compare, examples, process
 from tfgc._measure.case_choice import StrategyLike
 from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
-from tfgc._records.job import Case, MaxBatchJob
+from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._records.measurement import Measurement
-from tfgc._records.reply import LargestBatch, MaxBatchPrediction
 from tfgc._units import PERCENT, bare_number, parse_bytes
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from tfgc._measure import any_model, examples
 from tfgc._measure.case_readings import Reading
 from tfgc._planning import annotated, budgets, by_calls, sweep
 from tfgc._planning.node_plans import NodePlans
-from tfgc._records.job import PredictionJob
-from tfgc._records.reply import CasePredictions
+from tfgc._records.job import CasePredictions, PredictionJob
 from tfgc._tracing import keras_graph
 
 

@@ -22,8 +22,7 @@ from tfgc._measure import any_model, batch_search, examples
 from tfgc._measure.batch_ways import Step, Way
 from tfgc._planning import annotated, budgets, links, planner
 from tfgc._planning.node_plans import NodePlans
-from tfgc._records.job import MaxBatchJob
-from tfgc._records.reply import MaxBatchPrediction
+from tfgc._records.job import MaxBatchJob, MaxBatchPrediction
 from tfgc._tracing import functional_graphs
 
 # Plans of each front that are estimated: the allocator may serve the second least with less.

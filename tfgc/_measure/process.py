@@ -19,8 +19,7 @@ import memory_profiler
 
 from tfgc import _child_process, _temporary, _user_modules
 from tfgc._errors import TfgcError
-from tfgc._records.job import Case, MaxBatchJob, PredictionJob
-from tfgc._records.reply import OUT_OF_MEMORY, Reply
+from tfgc._records.job import OUT_OF_MEMORY, Case, MaxBatchJob, PredictionJob, Reply
 
 _SAMPLE_SECONDS = 0.1
 

@@ -13,9 +13,8 @@ from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._measure import compare, max_batch, process
 from tfgc._measure.results_file import FINISHED, ResultsFile
 from tfgc._planning import budgets
-from tfgc._records.job import Case, PredictionJob
+from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Measurement, Study
-from tfgc._records.reply import CasePrediction, CasePredictions
 from tfgc._suites import _rows
 
 # Called with what happens to a case (work on it started, it is done, or an earlier run left it), and with what it is.

@@ -19,8 +19,15 @@ import cloudpickle
 
 from tfgc import _child_process, _user_modules
 from tfgc._errors import TfgcError, one_line
-from tfgc._records.job import Case, MaxBatchJob, PredictionJob
-from tfgc._records.reply import OUT_OF_MEMORY, CasePredictions, MaxBatchPrediction, Reply
+from tfgc._records.job import (
+    OUT_OF_MEMORY,
+    Case,
+    CasePredictions,
+    MaxBatchJob,
+    MaxBatchPrediction,
+    PredictionJob,
+    Reply,
+)
 
 
 def main(answer: str, parent: str, *folders: str) -> None:

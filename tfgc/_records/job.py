@@ -1,10 +1,13 @@
-"""The jobs of child processes: measure a case, predict a network's cases, or its largest batch."""
+"""The jobs of child processes (measure a case, predict a network's cases, or its largest batch), and their replies."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tfgc._core.plan import Plan
+from tfgc._errors import TfgcError
+from tfgc._records.front import FrontRecord
+from tfgc._records.measurement import Predicted, SegmentSummary
 
 # A network's name or builder, and an image size; None: the network's default
 Build: TypeAlias = tuple[str | Callable[..., Any], int | None]
@@ -12,42 +15,27 @@ Build: TypeAlias = tuple[str | Callable[..., Any], int | None]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One way to train one network.
-
-    Attributes:
-        network: Its name.
-        build: Pair of a network's name or builder and an image size (None: the network's default).
-        case, mode, batch_size, input_shapes: As in `Measurement` and `tfgc.plan`.
-        strategy, options: How to plan; None for a plain case or if `plan` is given.
-        target_ratio: Take the strategy's plan of least work at this fraction of the plain step's peak above weights and
-            slots or, if none reaches it, the plan of least peak. Default of the strategy: `budget`.
-        plan: The plan as JSON.
-        steps: Counted steps.
-        memory_limit: Bytes of data that the process may allocate; None: no limit.
-        peer: Instead of a plan: another way to recompute, named as in `_measure.peers` and `_measure.torch_peer`.
-        compare_first_update: Whether the first update is compared with that of plain steps, for `Measurement.wrong`.
-        optimizer: A `keras.Optimizer` as `keras.optimizers.serialize` returns it; None: SGD.
-        example: A batch as `_measure.examples.portable` returns it, for a model without a graph; else None.
-        target: The GPU that the step is compiled for instead of being run; empty: it is run.
-    """
+    """One way to train one network; `case`, `mode` and `batch_size` are as in `Measurement`."""
 
     network: str
     build: Build
     case: str
     mode: str
     batch_size: int
-    strategy: str | Callable[..., Plan] | None = None
+    strategy: str | Callable[..., Plan] | None = None  # how to plan; None for a plain case or if `plan` is given
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # Take the strategy's (default: `budget`) plan of least work at this fraction of the plain step's peak above weights
+    # and slots or, if none reaches it, the plan of least peak.
     target_ratio: float | None = None
-    plan: str | None = None
-    input_shapes: dict[str, tuple[int | None, ...]] | None = None
-    steps: int = 5
-    memory_limit: int | None = None
-    peer: str | None = None
-    compare_first_update: bool = False
-    optimizer: dict[str, Any] | None = None
-    example: Any = None
-    target: str = ""
+    plan: str | None = None  # as JSON
+    input_shapes: dict[str, tuple[int | None, ...]] | None = None  # as in `tfgc.plan`
+    steps: int = 5  # counted steps
+    memory_limit: int | None = None  # bytes of data that the process may allocate; None: no limit
+    peer: str | None = None  # instead of a plan: named as in `_measure.peers` and `_measure.torch_peer`
+    compare_first_update: bool = False  # with that of plain steps, for `Measurement.wrong`
+    optimizer: dict[str, Any] | None = None  # as `keras.optimizers.serialize` returns it; None: SGD
+    example: Any = None  # as `_measure.examples.portable` returns it, for a model without a graph
+    target: str = ""  # the GPU that the step is compiled for instead of being run; empty: it is run
 
     @property
     def name(self) -> str:
@@ -89,20 +77,78 @@ class PredictionJob:
 
 @dataclasses.dataclass(frozen=True)
 class MaxBatchJob:
-    """Predict the largest batches of one network whose step fits in a budget.
-
-    Attributes:
-        network, build, strategy, options, input_shapes, example: As in `Case`; without a strategy any plan will do.
-        budget: Bytes that the allocator may report for the whole step, or `auto`.
-        optimizer, mode: As for `tfgc.plan`; an optimizer is serialized if it is a `keras.Optimizer`.
-    """
+    """Predict the largest batches of one network whose step fits in a budget."""
 
     network: str
     build: Build
-    budget: int | str
-    strategy: str | Callable[..., Plan] | None = None
+    budget: int | str  # bytes that the allocator may report for the whole step, or `auto`
+    strategy: str | Callable[..., Plan] | None = None  # without one any plan will do
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     input_shapes: dict[str, tuple[int | None, ...]] | None = None
-    optimizer: Any = None
+    optimizer: Any = None  # serialized if it is a `keras.Optimizer`
     example: Any = None
-    mode: str = "graph"
+    mode: str = "graph"  # as for `tfgc.plan`
+
+
+@dataclasses.dataclass(frozen=True)
+class CasePrediction:
+    """What is known of a case before it runs."""
+
+    plan: str | None = None  # its plan as JSON; None for plain training and peers
+    parts: tuple[SegmentSummary, ...] = ()  # that plan's segments
+    predicted: Predicted | None = None  # None where its memory cannot be predicted
+    error: str = ""  # why there is no plan; empty if nothing went wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class CasePredictions:
+    """What a `PredictionJob` found: a `CasePrediction` by `Case.name`, and a front if it was asked for."""
+
+    cases: dict[str, CasePrediction]
+    front: FrontRecord | None = None
+
+    def of(self, case: Case) -> CasePrediction:
+        """The prediction of a case, empty if there is none."""
+        return self.cases.get(case.name, CasePrediction())
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestBatch:
+    """The largest batch that is predicted to fit by one way of training."""
+
+    batch_size: int  # 0 if not even one sample fits
+    needed_bytes: int  # of the whole step, its data included, as `Prediction.needed_bytes`; of one sample if none fits
+    sample_bytes: float  # what one more sample needs
+    node: str  # the node that runs at the peak
+    plan: str | None = None  # the plan as JSON; None for plain training
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxBatchPrediction:
+    """What a `MaxBatchJob` found; bytes are as in `MaxBatch`."""
+
+    budget_bytes: int
+    fixed_bytes: int
+    optimizer: Any  # the optimizer that was counted, serialized
+    plain: LargestBatch  # without recomputation
+    recomputed: LargestBatch | None  # by the strategy, or by any plan; None if the strategy is to recompute nothing
+
+
+# Words of an error or of standard error that say that memory ran out, in Python, C++ and TensorFlow.
+OUT_OF_MEMORY = (
+    "MemoryError", "bad_alloc", "ResourceExhausted", "Cannot allocate memory", "failed to map segment",
+    "can't start new thread", "exception:Status: 1,",  # which is how oneDNN's library counts errors
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """What a child process answers to a job: what it found (of a case the measured fields of a `Measurement`).
+
+    In its place may stand a `TfgcError` that was raised, or another `failure` in one line, and whether memory ran out.
+    """
+
+    found: "dict[str, Any] | CasePredictions | MaxBatchPrediction | None" = None
+    error: TfgcError | None = None
+    failure: str = ""
+    out_of_memory: bool = False
