@@ -14,53 +14,31 @@ from tfgc._records.front import FrontRecord
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What was predicted of a case before it ran. Bytes are those of the whole step above weights and optimizer slots.
+    """What was predicted of a case before it ran. Bytes: of the whole step above weights and optimizer slots."""
 
-    Attributes:
-        peak_bytes: The peak that the allocator should report, in chunks.
-        overhead: Work on top of the plain step's, as a fraction of it, counted in `unit`.
-        unit: `s` or `flop`.
-        floor_bytes: The least peak of any plan, in buffers.
-        floor_node: The node that sets it.
-        plain_bytes: The peak if nothing is recomputed, in buffers.
-        buffer_bytes: The peak in buffers.
-        fixed_bytes: Weights and optimizer slots, which are there all the time and in none of the above.
-        host_bytes: What the host stores at most, in none of the above either.
-    """
-
-    peak_bytes: int
-    overhead: float
-    unit: str
-    floor_bytes: int
-    floor_node: str
-    plain_bytes: int
-    buffer_bytes: int | None = None
-    fixed_bytes: int | None = None
-    host_bytes: int = 0
+    peak_bytes: int  # the peak that the allocator should report, in chunks
+    overhead: float  # work on top of the plain step's, as a fraction of it, counted in `unit`
+    unit: str  # `s` or `flop`
+    floor_bytes: int  # the least peak of any plan, in buffers
+    floor_node: str  # which sets it
+    plain_bytes: int  # the peak if nothing is recomputed, in buffers
+    buffer_bytes: int | None = None  # the peak in buffers
+    fixed_bytes: int | None = None  # weights and optimizer slots, which are there all the time and in none of the above
+    host_bytes: int = 0  # what the host stores at most, in none of the above either
 
 
 @dataclasses.dataclass(frozen=True)
 class SegmentSummary:
-    """A segment of a plan, as it is drawn along the network.
-
-    Attributes:
-        first, last: Its first and last node.
-        nodes: Their number.
-        mode: `keep` or `recompute`.
-        stored_bytes: Bytes of activations that it stores until its backward pass; None if unknown.
-        inside_bytes: Bytes of activations that it would store if it were kept whole; None if unknown.
-        inner: The segments of its replay, where that is split again.
-        host_bytes: Bytes of its inputs that wait on the host.
-    """
+    """A segment of a plan, as it is drawn along the network."""
 
     first: str
-    last: str
-    nodes: int
-    mode: str
-    stored_bytes: int | None = None
-    inside_bytes: int | None = None
-    inner: tuple["SegmentSummary", ...] = ()
-    host_bytes: int = 0
+    last: str  # its last node
+    nodes: int  # their number
+    mode: str  # `keep` or `recompute`
+    stored_bytes: int | None = None  # bytes of activations that it stores until its backward pass; None if unknown
+    inside_bytes: int | None = None  # bytes of activations that it would store if it were kept whole; None if unknown
+    inner: tuple["SegmentSummary", ...] = ()  # the segments of its replay, where that is split again
+    host_bytes: int = 0  # bytes of its inputs that wait on the host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,21 +119,15 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """One network at one batch size.
-
-    Attributes:
-        network, batch_size: What was trained, or planned.
-        records: Its cases, a tuple of `Measurement`.
-        front: Its `FrontRecord`; None if none was asked for.
-        published: Figures that others published about it, by name, as in the reference tables.
-        found: What a search for the largest batch found, by name.
-    """
+    """One network at one batch size."""
 
     network: str
     batch_size: int
-    records: tuple[Measurement, ...] = ()
-    front: FrontRecord | None = None
+    records: tuple[Measurement, ...] = ()  # its cases
+    front: FrontRecord | None = None  # None if none was asked for
+    # Figures that others published about it, by name, as in the reference tables.
     published: dict[str, Scalar] = dataclasses.field(default_factory=dict)
+    # What a search for the largest batch found, by name.
     found: dict[str, Scalar] = dataclasses.field(default_factory=dict)
 
     def record(self, name: str) -> Measurement | None:
@@ -165,16 +137,9 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The studies of one command, in the order in which they were made.
-
-    Attributes:
-        studies: A tuple of `Study`.
-        command: The command that made them; one line each if there were several.
-        suite: The benchmark suite that they belong to, or empty.
-        predicted: Whether they are predictions only.
-    """
+    """The studies of one command, in the order in which they were made."""
 
     studies: tuple[Study, ...]
-    command: str = ""
-    suite: str = ""
-    predicted: bool = False
+    command: str = ""  # the command that made them; one line each if there were several
+    suite: str = ""  # the benchmark suite that they belong to, or empty
+    predicted: bool = False  # whether they are predictions only

@@ -13,20 +13,13 @@ from tfgc._terminal import printable
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
-    """Printable with `rich`: a table if the window has room for every cell, else a block of lines for each row.
+    """Printable with `rich`: a table if the window has room for every cell, else a block of lines for each row."""
 
-    Attributes:
-        title, caption: What stands above and below; may be empty.
-        summary: What the table shows, in sentences that stand before it; may be empty.
-        heads: Names of the columns; the first, which may be empty, names a row and is flush left.
-        rows: Rows of cells, as text. Empty cells are left out of the lines.
-    """
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-    summary: str = ""
+    title: str  # stands above; may be empty, like the caption and the summary
+    heads: Sequence[str]  # names of the columns; the first, which may be empty, names a row and is flush left
+    rows: Sequence[Sequence[str]]  # rows of cells, as text. Empty cells are left out of the lines
+    caption: str = ""  # stands below
+    summary: str = ""  # what the table shows, in sentences that stand before it
 
     def __rich_console__(
         self, console: rich.console.Console, options: rich.console.ConsoleOptions
