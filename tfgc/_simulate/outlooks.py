@@ -8,9 +8,8 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._core.segments import Outlook, Segment
-from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import host_copies, simulator
-from tfgc._simulate.work import NodeWork, least_work, node_work
+from tfgc._simulate.work import NodeWork, least_work, node_work, takes_over_products
 
 
 def with_outlook(graph: Graph, plan: Plan) -> Plan:

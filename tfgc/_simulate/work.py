@@ -1,25 +1,26 @@
-"""What work is counted in."""
+"""What work is counted in, and which of it a selective replay leaves out.
 
-from collections.abc import Iterable
+Such a replay takes over products with weights, and masks drawn from seeds of the first run. It runs a copy of the trace
+of the first run, and so does a graph with none of what cannot be copied: a `tf.random.Generator`, branches and loops.
+A segment with one such node is run again as a whole.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
 
 
 class NodeWork(NamedTuple):
-    """Work of one node.
-
-    Attributes:
-        forward, backward: Of its two passes.
-        replay: Of its forward pass in a replay that takes over the small results of the first run, as all do but those
-            that are split again.
-        selective: Of its forward pass in a replay that takes over products with weights as well.
-    """
+    """Work of one node."""
 
     forward: float
     backward: float
+    # Forward, taking over small results of the first run, as all replays do but those that are split again.
     replay: float
-    selective: float
+    selective: float  # the same, taking over products with weights as well
 
 
 def node_work(graph: Graph) -> tuple[list[NodeWork], str]:
@@ -37,6 +38,18 @@ def node_work(graph: Graph) -> tuple[list[NodeWork], str]:
 def _work(forward: float, backward: float, replay: float | None, selective: float | None) -> NodeWork:
     replay = forward if replay is None else replay
     return NodeWork(forward, backward, replay, replay if selective is None else selective)
+
+
+def takes_over_products(b: Buffers, positions: Sequence[int]) -> bool:
+    """Whether a selective replay of these nodes, one after the other, takes over anything."""
+    first, behind = positions[0], positions[-1] + 1
+    uncopied = b.graph.once(_uncopied_before)
+    return b.selective_before[behind] > b.selective_before[first] and uncopied[behind] == uncopied[first]
+
+
+def _uncopied_before(graph: Graph) -> list[int]:
+    """For each position how many nodes before it are not copied."""
+    return [0, *itertools.accumulate(not cost.copied for cost in graph.costs)]
 
 
 def least_work(excess: int, pieces: Iterable[tuple[float, int]]) -> float:

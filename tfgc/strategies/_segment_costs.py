@@ -12,44 +12,30 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
-from tfgc._core.taken_products import takes_over_products
 from tfgc._simulate import sliced_events
-from tfgc._simulate.work import NodeWork
+from tfgc._simulate.work import NodeWork, takes_over_products
 from tfgc.strategies._segment_peaks import FirstPass, Replay
 
 
 class SegmentCost(NamedTuple):
-    """One segment, run forward in a first pass and again for its gradients. Bytes leave out what is held.
+    """One segment, run forward in a first pass and again for its gradients. Bytes leave out what is held."""
 
-    Attributes:
-        end: Position after its last node.
-        forward_peak: Most bytes at once in the first pass.
-        replay_peak: Most bytes at once in the replay and its backward pass.
-        captured_bytes: Bytes of its inputs, and of the small results that the replay takes over.
-        inputs: Those inputs.
-        work: Work of the replay's forward part.
-        selective: Whether the replay takes over products with weights as well.
-        slices: Of the batch, in which it runs.
-    """
-
-    end: int
-    forward_peak: int
-    replay_peak: int
-    captured_bytes: int
+    end: int  # position after its last node
+    forward_peak: int  # most bytes at once in the first pass
+    replay_peak: int  # most bytes at once in the replay and its backward pass
+    captured_bytes: int  # bytes of its inputs, and of the small results that the replay takes over
     inputs: frozenset[int]
-    work: float
-    selective: bool = False
-    slices: int = 1
+    work: float  # work of the replay's forward part
+    selective: bool = False  # whether the replay takes over products with weights as well
+    slices: int = 1  # of the batch, in which it runs
 
 
 class SegmentCosts:
     """Sweeps the segments of a graph.
 
-    Attributes:
-        forward_peak, saving_peak: Most bytes at once that each node allocates in a forward pass that saves nothing, and
-            in one that saves what its backward pass reads; less what it overwrites in place.
-        selective_peak: The same in a replay that takes over products with weights.
-        replayable_until: For each position the end of the longest segment from there on that can be run twice.
+    Peaks of a node are most bytes at once that it allocates, less what it overwrites in place: in a forward pass that
+    saves nothing, in one that saves what its backward pass reads, and in a replay that takes over products with
+    weights. `replayable_until` is for each position the end of the longest segment from there on that can be run twice.
     """
 
     def __init__(self, buffers: Buffers, works: Sequence[NodeWork]) -> None:
