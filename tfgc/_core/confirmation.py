@@ -12,21 +12,13 @@ OPTION = "confirmed"
 
 @dataclasses.dataclass(frozen=True)
 class Confirmation:
-    """What the whole step by a plan needs, weights and optimizer slots included, as TensorFlow's allocator counts it.
+    """What the whole step by a plan needs, weights and slots included, as TensorFlow's allocator counts it."""
 
-    Attributes:
-        measured_bytes: The most that a step in a child process needed, or what XLA's compiler laid out for one.
-        predicted_bytes: What was predicted.
-        budget_bytes: The budget; None without one.
-        runs: How many plans were measured.
-        target: The GPU that they were compiled for; None where they were run.
-    """
-
-    measured_bytes: int
+    measured_bytes: int  # the most that a step in a child process needed, or what XLA's compiler laid out for one
     predicted_bytes: int
     budget_bytes: int | None = None
-    runs: int = 1
-    target: str | None = None
+    runs: int = 1  # how many plans were measured
+    target: str | None = None  # the GPU that they were compiled for; None where they were run
 
     def options(self) -> dict[str, Any]:
         """What is added to the options of the plan."""

@@ -13,17 +13,11 @@ from tfgc._core.tensors import Ref
 
 
 class CotangentChanges(NamedTuple):
-    """What happens to cotangents, named by numbers, while one node runs backward.
+    """What happens to cotangents, named by numbers, while one node runs backward."""
 
-    Attributes:
-        sums: Pairs of a sum and its parts; the sum takes over the buffer of its first part.
-        new: Pairs of a cotangent and its bytes.
-        ended: Those that nobody needs afterwards.
-    """
-
-    sums: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    new: tuple[tuple[int, int], ...] = ()
-    ended: tuple[int, ...] = ()
+    sums: tuple[tuple[int, tuple[int, ...]], ...] = ()  # a sum and its parts; it takes over the buffer of the first
+    new: tuple[tuple[int, int], ...] = ()  # a cotangent and its bytes
+    ended: tuple[int, ...] = ()  # those that nobody needs afterwards
 
 
 NO_CHANGES = CotangentChanges()
@@ -32,11 +26,8 @@ NO_CHANGES = CotangentChanges()
 class CotangentFlow:
     """The cotangents of one backward pass, last node first. The arguments are as in `Buffers`.
 
-    Attributes:
-        changes: For each node its `CotangentChanges`; the entry after the nodes is the loss.
-        alive_at: For each node bytes of the cotangents alive when its backward pass starts; None if it has none.
-        pending: For each position bytes of the cotangents alive when the nodes from there on have run backward.
-        bytes: Bytes of each cotangent.
+    So are `changes`, `pending` and `bytes`, there called `cotangent_changes`, `pending_gradient_bytes` and
+    `cotangent_bytes`. `alive_at` are for each node bytes alive when its backward pass starts; None if it has none.
     """
 
     def __init__(

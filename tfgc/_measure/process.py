@@ -26,19 +26,14 @@ _SAMPLE_SECONDS = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a child process ended.
+    """How a child process ended."""
 
-    Attributes:
-        reply: None if it died before it could reply. It may have died after that: TensorFlow aborts at the end of some
-            processes that ran out of memory.
-        code: Its exit code; below zero, the signal that killed it.
-        samples: Pairs (MiB, when) of its resident set.
-    """
-
+    # None if it died before it could reply; it may have died after that: TensorFlow aborts at the end of some processes
+    # that ran out of memory.
     reply: Reply | None
-    code: int
+    code: int  # its exit code; below zero, the signal that killed it
     stderr: str
-    samples: list[tuple[float, float]]
+    samples: list[tuple[float, float]]  # pairs (MiB, when) of its resident set
 
     @property
     def why(self) -> str:

@@ -20,24 +20,16 @@ from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthet
 
 @dataclasses.dataclass(frozen=True)
 class Shipped:
-    """Builds the model again when called, compiled for training. Its weights have other values.
+    """Builds the model again when called, compiled for training. Its weights have other values."""
 
-    Attributes:
-        build: A function that builds it; None: from its configuration.
-        config: The model as Keras serializes it.
-        objects: The user's classes and functions in it, by the names that Keras has for them.
-        names: The kinds and names of its layers and operations: in what code makes, Keras numbers them by how many were
-            made before, another number in each process.
-        optimizer: What a functional model is compiled with, serialized; None: as it was, or Adam.
-        loss: The same of its loss; None: as it was, or a squared error.
-    """
-
-    build: Callable[..., Any] | None
-    config: Any
-    objects: dict[str, Any]
+    build: Callable[..., Any] | None  # None: from its configuration
+    config: Any  # as Keras serializes it
+    objects: dict[str, Any]  # the user's classes and functions in it, by the names that Keras has for them
+    # The kinds and names of its layers and operations: in what code makes, Keras numbers them by how many were made
+    # before, another number in each process.
     names: tuple[tuple[str, str], ...]
-    optimizer: Any
-    loss: Any
+    optimizer: Any  # what a functional model is compiled with, serialized; None: as it was, or Adam
+    loss: Any  # the same of its loss; None: as it was, or a squared error
 
     def __call__(self) -> keras.Model:
         with keras.saving.custom_object_scope(self.objects):

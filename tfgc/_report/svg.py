@@ -28,21 +28,13 @@ _NAMES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {c: f"s{i}" 
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Something to draw.
+    """Something to draw."""
 
-    Attributes:
-        subject: The network that it is about; may be empty.
-        title: What it shows.
-        alt_text: The same in words, for those who cannot see it.
-        draw: A function that draws on a matplotlib figure or subfigure.
-        height: In inches.
-    """
-
-    subject: str
+    subject: str  # the network that it is about; may be empty
     title: str
-    alt_text: str
-    draw: Callable[[Any], None]
-    height: float
+    alt_text: str  # the same in words, for those who cannot see it
+    draw: Callable[[Any], None]  # draws on a matplotlib figure or subfigure
+    height: float  # in inches
 
     @property
     def full_title(self) -> str:

@@ -8,51 +8,31 @@ from tfgc._core.segments import Phase
 
 @dataclasses.dataclass(slots=True)
 class Event:
-    """One run of a node in one direction.
+    """One run of a node in one direction."""
 
-    Attributes:
-        position: The node.
-        phase: `forward`, `replay`, `loss`, `backward` or `return` (of a compiled segment).
-        reads, makes: Buffers, numbered as in `StepEvents.sizes`. A node that saves makes its internal buffer last.
-        extra_bytes: Bytes besides these buffers: the node's workspace, cotangents and gradients of weights.
-        byte_trace: Signed bytes of the buffers allocated (+) and freed (-) meanwhile.
-        work: In `StepEvents.unit`.
-        overwritten: A buffer that is overwritten in place, or None.
-        cotangents: The `CotangentChanges`.
-        gradient_bytes: Bytes of the gradients of weights that it makes.
-        results: Buffers besides: small results that it stores for a replay, or what slices are joined in.
-    """
-
-    position: int
+    position: int  # of the node
     phase: Phase
-    reads: list[int]
-    makes: list[int]
-    extra_bytes: int
-    byte_trace: tuple[int, ...] = ()
-    work: float = 0
-    overwritten: int | None = None
+    reads: list[int]  # buffers, numbered as in `StepEvents.sizes`
+    makes: list[int]  # the same; of a node that saves its internal buffer is the last
+    extra_bytes: int  # besides these buffers: the node's workspace, cotangents and gradients of weights
+    byte_trace: tuple[int, ...] = ()  # signed bytes of the buffers allocated (+) and freed (-) meanwhile
+    work: float = 0  # in `StepEvents.unit`
+    overwritten: int | None = None  # a buffer that is overwritten in place
     cotangents: CotangentChanges = NO_CHANGES
-    gradient_bytes: int = 0
+    gradient_bytes: int = 0  # of the gradients of weights that it makes
+    # Buffers besides: small results that it stores for a replay, or what slices are joined in.
     results: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
 class Run:
-    """A forward pass of some segments, or their replay.
+    """A forward pass of some segments, or their replay."""
 
-    Attributes:
-        held: The copy of each buffer to read, by its number in `Buffers`.
-        internal: The copy of each node's internal buffer, by position.
-        phase: `forward` or `replay`.
-        pending: Bytes of gradients that wait meanwhile.
-        takes_over: Whether it takes over the small results of the first run.
-        products: By position the buffers of the products with weights that are stored of a node: of those that its
-            backward pass reads, and of others.
-    """
-
-    held: dict[int, int]
-    internal: dict[int, int]
-    phase: Phase
-    pending: int
-    takes_over: bool
+    held: dict[int, int]  # the copy of each buffer to read, by its number in `Buffers`
+    internal: dict[int, int]  # the copy of each node's internal buffer, by position
+    phase: Phase  # `forward` or `replay`
+    pending: int  # bytes of gradients that wait meanwhile
+    takes_over: bool  # whether it takes over the small results of the first run
+    # By position the buffers of the products with weights that are stored of a node: of those that its backward pass
+    # reads, and of others.
     products: dict[int, tuple[int, int]]

@@ -9,22 +9,15 @@ from tfgc._simulate.work import node_work
 
 
 class NodeEvents:
-    """A list of events to which those of nodes are added.
-
-    Attributes:
-        sizes: Bytes of each buffer that the events make.
-        work, unit: `NodeWork` of each node, and what it is counted in.
-        compiled: Whether segments are compiled one by one and called from Python.
-        pending: Bytes of gradients of weights that wait for the end of a compiled step.
-    """
+    """A list of events to which those of nodes are added; `compiled` segments are called one by one from Python."""
 
     def __init__(self, graph: Graph, compiled: bool) -> None:
         self.graph, self.buffers = graph, Buffers.of(graph)
         self.events: list[Event] = []
-        self.sizes: list[int] = []
+        self.sizes: list[int] = []  # bytes of each buffer that the events make
         self.work, self.unit = graph.once(node_work)
         self.compiled = compiled
-        self.pending = 0
+        self.pending = 0  # bytes of gradients of weights that wait for the end of a compiled step
 
     def new(self, size: int) -> int:
         """A new buffer."""

@@ -53,19 +53,12 @@ def share(size: int, samples: int | None, slices: int) -> int:
 
 
 class WeightGradients(NamedTuple):
-    """Bytes of a node's gradients of weights while slices run.
+    """Bytes of a node's gradients of weights while slices run."""
 
-    Attributes:
-        of_a_slice: Those of a slice, which are added to sums.
-        joined: Sums and rows of all slices, which are there to the end.
-        perhaps: Sums that are there while slices run, if the graph takes no rows.
-        products: What is made of the rows at the end.
-    """
-
-    of_a_slice: int
-    joined: int
-    perhaps: int
-    products: int
+    of_a_slice: int  # those of a slice, which are added to sums
+    joined: int  # sums and rows of all slices, which are there to the end
+    perhaps: int  # sums that are there while slices run, if the graph takes no rows
+    products: int  # what is made of the rows at the end
 
 
 def weight_gradients(graph: Graph, part: Sequence[int], slices: int, compiled: bool = False) -> list[WeightGradients]:

@@ -63,11 +63,8 @@ class _LeastPeaks:
     """The least peak from each state on, exactly.
 
     What the rest of a path needs on top of the bytes held before it depends on the state alone, so that the least of
-    the rest is known from the last state on.
-
-    Attributes:
-        above: That peak, on top of the bytes held in the state.
-        work: The work of the path to it.
+    the rest is known from the last state on: `above` is that peak, on top of the bytes held in the state, `work` the
+    work of the path to it.
     """
 
     def __init__(self, plans: FlatPlans) -> None:
@@ -89,11 +86,7 @@ class _LeastPeaks:
 
 
 class _LeastWork:
-    """The least work from each state on, by the slots of memory that are left there.
-
-    Attributes:
-        of_all: That of a whole plan, from no slot to all.
-    """
+    """The least work from each state on, by the slots of memory left there; `of_all`: of a whole plan, by slots."""
 
     def __init__(self, plans: FlatPlans, peak: int) -> None:
         counts = [column for steps in plans.steps.values() for column in (steps.need, steps.added)]

@@ -32,27 +32,16 @@ class State(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The steps from one state, an array for each column.
+    """The steps from one state, an array for each column."""
 
-    Attributes:
-        target: The state that a step leads to.
-        need: Most bytes at once meanwhile, on top of those held before.
-        backward: The same in the replay and the backward pass alone.
-        added: Bytes that are held afterwards in addition.
-        work: Work of a replay.
-        slices: Of the batch, in which a segment is recomputed; 0 where the step is a node that is kept.
-        host: Bytes that a segment stores on the host, in place of `added`.
-        selective: Whether the replay of a segment takes over products with weights.
-    """
-
-    target: NDArray[np.int64]
-    need: NDArray[np.int64]
-    backward: NDArray[np.int64]
-    added: NDArray[np.int64]
-    work: NDArray[Any]
-    slices: NDArray[np.int64]
-    host: NDArray[np.int64]
-    selective: NDArray[np.bool_]
+    target: NDArray[np.int64]  # the state that a step leads to
+    need: NDArray[np.int64]  # most bytes at once meanwhile, on top of those held before
+    backward: NDArray[np.int64]  # the same in the replay and the backward pass alone
+    added: NDArray[np.int64]  # bytes that are held afterwards in addition
+    work: NDArray[Any]  # work of a replay
+    slices: NDArray[np.int64]  # of the batch, in which a segment is recomputed; 0 where the step is a node that is kept
+    host: NDArray[np.int64]  # bytes that a segment stores on the host, in place of `added`
+    selective: NDArray[np.bool_]  # whether the replay of a segment takes over products with weights
 
 
 class FlatPlans:
@@ -63,11 +52,6 @@ class FlatPlans:
         places: Positions where segments that are recomputed may start; by default all where one may start.
         slices: Of the batch, in which segments whose nodes allow it may run; see `sliced`.
         host: Whether segments may store their inputs on the host. `_host_plans` says what fits then.
-
-    Attributes:
-        states: Each `State`, by number.
-        steps: The `Steps` from each state that some plan under the limit comes to.
-        ends: For each state after the last node, the bytes that the loss needs on top of those held.
     """
 
     def __init__(
@@ -85,18 +69,19 @@ class FlatPlans:
         chosen = range(n) if places is None else frozenset(places)
         self._may_cut = [*(b.may_start[i] and i in chosen for i in range(n)), True]
         self._live_across = [frozenset(x for x in numbers if b.size[x]) for numbers in b.live_across]
-        self.states: list[State] = []
+        self.states: list[State] = []  # by number
         self._ids: dict[State, int] = {}
         # For each state the least bytes held there, by plans that stay under the limit so far: what they leave is all
         # that is worth looking at. A plan that stores on the host may hold less.
         self._least_held: list[float] = []
         self._at: list[list[int]] = [[] for _ in range(n + 1)]  # states by position
         self._least_held[self._id(State(0, frozenset()))] = 0
-        self.steps: dict[int, Steps] = {}
+        self.steps: dict[int, Steps] = {}  # from each state that some plan under the limit comes to
         for position in range(n):
             for state in self._at[position]:
                 if self._least_held[state] < np.inf:
                     self.steps[state] = self._steps_from(state)
+        # For each state after the last node, the bytes that the loss needs on top of those held.
         self.ends: dict[int, int] = {}
         for state in self._at[n]:
             held = self.states[state].held

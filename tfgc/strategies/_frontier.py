@@ -17,11 +17,6 @@ class Frontier:
         more: Makes further plans below a number of bytes, which takes time, so that it is called when they are wanted.
         up_to: That number as a multiple of the least peak of `plans`. Only further plans with a lower peak count, and
             with no less work than the best of `plans` has there. So they change nothing for larger budgets.
-
-    Attributes:
-        plans: The plans of the front.
-        peaks: The peak of each in bytes of buffers, as `graph` counts them: activations, and gradients of weights if it
-            counts the whole step. Weights and optimizer slots are left out.
     """
 
     def __init__(
@@ -34,11 +29,13 @@ class Frontier:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
+        """The plans of the front."""
         self._add_more()
         return tuple(plan for plan, _ in self._front)
 
     @property
     def peaks(self) -> tuple[int, ...]:
+        """The peak of each in bytes of buffers, as the graph counts them; weights and optimizer slots are left out."""
         self._add_more()
         return tuple(found.peak_bytes for _, found in self._front)
 

@@ -15,17 +15,11 @@ from tfgc._units import format_bytes, parse_bytes
 
 @dataclasses.dataclass(frozen=True)
 class HostMemory:
-    """What plans may store on the host.
+    """What plans may store on the host."""
 
-    Attributes:
-        budget: Bytes that the host may hold; None: any number.
-        link: Bytes copied in each direction per unit of work; None: copies are taken to be free.
-        options: The options that said so, as plans note them.
-    """
-
-    budget: int | None
-    link: float | None
-    options: dict[str, Any]
+    budget: int | None  # bytes that the host may hold; None: any number
+    link: float | None  # bytes copied in each direction per unit of work; None: copies are taken to be free
+    options: dict[str, Any]  # the options that said so, as plans note them
 
     @classmethod
     def of(cls, graph: Graph, host_budget: Any, bandwidth: Any, speed: Any) -> Self:

@@ -10,79 +10,48 @@ from tfgc._core.buffers import Buffers
 
 
 class Pass(NamedTuple):
-    """All that the cost of a pass depends on.
-
-    Attributes:
-        start, end: Its positions.
-        held: Those of its inputs that are held for others.
-        first: Whether it is part of the first pass, with the loss at its end, and not of a replay.
-        takes_over: Whether it is a replay that is not split again, and takes over small results of the first run.
-        selective: Whether that takes over products with weights, too.
-    """
+    """All that the cost of a pass depends on."""
 
     start: int
     end: int
-    held: frozenset[int]
-    first: bool
+    held: frozenset[int]  # those of its inputs that are held for others
+    first: bool  # whether it is part of the first pass, with the loss at its end, and not of a replay
+    # Whether it is a replay that is not split again, and takes over small results of the first run.
     takes_over: bool = False
-    selective: bool = False
+    selective: bool = False  # whether that takes over products with weights, too
 
 
 @dataclasses.dataclass(slots=True)
 class Option:
-    """One way to begin a pass.
+    """One way to begin a pass."""
 
-    Attributes:
-        need: Most bytes at once meanwhile, on top of what is held.
-        added: Bytes that stay until the rest of the pass is done.
-        rest: The row of the pass over the rest.
-        replay: The row of the pass over the segment itself; None if its nodes are kept.
-        work: Work of the nodes that run.
-        stop: Position where the rest begins.
-        results: Bytes of small results, among those added, that the replay takes over; None if it takes over nothing.
-        selective: Whether the replay takes over products with weights, which are among those added.
-    """
-
-    need: int
-    added: int
-    rest: int
-    replay: int | None
-    work: float
-    stop: int
+    need: int  # most bytes at once meanwhile, on top of what is held
+    added: int  # bytes that stay until the rest of the pass is done
+    rest: int  # the row of the pass over the rest
+    replay: int | None  # that of the pass over the segment itself; None if its nodes are kept
+    work: float  # work of the nodes that run
+    stop: int  # position where the rest begins
+    # Bytes of small results, among those added, that the replay takes over; None: it takes over nothing.
     results: int | None = None
-    selective: bool = False
+    selective: bool = False  # whether the replay takes over products with weights, which are among those added
 
 
 class Replayed(NamedTuple):
-    """A segment that is run again, where some of its inputs are held for others.
+    """A segment that is run again, where some of its inputs are held for others."""
 
-    Attributes:
-        inputs: The buffers that it reads from outside.
-        stored: Those of them that nobody else holds.
-        bytes: What these take.
-        inside: The others.
-        row: The row of the pass over it, which may run parts of it once more.
-    """
-
-    inputs: frozenset[int]
-    stored: frozenset[int]
-    bytes: int
-    inside: frozenset[int]
-    row: int
+    inputs: frozenset[int]  # the buffers that it reads from outside
+    stored: frozenset[int]  # those of them that nobody else holds
+    bytes: int  # what these take
+    inside: frozenset[int]  # the others
+    row: int  # the row of the pass over it, which may run parts of it once more
 
 
 class Liveness(NamedTuple):
-    """Which buffers are alive in a pass up to some end.
+    """Which buffers are alive in a pass up to some end."""
 
-    Attributes:
-        last_use: Position of the last use of each buffer.
-        bytes: Bytes alive before each node.
-        runs: Whether each node runs.
-    """
-
-    last_use: list[int]
-    bytes: NDArray[np.int64]
-    runs: NDArray[np.bool_]
+    last_use: list[int]  # position of the last use of each buffer
+    bytes: NDArray[np.int64]  # bytes alive before each node
+    runs: NDArray[np.bool_]  # whether each node runs
 
 
 class PassLiveness:

@@ -10,12 +10,7 @@ from tfgc._core.buffers import Buffers
 
 
 class FirstPass:
-    """The peak of the first pass, in which captured inputs stay after their last use, and small results as well.
-
-    Attributes:
-        peak: Most bytes at once.
-        selective_peak: The same where products with weights stay, too.
-    """
+    """The peak of the first pass, in which captured inputs stay after their last use, and small results as well."""
 
     def __init__(
         self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: AbstractSet[int]
@@ -27,7 +22,7 @@ class FirstPass:
         self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
         self._staying_now = 0
         self._last_uses: dict[int, int] = {}  # bytes of captured inputs, by the position after their last use
-        self.peak = self.selective_peak = 0
+        self.peak = self.selective_peak = 0  # most bytes at once; the same where products with weights stay, too
 
     def add(self, node: int) -> None:
         self._staying_now += self._last_uses.pop(node, 0)
@@ -57,12 +52,9 @@ class FirstPass:
 class Replay:
     """The replay, which saves what its backward pass reads, and that backward pass.
 
-    Attributes:
-        forward_peak: Most bytes at once in the forward part, without gradients that wait meanwhile.
-        backward_peak: Most bytes at once in the backward part.
-        work: Work of the forward part.
-        selective_peak, selective_work: Those of a forward part that takes over products with weights; the peak without
-            products of the nodes from its start on, which are there until they are read.
+    The peaks of both parts are most bytes at once, without gradients that wait meanwhile; work is that of the forward
+    part. `selective_peak` and `selective_work` are those of a forward part that takes over products with weights; the
+    peak without products of the nodes from its start on, which are there until they are read.
     """
 
     def __init__(

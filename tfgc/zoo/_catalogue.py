@@ -25,22 +25,14 @@ APPLICATIONS = [
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network that `build` knows.
+    """A network that `build` knows."""
 
-    Attributes:
-        name: What `build` is given.
-        source: "tfgc.zoo" or "keras.applications".
-        family: The module that has its builder; empty for those of Keras.
-        arguments: The builder's arguments in order, each with its default; None as an
-            `image_size` is the size of the paper.
-        summary: What it is, in one line.
-    """
-
-    name: str
-    source: str
-    family: str
+    name: str  # what `build` is given
+    source: str  # "tfgc.zoo" or "keras.applications"
+    family: str  # the module that has its builder; empty for those of Keras
+    # The builder's in order, each with its default; None as an `image_size` is the size of the paper.
     arguments: dict[str, Any]
-    summary: str
+    summary: str  # what it is, in one line
 
 
 def catalogue() -> list[Network]:
