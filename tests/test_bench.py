@@ -15,7 +15,6 @@ from tfgc._compiled import compiler, memory
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import (
     compare,
-    compiled_case,
     max_batch,
     process,
     results_file,
@@ -563,7 +562,7 @@ def test_cases_with_a_target_are_compiled_and_not_run(tmp_path, monkeypatch):
     found, asked = {"peak_bytes": 900, "resident_bytes": 100, "device": "Tesla T4"}, []
     predictions = CasePredictions({case: CasePrediction(predicted=predicted(1000)) for case in ("plain-xla",)}, None)
     monkeypatch.setattr(process, "ask", lambda job: predictions)
-    monkeypatch.setattr(compiled_case, "measure", lambda case: asked.append((case.name, case.target)) or found)
+    monkeypatch.setattr(worker, "compiled", lambda case: asked.append((case.name, case.target)) or found)
     monkeypatch.setattr(process, "run", lambda case: process.Ended(worker._reply(case), 0, "", []))
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     row = _rows.SuiteRow(_rows.cases("resnet50", 16, "plain-xla", target="t4"))

@@ -4,17 +4,24 @@ Cases of a model without a graph, and given plans by calls of any model, are rea
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from tfgc._calls.call_plans import CallPlans
+from tfgc._core.modes import PREDICTABLE
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Segmentation
+from tfgc._errors import TfgcError
 from tfgc._measure import any_model, examples
-from tfgc._measure.case_readings import Reading
-from tfgc._planning import annotated, budgets, by_calls, sweep
-from tfgc._planning.node_plans import NodePlans
-from tfgc._records.job import CasePredictions, PredictionJob
+from tfgc._planning import annotated, budgets, by_calls, links, planner, sweep
+from tfgc._planning.node_plans import AnyPlans, NodePlans
+from tfgc._records.front import FrontRecord
+from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
+from tfgc._records.measurement import Predicted, SegmentSummary
+from tfgc._simulate import simulator
+from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import keras_graph
 
 
@@ -40,17 +47,107 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         sweep.check([pair for pair in given.items() if pair[0] not in of_calls], lambda plan: plan.check(declared))
 
     @functools.cache
-    def reading(by_call: bool, xla: bool) -> Reading:
+    def reading(by_call: bool, xla: bool) -> _Reading:
         """The cases of given plans by calls, or the others, as XLA compiles the step or in a graph."""
         if data is not None:
-            return Reading(CallPlans(model, data, xla=xla), fixed, given)
+            return _Reading(CallPlans(model, data, xla=xla), fixed, given)
         if by_call:
             plans = by_calls.plans_of_functional(model, batch_size, shapes, "xla" if xla else "graph")
-            return Reading(plans, fixed, of_calls)
+            return _Reading(plans, fixed, of_calls)
         graph = annotated.graph_of(
             model, batch_size, shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
         )
-        return Reading(NodePlans(graph), fixed, given)
+        return _Reading(NodePlans(graph), fixed, given)
 
     found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}
     return CasePredictions(found, reading(False, False).front(job) if job.front else None)
+
+
+class _Reading:
+    """A model at one batch, with `fixed` bytes of weights and slots, and the plans of cases by `Case.case`.
+
+    Those that are not `given` are made when first needed; a given one by calls has to be for this model.
+    """
+
+    def __init__(self, known: AnyPlans, fixed: int, given: Mapping[str, Plan]) -> None:
+        self._known, self._fixed, self._given = known, fixed, given
+        self._plans: dict[str, Plan | TfgcError] = {}
+        if isinstance(known, CallPlans):
+            sweep.check(given.items(), known.with_figures)
+
+    def predict(self, case: Case) -> CasePrediction:
+        """The `CasePrediction` of a case; empty for peers."""
+        if case.plan is None and case.strategy is None and case.target_ratio is None:
+            return CasePrediction(predicted=None if case.peer else self._predicted(None, case.mode))
+        if case.case not in self._plans:
+            try:
+                made = self._planned(case) if case.plan is None else self._given[case.case]
+                self._plans[case.case] = self._known.with_figures(made)
+            except TfgcError as error:
+                self._plans[case.case] = error
+        plan = self._plans[case.case]
+        if isinstance(plan, TfgcError):
+            return CasePrediction(error=str(plan))
+        return CasePrediction(plan.to_json(), _parts(plan), self._predicted(plan, case.mode))
+
+    def _predicted(self, plan: Plan | None, mode: str) -> Predicted | None:
+        """The `Predicted` of a plan; None in modes that cannot be predicted."""
+        known, (floor_bytes, floor_node) = self._known, self._known.floor
+        if mode not in (by_calls.MODES if isinstance(known, CallPlans) else PREDICTABLE):
+            return None
+        step = (known if isinstance(known, CallPlans) else NodePlans(known.graph, mode)).estimate(plan, self._fixed)
+        return Predicted(
+            peak_bytes=simulator.allocated_bytes(step) - self._fixed,
+            overhead=step.overhead,
+            unit=step.unit,
+            floor_bytes=floor_bytes,
+            floor_node=floor_node,
+            plain_bytes=self._plain.peak_bytes - self._fixed,
+            buffer_bytes=step.peak_bytes - self._fixed,
+            fixed_bytes=self._fixed,
+            host_bytes=step.host_bytes,
+        )
+
+    @functools.cached_property
+    def _plain(self) -> Prediction:
+        return self._known.estimate(None, self._fixed)
+
+    def _planned(self, case: Case) -> Plan:
+        """The plan of a case whose plan is not given."""
+        known, options = self._known, dict(case.options)
+        if case.target_ratio is not None:
+            assert isinstance(known, NodePlans)
+            assert not callable(case.strategy)  # It has no front of plans to choose from.
+            frontier = known.frontier(case.strategy or "budget", **links.measured(options))
+            return frontier.at_ratio(case.target_ratio, known.least())
+        asked = options.pop("budget", None)
+        if isinstance(known, CallPlans):
+            return by_calls.chosen(known, asked, self._fixed)
+        assert case.strategy is not None
+        total = None if asked is None else budgets.budget_bytes(asked, lambda: self._plain.needed_bytes)
+        budget = None if total is None else budgets.StepBudget(total, self._fixed)
+        return planner.choose(known, case.strategy, budget, options)
+
+    def front(self, job: PredictionJob) -> FrontRecord:
+        """The `FrontRecord`, with the plans that were made."""
+        made = [(name, plan) for name, plan in self._plans.items() if isinstance(plan, Plan)]
+        if isinstance(self._known, NodePlans):
+            made = [("optimal", self._known.least()), *(pair for pair in made if pair[0] != "optimal")]
+        return sweep.front_of(self._known, self._fixed, job.network, budgets=job.marks, others=made)
+
+
+def _parts(plan: Segmentation) -> tuple[SegmentSummary, ...]:
+    """The segments of a plan, as they are drawn."""
+    return tuple(
+        SegmentSummary(
+            first=segment.nodes[0],
+            last=segment.nodes[-1],
+            nodes=len(segment.nodes),
+            mode=segment.mode,
+            stored_bytes=segment.stored_bytes,
+            inside_bytes=segment.inside_bytes,
+            host_bytes=segment.host_bytes or 0,
+            inner=() if segment.inner is None else _parts(segment.inner),
+        )
+        for segment in plan.segments
+    )
