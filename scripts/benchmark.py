@@ -17,7 +17,7 @@ import saved_cases
 import tfgc
 from tfgc import _units
 from tfgc._records import measurement, results_json
-from tfgc._report import comparison, markdown
+from tfgc._report import command_tables, markdown
 
 
 class Network(NamedTuple):
@@ -73,7 +73,7 @@ def main():
     for name in records:
         print(summary(name, records[name]))
     for name in records:
-        print("\n" + markdown.table(comparison.comparison(records[name])).rstrip())
+        print("\n" + markdown.table(command_tables.comparison(records[name])).rstrip())
     print("\n### Targets\n")
     print(
         "| network | baseline | target | mode | best case | share of peak | time | met |\n"

@@ -105,7 +105,7 @@ def show(runs, output):
     from matplotlib.figure import Figure
 
     from tfgc import _files, _units
-    from tfgc._report import comparison
+    from tfgc._report import command_tables
 
     table = rich.table.Table(
         box=rich.box.SIMPLE, title="Digits: loss of each epoch, test accuracy, memory above weights"
@@ -119,9 +119,9 @@ def show(runs, output):
     table.add_row("peak of a step", *(_units.format_bytes(run["peak_bytes"]) for run in runs.values()))
     table.add_row("training time", *(_units.format_seconds(run["seconds"]) for run in runs.values()))
     table.caption = "From the same seed. The curves differ only by rounding, because fit compiles different graphs."
-    comparison.print_table(table)
+    command_tables.print_table(table)
     text = io.StringIO()
-    comparison.print_table(table, text)
+    command_tables.print_table(table, text)
     _files.write(output / "digits.txt", text.getvalue())
 
     figure = Figure(figsize=(9, 4), layout="constrained")

@@ -31,7 +31,7 @@ from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import Case, PredictionJob
 from tfgc._records.measurement import Measurement, Study
-from tfgc._report import comparison, fronts, plots
+from tfgc._report import command_tables, fronts, plots
 from tfgc._verify import verify
 
 CHAIN = ["test_cli_planning:chain", "--batch-size", "8"]
@@ -219,7 +219,7 @@ def test_table_of_a_hand_made_front(capsys):
         ["bought by 600, 60%", "500 B", "520 B", "400 B", "50.0 %", "25.0 %", "5", ""],
         ["plain", "900 B", "920 B", "800 B", "0.0 %", "0.0 %", "1", ""],
     ]
-    comparison.print_table(fronts.budgets(FRONT))
+    command_tables.print_table(fronts.budgets(FRONT))
     words = capsys.readouterr().out
     assert words.count("25.0 %") == 2
     assert words.count("infeasible") == 1

@@ -26,7 +26,7 @@ from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob, Reply
 from tfgc._records.measurement import Study
-from tfgc._report import comparison, fronts, markdown, plots, study_tables, svg
+from tfgc._report import command_tables, fronts, markdown, plots, study_tables, svg
 
 
 def small(image_size=32):
@@ -98,7 +98,7 @@ def test_a_case_that_runs_out_of_memory_is_a_row(measured):
     case = case_choice.plan_cases(small, 4096, ["sqrt"], steps=1, memory_limit=1_500_000_000)[0]
     record = compare.run(case)
     assert record.status == "oom", record.detail
-    rows = comparison.rows([*measured[0], record])
+    rows = command_tables.rows([*measured[0], record])
     assert rows[-1][:2] == ["plain-eager", "oom"]
 
 
@@ -415,11 +415,11 @@ RECORDS = [
 
 
 def test_table_of_hand_made_records():
-    rows = comparison.rows(RECORDS)
+    rows = command_tables.rows(RECORDS)
     assert rows[0][2:4] == ["baseline", "-25.0 %"]
     assert rows[2] == ["sqrt-graph", "400 B", "60.0 %", "50.0 %", "5 B", "1.5 s", "-25 %", "+50 %"]
     assert rows[3] == ["sqrt-compiled", "oom", *[""] * 6]
-    text = markdown.table(comparison.comparison(RECORDS))
+    text = markdown.table(command_tables.comparison(RECORDS))
     assert "| sqrt-graph | 400 B | 60.0 % |" in text
     assert "killed" in text
 
@@ -430,7 +430,7 @@ def test_tables_fit_the_window_with_every_figure_whole(width):
     records = [*RECORDS, long]
     trained = tuple(dataclasses.replace(record, losses=3 * record.losses) for record in RECORDS)
     tables = [
-        (comparison.comparison(records), comparison.rows(records)),
+        (command_tables.comparison(records), command_tables.rows(records)),
         (study_tables.losses(Study("net", 8, trained)), [["plain-eager", "1", "0.5", "baseline"]]),
         (study_tables.losses_by_step(Study("net", 8, trained)), [["step 0", "1"], ["step 1", "0.5"]]),
         (fronts.table(FRONT), fronts.rows(FRONT)),
@@ -454,7 +454,7 @@ def test_the_losses_of_many_steps_are_a_table_in_a_terminal():
     assert [row[0] for row in table.rows] == [*(f"step {i}" for i in range(30)), "largest relative difference"]
     assert list(table.rows[-1][1:]) == ["baseline", "baseline", "0.031"]
     out = io.StringIO()
-    comparison.print_table(table, out)
+    command_tables.print_table(table, out)
     assert "step 29 " in out.getvalue()
     assert "\u2500" in out.getvalue()  # a table's rule
 

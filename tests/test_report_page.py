@@ -19,7 +19,7 @@ from tfgc._errors import OptionError
 from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
-from tfgc._report import comparison, fronts, html_page, plots, study_summary, study_tables
+from tfgc._report import command_tables, fronts, html_page, plots, study_summary, study_tables
 
 MB = 10**6
 KEPT = SegmentSummary("stem_conv", "stem_relu", 4, "keep", 310 * MB, 310 * MB)
@@ -236,7 +236,7 @@ def test_steps_that_xla_compiles_are_compared_with_their_own_plain_step():
     sheet = study_tables.overview([Study("n", 1, xla)] * 2)
     assert sheet.heads[4:] == ("cut-off against plain-xla", "overhead against plain-xla")
     assert sheet.rows[0][4:] == ["75.0 %", "+10 %"]
-    assert "plain-xla (the step compiled by XLA)" in comparison.comparison(xla).caption
+    assert "plain-xla (the step compiled by XLA)" in command_tables.comparison(xla).caption
 
 
 def test_a_title_counts_networks_and_not_batches():

@@ -24,7 +24,7 @@ from tfgc._records import results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 from tfgc._records.table import TextTable
-from tfgc._report import comparison, html_page, plots, svg
+from tfgc._report import command_tables, html_page, plots, svg
 from tfgc._report import markdown as markdown_tables
 
 PACKAGE = pathlib.Path(html_page.__file__).parent.parent
@@ -248,7 +248,7 @@ def test_signs_of_markdown_are_escaped():
 
 def shown(table):
     file = io.StringIO()
-    comparison.print_table(table, file)
+    command_tables.print_table(table, file)
     return file.getvalue()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfgc._records.measurement import Results, SegmentSummary, Study
 from tfgc._records.table import TextTable
-from tfgc._report import comparison, study_summary
+from tfgc._report import command_tables, study_summary
 from tfgc._units import format_bytes, format_percent, format_seconds
 
 _SUFFIXES = {"mb": "MB", "mib": "MiB", "gb": "GB", "kb": "kB", "s": "s", "seconds": "s", "ms": "ms", "pct": "%"}
@@ -40,9 +40,9 @@ def compared(study: Study) -> TextTable | None:
         return None
     cells = [
         [row[0], row[1] if r.status == "ok" else "", *row[2:], study_summary.result(r)]
-        for r, row in zip(ran, comparison.rows(ran))
+        for r, row in zip(ran, command_tables.rows(ran))
     ]
-    heads = comparison.heads(comparison.baselines(ran), "process peak", "against plain-")
+    heads = command_tables.heads(command_tables.baselines(ran), "process peak", "against plain-")
     return TextTable("Memory and time", (*heads, "result"), cells)
 
 
@@ -170,7 +170,7 @@ def _figure(name: str, value: object) -> list[str]:
 
 def overview(studies: Sequence[Study]) -> TextTable:
     """The best case of each study, a row a study."""
-    plain = comparison.baselines([record for study in studies for record in study.records])
+    plain = command_tables.baselines([record for study in studies for record in study.records])
     cells = []
     for study in studies:
         least = study_summary.best(study)

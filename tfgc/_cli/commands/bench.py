@@ -54,7 +54,7 @@ def command(
     stopped. `tfgc report` turns the file into a page.
     """
     from tfgc._measure import compare, results_file, suite_runner
-    from tfgc._report import comparison
+    from tfgc._report import command_tables
     from tfgc._report import markdown as markdown_tables
 
     rows = suite_runner.chosen_rows(suite, scale, networks)
@@ -73,7 +73,7 @@ def command(
         if markdown:
             click.echo(markdown_tables.table(sheet))
         else:
-            comparison.print_table(sheet)
+            command_tables.print_table(sheet)
     if not table:
         if sheets:
             options.echo(f"results are in {output}; for a page: tfgc report {output} -o report.html", err=True)

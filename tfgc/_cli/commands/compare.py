@@ -37,7 +37,7 @@ def command(
     """
     from tfgc._measure import case_choice, compare
     from tfgc._records import measurement
-    from tfgc._report import comparison, plots, study_tables, svg
+    from tfgc._report import command_tables, plots, study_tables, svg
 
     cases = case_choice.plan_cases(
         network.name, network.batch_size, strategy, steps=steps, plans=plan_paths, budget=budget, **network.sizes()
@@ -53,10 +53,10 @@ def command(
             on_result=lambda _: runs.done(),
         )
     if not options.emit_json(measurement.Results((study,), options.this_command()), json_path):
-        comparison.print_table(comparison.comparison(study.records))
+        command_tables.print_table(command_tables.comparison(study.records))
         losses = study_tables.losses_by_step(study)
         if losses is not None:
-            comparison.print_table(losses)
+            command_tables.print_table(losses)
     failed = [r for r in study.records if r.status == "failed"]
     if plot_path:
         plot = plots.memory(study)

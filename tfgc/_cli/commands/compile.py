@@ -32,7 +32,7 @@ def command(
     installs. Nothing is run. Each takes 10 seconds to several minutes.
     """
     from tfgc._compiled import compiler, targets
-    from tfgc._report import comparison, compiled_table
+    from tfgc._report import command_tables
 
     targets.find(target)
     compiler.check_installed()
@@ -59,6 +59,6 @@ def command(
                 steps.done()
     if options.emit_json({name: one.to_dict() for name, one in found.items()}, json_path):
         return
-    comparison.print_table(compiled_table.steps(network.name, network.batch_size, found))
+    command_tables.print_table(command_tables.compiled_steps(network.name, network.batch_size, found))
     for name, one in found.items():
-        comparison.print_table(compiled_table.buffers(name, one))
+        command_tables.print_table(command_tables.compiled_buffers(name, one))

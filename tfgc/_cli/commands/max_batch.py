@@ -40,7 +40,7 @@ def command(
     """
     from tfgc._measure import batch_search, max_batch
     from tfgc._records import batch_limit
-    from tfgc._report import comparison, max_batch_table
+    from tfgc._report import command_tables
 
     if output and strategy == "keep_all":
         raise OptionError(f"-o {output!r}: keep_all recomputes nothing and has no plan to write")
@@ -67,4 +67,4 @@ def command(
     if output and result.plan is not None:
         _files.write(output, result.plan.to_json())
     if not options.emit_json(batch_limit.facts(result), json_path):
-        comparison.print_table(max_batch_table.table(result))
+        command_tables.print_table(command_tables.max_batch(result))

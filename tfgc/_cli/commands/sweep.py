@@ -32,7 +32,7 @@ def command(
     """
     from tfgc._core import plan
     from tfgc._records import measurement
-    from tfgc._report import comparison, fronts, plots, svg
+    from tfgc._report import command_tables, fronts, plots, svg
 
     plans = [(path, plan.read(path)) for path in plan_paths]
     if budgets == ():
@@ -60,6 +60,6 @@ def command(
         svg.write_png(plot, plot_path)
     if options.emit_json(measurement.Results((study,), options.this_command()), json_path):
         return
-    comparison.print_table(fronts.table(front))
+    command_tables.print_table(fronts.table(front))
     if front.choices:
-        comparison.print_table(fronts.budgets(front))
+        command_tables.print_table(fronts.budgets(front))

@@ -23,7 +23,7 @@ def command(words: tuple[str, ...], json_path: str | None) -> None:
     that builds a model, and any saved .keras file.
     """
     from tfgc._records.table import TextTable
-    from tfgc._report import comparison
+    from tfgc._report import command_tables
     from tfgc.zoo import catalogue
 
     found = [n for n in catalogue() if not words or any(w.lower() in f"{n.name} {n.family}" for w in words)]
@@ -31,7 +31,7 @@ def command(words: tuple[str, ...], json_path: str | None) -> None:
         return
     rows = tuple((network.name, _arguments(network), network.summary) for network in found)
     title = f"{len(found)} networks, none with weights to download"
-    comparison.print_table(TextTable(title, ("name", "arguments", "what it is"), rows))
+    command_tables.print_table(TextTable(title, ("name", "arguments", "what it is"), rows))
 
 
 def _arguments(network: Network) -> str:
