@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 
 from tfgc._simulate.bfc_allocator import Address, Allocator
-from tfgc._simulate.event import Event
+from tfgc._simulate.node_events import Event
 from tfgc._simulate.step_events import StepEvents
 from tfgc._simulate.xla_heap import Lifetimes
 

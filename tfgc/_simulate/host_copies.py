@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.segments import Segment
-from tfgc._simulate.event import Event
+from tfgc._simulate.node_events import Event
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,45 @@
-"""What a node does in a training step, as events: it runs forward, or again, and backward; and the loss."""
+"""The events of a training step: what a node does in it, forward or again and backward, and the loss."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from tfgc._core.buffers import Buffers
+from tfgc._core.cotangents import NO_CHANGES, CotangentChanges
 from tfgc._core.graph import Graph
-from tfgc._simulate.event import Event, Run
+from tfgc._core.segments import Phase
 from tfgc._simulate.work import node_work
+
+
+@dataclasses.dataclass(slots=True)
+class Event:
+    """One run of a node in one direction."""
+
+    position: int  # of the node
+    phase: Phase
+    reads: list[int]  # buffers, numbered as in `StepEvents.sizes`
+    makes: list[int]  # the same; of a node that saves its internal buffer is the last
+    extra_bytes: int  # besides these buffers: the node's workspace, cotangents and gradients of weights
+    byte_trace: tuple[int, ...] = ()  # signed bytes of the buffers allocated (+) and freed (-) meanwhile
+    work: float = 0  # in `StepEvents.unit`
+    overwritten: int | None = None  # a buffer that is overwritten in place
+    cotangents: CotangentChanges = NO_CHANGES
+    gradient_bytes: int = 0  # of the gradients of weights that it makes
+    # Buffers besides: small results that it stores for a replay, or what slices are joined in.
+    results: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """A forward pass of some segments, or their replay."""
+
+    held: dict[int, int]  # the copy of each buffer to read, by its number in `Buffers`
+    internal: dict[int, int]  # the copy of each node's internal buffer, by position
+    phase: Phase  # `forward` or `replay`
+    pending: int  # bytes of gradients that wait meanwhile
+    takes_over: bool  # whether it takes over the small results of the first run
+    # By position the buffers of the products with weights that are stored of a node: of those that its backward pass
+    # reads, and of others.
+    products: dict[int, tuple[int, int]]
 
 
 class NodeEvents:
@@ -43,18 +77,7 @@ class NodeEvents:
         if keep:
             run.internal[i] = self.new(internal)
             makes.append(run.internal[i])
-        self.events.append(
-            Event(
-                position=i,
-                phase=run.phase,
-                reads=reads,
-                makes=makes,
-                extra_bytes=peak + run.pending,
-                byte_trace=byte_trace,
-                work=spent,
-                overwritten=overwritten,
-            )
-        )
+        self.events.append(Event(i, run.phase, reads, makes, peak + run.pending, byte_trace, spent, overwritten))
 
     def store(self, i: int, run: Run, selective: bool) -> list[int]:
         """Store what a replay takes over of a node that has just run; return what stays until the replay is done."""
@@ -92,18 +115,9 @@ class NodeEvents:
         reads += [run.internal[i]] if i in run.internal else []
         reads += run.products.get(i, ())[:1]
         weight_gradients = cost.gradient_bytes if self.graph.whole_step else 0
-        self.events.append(
-            Event(
-                position=i,
-                phase="backward",
-                reads=reads,
-                makes=[],
-                extra_bytes=gradient_bytes + b.backward_peak[i] + self.pending,
-                byte_trace=cost.backward_trace,
-                work=self.work[i].backward,
-                cotangents=b.cotangent_changes[i],
-                gradient_bytes=weight_gradients,
-            )
-        )
+        event = Event(i, "backward", reads, [], gradient_bytes + b.backward_peak[i] + self.pending, cost.backward_trace)
+        event.work, event.cotangents = self.work[i].backward, b.cotangent_changes[i]
+        event.gradient_bytes = weight_gradients
+        self.events.append(event)
         if self.compiled:
             self.pending += weight_gradients

@@ -15,8 +15,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.segments import Phase
-from tfgc._simulate.event import Event, Run
-from tfgc._simulate.node_events import NodeEvents
+from tfgc._simulate.node_events import Event, NodeEvents, Run
 
 
 def outputs(b: Buffers, part: Sequence[int]) -> list[int]:
@@ -114,18 +113,10 @@ class SlicedEvents:
             whole = graph.costs[i].gradient_bytes * graph.whole_step
             inside = self._share(max(0, alive - whole - passing) + b.backward_peak[i])
             reads = [held[number] for number in b.saved[i]] + ([internal[i]] if i in internal else [])
-            events.append(
-                Event(
-                    position=i,
-                    phase="backward",
-                    reads=reads,
-                    makes=[],
-                    extra_bytes=base + inside + weights,
-                    byte_trace=tuple(map(self._share, graph.costs[i].backward_trace)),
-                    work=self._step.work[i].backward,
-                    gradient_bytes=weights,
-                )
-            )
+            byte_trace = tuple(map(self._share, graph.costs[i].backward_trace))
+            work = self._step.work[i].backward
+            event = Event(i, "backward", reads, [], base + inside + weights, byte_trace, work, gradient_bytes=weights)
+            events.append(event)
         if events:
             joined = self._step.new(sum(weights.joined for weights in gradients.values()))
             perhaps = self._step.new(sum(weights.perhaps for weights in gradients.values()))

@@ -19,9 +19,8 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
-from tfgc._simulate.event import Event, Run
 from tfgc._simulate.host_copies import HostCopies
-from tfgc._simulate.node_events import NodeEvents
+from tfgc._simulate.node_events import Event, NodeEvents, Run
 from tfgc._simulate.sliced_events import SlicedEvents
 from tfgc._simulate.work import takes_over_products
 
