@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfgc._records.measurement import SegmentSummary
-from tfgc._report import labels
-from tfgc._report.svg import CARD, INK, MUTED, SERIES, Plot
+from tfgc._report.svg import CARD, INK, MUTED, SERIES, Plot, short, unit_of
 from tfgc._units import format_bytes
 
 
@@ -14,7 +13,7 @@ def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
     total = sum(part.nodes for part in parts) or 1
     depth = max(map(_depth, parts))
     known = [part for part in parts if part.stored_bytes is not None or part.inside_bytes is not None]
-    size, unit = labels.unit_of(
+    size, unit = unit_of(
         max((max((p.stored_bytes or 0) + p.host_bytes, p.inside_bytes or 0) for p in known), default=0)
     )
 
@@ -44,7 +43,7 @@ def plan(of: str, name: str, parts: Sequence[SegmentSummary]) -> Plot:
             bars.margins(y=0.12)
             band.tick_params(bottom=False)
             bars.set_ylabel(f"bytes ({unit})")
-        ends = f"{labels.short(parts[0].first, 18)} ... {labels.short(parts[-1].last, 18)}"
+        ends = f"{short(parts[0].first, 18)} ... {short(parts[-1].last, 18)}"
         bars.set_xlabel(f"place along the network (nodes)\n{ends}")
         _key(figure, bool(known), {part.mode for part in parts}, any(part.host_bytes for part in parts))
 

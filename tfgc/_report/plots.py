@@ -5,8 +5,8 @@ from typing import Any
 
 from tfgc._records.front import FrontPoint
 from tfgc._records.measurement import Measurement, Study
-from tfgc._report import labels, plan_plot, study_summary, study_tables
-from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot
+from tfgc._report import plan_plot, study_summary, study_tables
+from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot, legend, legend_height, short, unit_of
 from tfgc._units import format_bytes, format_percent
 
 
@@ -44,9 +44,9 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
     records = [r for r in records if r.timeline]
     if not records:
         return None
-    size, unit = labels.unit_of(max(count for r in records for _, count in r.timeline))
-    names = [labels.short(r.name) for r in records]
-    failed = [f"{labels.short(r.name)}: {r.status}" for r in study.records if r.status in ("oom", "failed")]
+    size, unit = unit_of(max(count for r in records for _, count in r.timeline))
+    names = [short(r.name) for r in records]
+    failed = [f"{short(r.name)}: {r.status}" for r in study.records if r.status in ("oom", "failed")]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -68,11 +68,11 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
         axes.set_ylim(bottom=0)
         for label in failed:
             axes.plot([], [], " ", label=label)
-        labels.legend(figure, [*names, *failed])
+        legend(figure, [*names, *failed])
 
     peaks = ", ".join(f"{r.name} {format_bytes(max(count for _, count in r.timeline))}" for r in records)
     words = f"A line a case, in {unit} over seconds; plain cases are dashed. The highest points: {peaks}."
-    return Plot(study_summary.heading(study), title, words, draw, 2.2 + labels.height([*names, *failed]))
+    return Plot(study_summary.heading(study), title, words, draw, 2.2 + legend_height([*names, *failed]))
 
 
 def front(study: Study) -> Plot | None:
@@ -83,12 +83,10 @@ def front(study: Study) -> Plot | None:
     bought = [(choice.budget, choice.point) for choice in found.choices if choice.point is not None]
     missed = [choice.budget for choice in found.choices if choice.point is None]
     points = [*found.points, *found.others, *(point for _, point in bought)]
-    size, unit = labels.unit_of(max(point.peak_bytes for point in points))
+    size, unit = unit_of(max(point.peak_bytes for point in points))
     work = "time" if found.unit == "s" else "flops"
-    names = ["least for each peak", *(f"budget {labels.short(budget, 14)}" for budget, _ in bought)]
-    names += [f"budget {labels.short(budget, 14)}: infeasible" for budget in missed] + [
-        f"floor: {labels.short(found.floor_node)}"
-    ]
+    names = ["least for each peak", *(f"budget {short(budget, 14)}" for budget, _ in bought)]
+    names += [f"budget {short(budget, 14)}: infeasible" for budget in missed] + [f"floor: {short(found.floor_node)}"]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -102,7 +100,7 @@ def front(study: Study) -> Plot | None:
         for point in (found.points[0], found.points[-1], *found.others):
             box = {"facecolor": CARD, "edgecolor": "none", "pad": 0.5}
             style = {"ha": "center", "fontsize": 8, "color": INK, "bbox": box}
-            axes.annotate(labels.short(point.name, 16), at(point), (0, 6), textcoords="offset points", **style)
+            axes.annotate(short(point.name, 16), at(point), (0, 6), textcoords="offset points", **style)
         for i, (_, point) in enumerate(bought):
             style = {"color": SERIES[1 + i % (len(SERIES) - 1)], "markersize": 9, "zorder": 4}
             axes.plot(*at(point), "*Pdv^X"[i % 6], label=names[1 + i], **style)
@@ -113,7 +111,7 @@ def front(study: Study) -> Plot | None:
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_ylim(top=axes.get_ylim()[1] + 0.08 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
-        labels.legend(figure, names)
+        legend(figure, names)
 
     words = "; ".join(f"{format_bytes(point.peak_bytes)} at {format_percent(point.overhead)}" for point in found.points)
     chosen = "".join(
@@ -121,7 +119,7 @@ def front(study: Study) -> Plot | None:
         for budget, point in bought
     )
     words = f"Peak and overhead in % of plain {work}: {words}.{chosen} Floor: {format_bytes(found.floor_bytes)}."
-    return Plot(study_summary.heading(study), "Least overhead for each peak", words, draw, 2.2 + labels.height(names))
+    return Plot(study_summary.heading(study), "Least overhead for each peak", words, draw, 2.2 + legend_height(names))
 
 
 def predicted(studies: Sequence[Study]) -> Plot | None:
@@ -134,8 +132,8 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
     if not known:
         return None
     most = max(max(pair) for _, pairs in known for pair in pairs)
-    size, unit = labels.unit_of(most)
-    names += [labels.short(name) for name, _ in known]
+    size, unit = unit_of(most)
+    names += [short(name) for name, _ in known]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -146,9 +144,9 @@ def predicted(studies: Sequence[Study]) -> Plot | None:
             style = {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
             axes.plot(*zip(*((guess / size, peak / size) for guess, peak in pairs)), label=names[i + 2], **style)
         axes.set(xlabel=f"predicted peak ({unit})", ylabel=f"measured peak ({unit})", xlim=(0, end), ylim=(0, end))
-        labels.legend(figure, names)
+        legend(figure, names)
 
     off = [abs(guess / peak - 1) for _, pairs in known for guess, peak in pairs]
     mean, worst = map(format_percent, (sum(off) / len(off), max(off)))
     words = f"Of {len(off)} cases the prediction is off by {mean} on average and by {worst} at most."
-    return Plot("", "Predicted against measured peaks", words, draw, 2.6 + labels.height(names))
+    return Plot("", "Predicted against measured peaks", words, draw, 2.6 + legend_height(names))

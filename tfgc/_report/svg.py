@@ -17,13 +17,13 @@ from typing import Any
 
 from tfgc import _files
 from tfgc._errors import TfgcError
-from tfgc._report import labels
 
 WIDTH = 3.5  # inches: text of 8.5 points is 10.7 pixels high on a phone that is 360 pixels wide
 INK, MUTED, LINE, CARD = "#1b2229", "#56616c", "#d7dde2", "#ffffff"
 SERIES = ("#0069a8", "#b84a00", "#00775a", "#a03c75", "#7d5f00", "#5650c8")  # also distinct to colour-blind readers
 MARKERS = "osD^vP*X"
 _NAMES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {c: f"s{i}" for i, c in enumerate(SERIES)}
+_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ def png(plots: Sequence[Plot]) -> bytes:
         parts = figure.subfigures(len(plots), 1, height_ratios=[plot.height for plot in plots], squeeze=False)
         for part, plot in zip(parts[:, 0], plots):
             # matplotlib's own wrapping would read names as formulas.
-            part.suptitle(textwrap.fill(labels.short(plot.full_title, 120), 60), fontsize="large")
+            part.suptitle(textwrap.fill(short(plot.full_title, 120), 60), fontsize="large")
             plot.draw(part)
         # A PNG of more than 65536 pixels cannot be drawn.
         figure.savefig(file, format="png", dpi=min(180, 60_000 / (height * 1.4)), metadata={"Software": None})
@@ -120,3 +120,28 @@ def _drawing(key: str) -> Iterator[Any]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(settings)
         yield matplotlib
+
+
+def legend(figure: Any, names: Sequence[str]) -> None:
+    """Add a legend of these names below a figure."""
+    figure.legend(loc="outside lower left", ncols=_columns(names), handlelength=2.2, columnspacing=1)
+
+
+def _columns(names: Sequence[str]) -> int:
+    """Two columns where they fit."""
+    return 2 if max(map(len, names)) <= 20 else 1
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """The height of a legend in inches."""
+    return 0.17 * -(-len(names) // _columns(names))
+
+
+def short(text: str, most: int = 20) -> str:
+    """The text, its middle left out where it would not fit."""
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-(most // 2 - 1) :]}"
+
+
+def unit_of(count: float) -> tuple[float, str]:
+    """The unit of an axis that reaches `count` bytes: its size and its name."""
+    return next(((size, name) for size, name in _STEPS if count >= size), _STEPS[-1])
