@@ -35,9 +35,7 @@ _LARGEST = 2**63 - 1
 def document(text: str, name: str, newest: int) -> tuple[int, dict[str, Any]]:
     """The version of a JSON document and what else is in it, if its format is `name`.
 
-    Raises:
-        TfgcError: If its version is newer than this tfgc reads.
-        ValueError: If it is of another format, or damaged.
+    Raise `TfgcError` if its version is newer than this tfgc reads, `ValueError` if it is of another format, or damaged.
     """
     if not isinstance(text, str | bytes | bytearray):
         raise ValueError(f"it is not text but {reprlib.repr(text)}")
@@ -53,11 +51,7 @@ def document(text: str, name: str, newest: int) -> tuple[int, dict[str, Any]]:
 
 
 def loads(text: str) -> Any:
-    """Parse JSON; refuse keys that are given twice, integers beyond 64 bits and very deep nesting.
-
-    Raises:
-        ValueError: If it is no such JSON.
-    """
+    """Parse JSON; `ValueError` for keys given twice, integers beyond 64 bits, very deep nesting and other text."""
     try:
         data = json.loads(text, object_pairs_hook=_each_once)
     except RecursionError:
@@ -85,10 +79,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read(kind: type[Kind], data: Any, where: str = "it", younger: Mapping[type, Collection[str]] = {}) -> Kind:
     """Make a dataclass of JSON data, whose place is called `where` in errors.
 
-    Files of earlier versions may lack `younger` fields, by dataclass.
-
-    Raises:
-        ValueError: If it is something else.
+    Files of earlier versions may lack `younger` fields, by dataclass. Raise `ValueError` if it is something else.
     """
     try:
         (made,) = _adapter(kind).validate_json(json.dumps([data]))

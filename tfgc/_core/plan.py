@@ -151,11 +151,7 @@ class Plan(Segmentation):
 
 
 def read(path: str | os.PathLike[str]) -> Plan:
-    """Read the plan in a file.
-
-    Raises:
-        TfgcError: If there is no such file, or no plan in it that this version reads; it names the file.
-    """
+    """Read the plan in a file; a `TfgcError` names the file if there is none that this version reads."""
     try:
         return Plan.from_json(pathlib.Path(path).read_text())
     except OSError as error:

@@ -46,11 +46,7 @@ def _written(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def revived(kind: type[PlanType], data: Mapping[str, Any]) -> PlanType:
-    """The plan, with its inner plans, that `plain` turned into `data`.
-
-    Raises:
-        ValueError: If it is not what `plain` makes.
-    """
+    """The plan, with its inner plans, that `plain` turned into `data`; `ValueError` if something else did."""
     return _of_kind(kind, checked_json.read(Segmentation, data, "the plan", _YOUNGER))
 
 

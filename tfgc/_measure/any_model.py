@@ -39,8 +39,7 @@ def takes_example(model: keras.Model, example: Any) -> bool:
 def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any = None) -> Any:
     """Build a model, compile it if it is not, and return the portable example, with targets if the step needs them.
 
-    Raises:
-        OptionError: If the example holds too little, or an optimizer is given for a model that is compiled.
+    Raise `OptionError` if the example holds too little, or an optimizer is given for a model that is compiled.
     """
     own_step = tracing.has_own_step(model)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)

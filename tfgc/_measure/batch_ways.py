@@ -73,7 +73,7 @@ class Way:
     def _add_plans_for(self, batch: int) -> None:
         """Look at the plans for a batch as well, each but once."""
         for plan in self._plans_for(batch):
-            if not any(_alike(plan, known) for known in self._plans):
+            if _segments(plan) not in map(_segments, self._plans):
                 self._plans.append(plan)
 
     def _need(self, batch: int) -> tuple[int, int]:
@@ -85,8 +85,6 @@ class Way:
         return min(self.steps(batch), key=lambda step: step.needed_bytes)
 
 
-def _alike(one: Plan | None, other: Plan | None) -> bool:
-    """Whether two plans run a model in the same way."""
-    if one is None or other is None:
-        return one is other
-    return (one.segments, one.parts) == (other.segments, other.parts)
+def _segments(plan: Plan | None) -> object:
+    """What is equal for plans that run a model in the same way."""
+    return plan and (plan.segments, plan.parts)

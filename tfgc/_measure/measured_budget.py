@@ -45,10 +45,8 @@ def fitting(
     """The fastest plan that was found to fit when measured, and how many were run.
 
     `ask` gives the fastest plan for what a step may be predicted to need, or raises `InfeasibleBudgetError`; `measure`
-    gives for a plan and its prediction the bytes that its step needs.
-
-    Raises:
-        InfeasibleBudgetError: If none is found; it names what the plan that should need least was measured to need.
+    gives for a plan and its prediction the bytes that its step needs. If none is found, an `InfeasibleBudgetError`
+    names what the plan that should need least was measured to need.
     """
     runs: list[Run] = []
 

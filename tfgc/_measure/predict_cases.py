@@ -26,12 +26,9 @@ from tfgc._tracing import keras_graph
 
 
 def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
-    """What a `PredictionJob` finds for its model, which is not changed.
+    """What a `PredictionJob` finds for its model, which is not changed; given plans have to be for this model.
 
     Given plans by calls of a functional model are in no front: its plans and the plain step are read by nodes.
-
-    Raises:
-        PlanMismatchError: If a given plan is for another model.
     """
     first = job.cases[0]
     batch_size, shapes = first.batch_size, first.input_shapes

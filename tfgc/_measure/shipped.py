@@ -51,11 +51,7 @@ class Shipped:
 
 
 def shipped(model: keras.Model, confirm: Any, optimizer: Any, loss: Any) -> Shipped:
-    """What builds a model in a child process; arguments as for `tfgc.plan`.
-
-    Raises:
-        UnsupportedModelError: If it cannot be sent there; it says why.
-    """
+    """What builds a model in a child process, or why it cannot be sent there; arguments as for `tfgc.plan`."""
     try:
         with ignored_warnings():  # Keras finds lambdas unsafe in files of others
             made = Shipped(

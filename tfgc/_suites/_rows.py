@@ -15,17 +15,12 @@ _REFERENCE = pathlib.Path(__file__).parent / "reference"
 
 @dataclasses.dataclass(frozen=True)
 class SuiteRow:
-    """One network at one batch size: its cases, the plain ones first, and what others published about it, by name.
-
-    Attributes:
-        front: Whether to compute the Pareto front as well.
-        predicted: Whether the cases are only predicted, even where others are run.
-    """
+    """One network at one batch size: its cases, the plain ones first, and what others published about it, by name."""
 
     cases: tuple[Case, ...]
     published: dict[str, Any] = dataclasses.field(default_factory=dict)
-    front: bool = False
-    predicted: bool = False
+    front: bool = False  # whether to compute the Pareto front as well
+    predicted: bool = False  # whether the cases are only predicted, even where others are run
 
     @property
     def network(self) -> str:

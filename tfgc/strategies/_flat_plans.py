@@ -166,11 +166,8 @@ class FlatPlans:
         pieces: list[tuple[int, int, str | int]] = []  # of `Plan.from_pieces`
         on_host: set[int] = set()  # ends of segments
         for state, row in path:
-            steps, start, end = (
-                self.steps[state],
-                self.states[state].position,
-                self.states[self.steps[state].target[row]].position,
-            )
+            steps = self.steps[state]
+            start, end = (self.states[at].position for at in (state, steps.target[row]))
             slices = int(steps.slices[row])
             if not slices and pieces and pieces[-1][2] == "keep":
                 start, _, _ = pieces.pop()

@@ -54,8 +54,7 @@ class Frontier:
     def within(self, budget: int) -> Plan:
         """The plan of least work whose peak, in bytes of buffers, is at most `budget`.
 
-        Raises:
-            InfeasibleBudgetError: If there is none; it names the smallest budget that works.
+        If there is none, an `InfeasibleBudgetError` names the smallest budget that works.
         """
         if budget < self._below:
             self._add_more()
@@ -66,10 +65,9 @@ class Frontier:
         raise InfeasibleBudgetError(budget, least.peak_bytes, least.node)
 
     def fitting(self, total: int, fixed: int, mode: str = "graph") -> Plan:
-        """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, needs at most `total`.
+        """The plan of least work whose whole step needs at most `total` bytes, of which `fixed` are weights and slots.
 
-        Raises:
-            InfeasibleBudgetError: If there is none; it names the smallest budget that works.
+        If there is none, an `InfeasibleBudgetError` names the smallest budget that works.
         """
         room = total - fixed
         found = self._fitting(room, mode)

@@ -25,9 +25,8 @@ class HostMemory:
     def of(cls, graph: Graph, host_budget: Any, bandwidth: Any, speed: Any) -> Self:
         """Check the options of a strategy, which are those of `hybrid`.
 
-        Raises:
-            OptionError: If a number is not positive, work is counted in flops and `speed` is missing, or the host may
-                not hold the smallest checkpoint.
+        Raise `OptionError` if a number is not positive, work is counted in flops and `speed` is missing, or the host
+        may not hold the smallest checkpoint.
         """
         budget = None if host_budget is None else _byte_count("host_budget", host_budget)
         if budget is not None:
