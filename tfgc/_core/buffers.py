@@ -15,30 +15,7 @@ from tfgc._core.tensors import Ref, peak_of
 
 
 class Buffers:
-    """The buffers of a graph, and what each node does with them.
-
-    Attributes:
-        graph: The `Graph`.
-        number: The buffer of each tensor.
-        size: Bytes of each buffer.
-        producer: Position of the node that makes each buffer, -1 for the graph's inputs.
-        inputs, saved, outputs: For each node the buffers that it reads, that its backward pass reads, and that it
-            makes.
-        graph_outputs: Buffers of the graph's outputs.
-        in_place: For each node whether it overwrites what the node just before made for it alone.
-        may_start: For each node whether a segment may start there: not where it overwrites what the node before made.
-        forward_peak, saving_peak, backward_peak: For each node the most bytes that the byte traces of its `Cost` reach.
-        internal_bytes: Bytes that each node saves in addition to `saved`.
-        result_bytes: Bytes of the small results that a replay of each node takes over.
-        selective_bytes: Bytes of the products with weights that a selective replay of each node takes over, too.
-        selective_peak: The most bytes that such a replay allocates for each node.
-        gradient_bytes_at: For each node, bytes of the cotangents alive when its backward pass starts, and of the
-            gradients of its weights if the graph counts the whole step; None if it has no backward pass.
-        pending_gradient_bytes: For each position bytes of the cotangents alive when the nodes from there on have run
-            backward.
-        cotangent_changes: For each node its `CotangentChanges`; the entry after the nodes is the loss.
-        cotangent_bytes: Bytes of each cotangent.
-    """
+    """The buffers of a graph, and what each node does with them."""
 
     @classmethod
     def of(cls, graph: Graph) -> Self:
@@ -47,9 +24,10 @@ class Buffers:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.size = [0] * len(graph.inputs)
-        self.producer = [-1] * len(graph.inputs)
-        self.number = {Ref(name): i for i, name in enumerate(graph.inputs)}
+        self.size = [0] * len(graph.inputs)  # bytes of each buffer
+        self.producer = [-1] * len(graph.inputs)  # position of the node that makes each buffer
+        self.number = {Ref(name): i for i, name in enumerate(graph.inputs)}  # the buffer of each tensor
+        # For each node the buffers that it reads, that its backward pass reads, and that it makes.
         self.inputs: list[tuple[int, ...]] = []
         self.saved: list[tuple[int, ...]] = []
         self.outputs: list[tuple[int, ...]] = []
@@ -66,9 +44,12 @@ class Buffers:
             self.inputs.append(self._numbers(renamed if len(renamed) == len(node.outputs) else node.inputs))
             self.saved.append(self._numbers(cost.saved_tensors))
         self.graph_outputs = self._numbers(graph.outputs)
+        # For each node the most bytes that the byte traces of its `Cost` reach.
         self.forward_peak = [peak_of(cost.forward_trace) for cost in graph.costs]
         self.saving_peak = [peak_of(cost.forward_saving_trace) for cost in graph.costs]
         self.backward_peak = [peak_of(cost.backward_trace) for cost in graph.costs]
+        # For each node bytes that it saves besides; of small results that a replay takes over; and of products with
+        # weights that a selective one takes over, too.
         self.internal_bytes = [sum(cost.saved_internal_bytes) for cost in graph.costs]
         self.result_bytes = [cost.result_bytes for cost in graph.costs]
         self.selective_bytes = [cost.selective_bytes if cost.saved_internal_bytes else 0 for cost in graph.costs]
@@ -76,15 +57,18 @@ class Buffers:
         self.pending_gradient_bytes = flow.pending
         self.cotangent_changes = flow.changes
         self.cotangent_bytes = flow.bytes
+        # For each node bytes of the cotangents alive when its backward pass starts, and of the gradients of its weights
+        # if the graph counts the whole step; None if it has no backward pass.
         self.gradient_bytes_at: list[int | None] = []
         for i, (alive, cost) in enumerate(zip(flow.alive_at, graph.costs)):
             self.gradient_bytes_at.append(alive if alive is None else alive + graph.whole_step * cost.gradient_bytes)
             if alive is None:
                 self.saved[i], self.internal_bytes[i], self.result_bytes[i], self.selective_bytes[i] = (), 0, 0, 0
-        self.selective_peak = [
+        self.selective_peak = [  # the most bytes that a selective replay allocates for each node
             max(peak_of(cost.selective_trace), peak - products) if products else peak
             for cost, peak, products in zip(graph.costs, self.saving_peak, self.selective_bytes)
         ]
+        # For each node whether it overwrites what the node just before made for it alone. No segment may start there.
         self.in_place = [self._is_in_place(i) for i in range(len(graph))]
         self.may_start = [not in_place and i not in graph.joined for i, in_place in enumerate(self.in_place)]
 

@@ -24,11 +24,7 @@ NO_CHANGES = CotangentChanges()
 
 
 class CotangentFlow:
-    """The cotangents of one backward pass, last node first. The arguments are as in `Buffers`.
-
-    So are `changes`, `pending` and `bytes`, there called `cotangent_changes`, `pending_gradient_bytes` and
-    `cotangent_bytes`. `alive_at` are for each node bytes alive when its backward pass starts; None if it has none.
-    """
+    """The cotangents of one backward pass, last node first. The arguments are as in `Buffers`."""
 
     def __init__(
         self, graph: Graph, number: Mapping[Ref, int], size: Sequence[int], outputs: Sequence[Sequence[int]]
@@ -39,10 +35,11 @@ class CotangentFlow:
         self._alive: dict[int, int] = {}  # bytes of the cotangents that are alive
         self._ids = itertools.count()
         n = len(graph)
-        self.bytes: dict[int, int] = {}
-        self.changes = [NO_CHANGES] * (n + 1)
+        self.bytes: dict[int, int] = {}  # of each cotangent
+        self.changes = [NO_CHANGES] * (n + 1)  # of each node; the entry after the nodes is the loss
+        # For each node bytes alive when its backward pass starts; None if it has none.
         self.alive_at: list[int | None] = [None] * n
-        self.pending = [0] * (n + 1)
+        self.pending = [0] * (n + 1)  # for each position bytes alive when the nodes from there on have run backward
         returned = dict.fromkeys(number[ref] for ref in graph.outputs if graph.floating(ref))
         self.changes[n] = CotangentChanges(new=tuple(self._fresh(buffer) for buffer in returned))
         self.pending[n] = sum(self._alive.values())

@@ -72,11 +72,7 @@ def raise_if_different(
     words = _message(name, "{}", "{}", "{}").split("{}")
     data = [words[0], culprit, words[1], values[0], words[2], values[1], words[3]]
     with tf.control_dependencies([tf.debugging.Assert(~wrong[at], data)]):
-        return tf.nest.map_structure(_copy, gradients, expand_composites=True)
-
-
-def _copy(gradient: tf.Tensor | None) -> tf.Tensor | None:
-    return None if gradient is None else tf.identity(gradient)
+        return tf.nest.map_structure(lambda x: x if x is None else tf.identity(x), gradients, expand_composites=True)
 
 
 def _message(name: str, layer: str, first: float | str, again: float | str) -> str:

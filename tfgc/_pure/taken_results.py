@@ -143,8 +143,6 @@ class _Products:
         if op.type in _MOVED:
             return op.inputs[0].ref() == tensor.ref()
         others = [other for other in op.inputs if other.ref() != tensor.ref()]
-        with_weights = op.type in _WITH_WEIGHTS and all(self._is_broadcast(other, tensor) for other in others)
-        return (op.type in _BY_RESULT or with_weights) and elements(op.outputs[0]) == elements(tensor)
-
-    def _is_broadcast(self, other: tf.Tensor, tensor: tf.Tensor) -> bool:
-        return other.op not in self._active and elements(other) < elements(tensor)
+        are_broadcast = all(one.op not in self._active and elements(one) < elements(tensor) for one in others)
+        finishes = op.type in _BY_RESULT or (op.type in _WITH_WEIGHTS and are_broadcast)
+        return finishes and elements(op.outputs[0]) == elements(tensor)

@@ -120,7 +120,8 @@ class TracedCall:
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
         is_copyable = custom_gradients.make_copyable(part, self._graph)
         is_copyable &= not operation_seeds.have_seeds(self._graph.get_operations()[self._n_forward :])
-        return Gradients(part, tf.nest.map_structure(_spec, gradients)) if is_copyable else None
+        specs = tf.nest.map_structure(lambda x: x if x is None else tf.type_spec_from_value(x), gradients)
+        return Gradients(part, specs) if is_copyable else None
 
 
 class Gradients:
@@ -133,10 +134,6 @@ class Gradients:
         """The gradients in the graph being built; see `graph_copies.Part.copy`."""
         flat = self._part.copy(tensors, name)
         return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
-
-
-def _spec(gradient: Any) -> Any:
-    return None if gradient is None else tf.type_spec_from_value(gradient)
 
 
 def _is_differentiable(tensor: tf.Tensor) -> bool:

@@ -43,7 +43,8 @@ def heads(plain: Sequence[str], process: str = "process", relation: str = "") ->
 
 def rows(records: Sequence[Measurement]) -> list[list[str]]:
     """The cells of the comparison table, as text: a list of rows."""
-    plain = [_named(records, name) for name in baselines(records)]
+    named = {record.name: record for record in records}
+    plain = [named.get(name) for name in baselines(records)]
     table = []
     for record in records:
         if record.status != "ok":
@@ -74,10 +75,6 @@ def print_table(table: Any, file: TextIO | None = None) -> None:
     if not console.is_terminal:
         console = rich.console.Console(file=file, width=140)
     console.print(table)
-
-
-def _named(records: Sequence[Measurement], name: str) -> Measurement | None:
-    return next((r for r in records if r.name == name), None)
 
 
 def _ratios(record: Measurement, baseline: Measurement | None) -> tuple[str, str]:

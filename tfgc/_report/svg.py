@@ -67,7 +67,8 @@ def svg(plot: Plot, key: str) -> str:
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r"#[0-9a-f]{6}\b", lambda found: _property(found[0]), text)
+    for colour, name in _NAMES.items():
+        text = text.replace(colour, f"var(--{name})")
     text = re.sub(r'(font: [\d.]+px) [^;"]*', r"\1 var(--font)", text)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{key}-", text)
     box = re.findall(r'viewBox="[^"]*"', text)[0]
@@ -78,10 +79,6 @@ def svg(plot: Plot, key: str) -> str:
     )
     text = head + text[text.index(">") + 1 :]
     return re.sub(r"\s*\n\s*", "\n", text).strip()
-
-
-def _property(colour: str) -> str:
-    return f"var(--{_NAMES[colour]})" if colour in _NAMES else colour
 
 
 def png(plots: Sequence[Plot]) -> bytes:
