@@ -14,12 +14,12 @@ from tfgc._errors import OptionError, check_int
 from tfgc._measure import examples
 from tfgc._records.job import Case
 from tfgc._units import check_budget
+from tfgc.strategies import Strategy
 
 if TYPE_CHECKING:
     import keras
 
 PlanLike = str | os.PathLike[str] | Plan
-StrategyLike = str | Callable[..., Plan]
 BASELINES = (("plain", "eager"), ("plain", "graph"))
 # How a plan by calls is named where functional models have a strategy.
 _CALLS = "calls"
@@ -28,7 +28,7 @@ _CALLS = "calls"
 def plan_cases(
     build: Callable[..., keras.Model] | str,
     batch_size: int,
-    wanted: StrategyLike | Sequence[StrategyLike] | None = None,
+    wanted: Strategy | Sequence[Strategy] | None = None,
     image_size: int | None = None,
     steps: int = 5,
     modes: str | Sequence[str] = ("compiled", "graph"),
@@ -98,7 +98,7 @@ def name_of(build: object) -> str:
     return build if isinstance(build, str) else getattr(build, "__name__", "model")
 
 
-def _chosen(item: StrategyLike, budget: float | str | None) -> dict[str, Any]:
+def _chosen(item: Strategy, budget: float | str | None) -> dict[str, Any]:
     """The fields of a case that are about a strategy."""
     label, strategy, options = labelled(item, {}, budget)
     if budget is not None and known_strategies.honours_budget(strategy):
@@ -107,8 +107,8 @@ def _chosen(item: StrategyLike, budget: float | str | None) -> dict[str, Any]:
 
 
 def labelled(
-    item: StrategyLike, options: Mapping[str, Any], budget: float | str | None
-) -> tuple[str, StrategyLike, dict[str, Any]]:
+    item: Strategy, options: Mapping[str, Any], budget: float | str | None
+) -> tuple[str, Strategy, dict[str, Any]]:
     """What a strategy is called, such as `sqrt(8)`; itself; and its options, with those of its name, all checked."""
     strategy, more = known_strategies.named(item) if isinstance(item, str) else (item, {})
     options = {**more, **options}

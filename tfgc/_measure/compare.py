@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfgc._errors import TfgcError
 from tfgc._measure import case_choice, process
-from tfgc._measure.case_choice import PlanLike, StrategyLike
+from tfgc._measure.case_choice import PlanLike
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
 from tfgc._records.measurement import Measurement, Study
+from tfgc.strategies import Strategy
 
 if TYPE_CHECKING:
     import keras
@@ -25,7 +26,7 @@ _NOT_PREDICTED = CasePrediction()
 def compare(
     build: Callable[..., keras.Model] | str,
     batch_size: int,
-    strategies: StrategyLike | Sequence[StrategyLike] | None = None,
+    strategies: Strategy | Sequence[Strategy] | None = None,
     *,
     plans: PlanLike | Iterable[PlanLike] = (),
     budget: float | str | None = None,

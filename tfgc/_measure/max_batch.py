@@ -11,11 +11,11 @@ from tfgc._core.modes import check_mode
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, TfgcError, check_int
 from tfgc._measure import batch_search, case_choice, compare, examples, process
-from tfgc._measure.case_choice import StrategyLike
 from tfgc._records.batch_limit import MaxBatch, Reach, step_bytes
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob, MaxBatchPrediction
 from tfgc._records.measurement import Measurement
 from tfgc._units import PERCENT, bare_number, parse_bytes
+from tfgc.strategies import Strategy
 
 if TYPE_CHECKING:
     import keras
@@ -28,7 +28,7 @@ def max_batch(
     build: Callable[..., keras.Model] | str,
     budget: int | str,
     *,
-    strategy: StrategyLike | None = None,
+    strategy: Strategy | None = None,
     image_size: int | None = None,
     input_shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     example: Any = None,

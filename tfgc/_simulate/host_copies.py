@@ -38,9 +38,7 @@ class HostCopies:
         self._sizes += [self._sizes[outside[number]] for number in moved]
         event = self._events[fetched_at]
         event.results += tuple(fetched)
-        event.extra_bytes += sum(
-            self._sizes[buffer] for buffer in fetched
-        )  # What it makes counts from the next one on.
+        event.extra_bytes += sum(self._sizes[buffer] for buffer in fetched)  # Results count from the next event on.
         stored = tuple(outside[number] for number in moved)
         self._copies.append(_Copies(stored, stored_at, fetched_at, len(self._events)))
         return {**outside, **dict(zip(moved, fetched))}

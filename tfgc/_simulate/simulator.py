@@ -154,9 +154,8 @@ def _summed(step: StepEvents) -> Prediction:
         work += event.work
         if event.phase in ("forward", "replay"):
             runs[name] = runs.get(name, 0) + 1
-        alive += sum(sizes[buffer] for buffer in (*event.makes, *event.results)) - sum(
-            sizes[buffer] for buffer in freed
-        )
+        alive += sum(sizes[buffer] for buffer in (*event.makes, *event.results))
+        alive -= sum(sizes[buffer] for buffer in freed)
     differentiable = [gradient_bytes is not None for gradient_bytes in step.buffers.gradient_bytes_at]
     return Prediction(
         peak_bytes=peak,

@@ -53,9 +53,7 @@ def rows(scale: float) -> list[_rows.SuiteRow]:
 
 def sheets(results: Results) -> list[TextTable]:
     """A row for each step."""
-    table = [
-        _row(study, record, study.record("plain-xla")) for study in results.studies for record in study.records
-    ]  # fmt: skip
+    table = [_row(one, record, one.record("plain-xla")) for one in results.studies for record in one.records]
     return [_figures.table("Compiled for an H100", _HEADS, table, _LEGEND, summary=_summary(results))]
 
 

@@ -96,9 +96,7 @@ class Frontier:
         plan reaches the ratio, the one that the allocator serves with the least is returned.
         """
         most = ratio * allocated_bytes(simulator.estimate(self._graph, None, 0))
-        steps = [self._step(plan) for plan in self.plans]
-        steps += [simulator.estimate(self._graph, plan, 0) for plan in others]
-        choices = list(zip(steps, (*self.plans, *others)))
+        choices = [(self._step(plan), plan) for plan in (*self.plans, *others)]
         reaching = [choice for choice in choices if allocated_bytes(choice[0]) <= most]
         if reaching:
             return min(reaching, key=lambda choice: choice[0].work)[1]

@@ -6,8 +6,6 @@ import click
 
 from tfgc._cli import choices, options, progress
 
-_PLAIN = "plain"
-
 
 @click.command("compile", cls=options.Command)
 @options.network_options
@@ -44,7 +42,7 @@ def command(
         plan = plan or planning.make(model, network.batch_size, optimizer=optimizer, mode="xla", **given)
         found = {}
         with progress.bar(network.name, 2, "steps") as steps:
-            for name, chosen in ((_PLAIN, None), (plan.strategy, plan)):
+            for name, chosen in (("plain", None), (plan.strategy, plan)):
                 steps.start(f"{network.name}: {name}")
                 found[name] = memory.compiled_memory(
                     model,
