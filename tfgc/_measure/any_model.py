@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls import tracing
+from tfgc._core.tensors import Spec
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
 from tfgc._framework import keras_models
 from tfgc._measure import examples
@@ -53,7 +54,7 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
     else:
         outputs, samples = _outputs(model, examples.batch(x, batch_size)), examples.samples(x)
         if y is None:
-            y = tf.nest.map_structure(lambda t: examples.Spec((samples, *t.shape[1:]), t.dtype.name), outputs)
+            y = tf.nest.map_structure(lambda t: Spec((samples, *t.shape[1:]), t.dtype.name), outputs)
         losses = tf.nest.map_structure(lambda _: "mse", outputs)
         model.compile(keras.optimizers.SGD(_LEARNING_RATE) if optimizer is None else optimizer, losses)
         example = keras.utils.pack_x_y_sample_weight(x, y, weight)

@@ -6,26 +6,18 @@ are repeated until the batch is as large as asked for.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
+from tfgc._core.tensors import Spec
 from tfgc._errors import OptionError
 
 _SEED = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """Stands for a tensor of noise."""
-
-    shape: tuple[int | None, ...]
-    dtype: str
-
-
 def portable(example: Any) -> Any:
-    """An example with arrays instead of tensors, and a `Spec` for each `tf.TensorSpec` or `keras.KerasTensor`."""
+    """An example with arrays instead of tensors, and a `Spec`, which stands for noise, for each spec of a framework."""
     import tensorflow as tf
 
     def plain(value: Any) -> Any:
