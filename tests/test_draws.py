@@ -330,6 +330,33 @@ def test_what_python_chooses_is_chosen_again(way, graph):
     assert after == our_after
 
 
+def test_a_trace_that_fails_leaves_the_streams_of_python_where_they_were():
+    """It is made again for what runs, and draws what a plain step draws."""
+
+    class FailsOnce(keras.layers.Layer):
+        failing = False
+
+        def call(self, x):
+            x = tf.tanh(x * random.random())
+            if self.failing:
+                self.failing = False
+                raise ValueError("not in this graph")
+            return x
+
+    def drawn(enable):
+        model = fresh(
+            lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), FailsOnce(), keras.layers.Dense(4)])
+        )
+        if enable:
+            tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+            model.layers[1].failing = True
+        keras.utils.set_random_seed(3)
+        made = tf.function(lambda: model(noise(8, 4), training=True), autograph=False)()
+        return made.numpy().tolist(), random.random()
+
+    assert drawn(enable=True) == drawn(enable=False)
+
+
 class Dropping(keras.layers.Layer):
     """A layer with stochastic depth around its own kernel, as Keras's examples draw it: without a seed."""
 

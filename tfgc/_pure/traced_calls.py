@@ -53,9 +53,11 @@ class TracedCall:
             self.context_left = private_api.call_context()  # what the function left there
         finally:
             private_api.set_call_context(context)
-        if python_random.state() != start:
-            python_random.rewind(start)
-            private_api.set_global_seed(generator)
+            has_drawn = python_random.state() != start
+            if has_drawn:
+                python_random.rewind(start)
+                private_api.set_global_seed(generator)
+        if has_drawn:
             raise NotCopyableError
         operations = self._graph.get_operations()
         drawing = [op for op in operations if op.type in random_draws.TYPES]
