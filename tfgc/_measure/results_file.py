@@ -49,27 +49,21 @@ class ResultsFile:
 
     def put(self, study: Study) -> None:
         """Put a study in its place, in a file that is whole at any time; what another run put there meanwhile stays."""
-        with _files.alone(self._path):
-            if os.path.exists(self._path):
-                self.results = read(self.results.suite, self._path)
-            self._put(study)
-
-    def _put(self, study: Study) -> None:
-        others = [one for one in self.results.studies if _key(one) != _key(study)]
-        for same in (one for one in self.results.studies if _key(one) == _key(study)):
-            study = _both(study, same)
         order = [row.network for row in _suites.get(self.results.suite).rows(1.0)]
 
         def place(one: Study) -> tuple[int, int]:
             return order.index(one.network) if one.network in order else len(order), one.batch_size
 
-        commands = dict.fromkeys([*self.results.command.splitlines(), self._command])
-        self.results = dataclasses.replace(
-            self.results,
-            studies=tuple(sorted([*others, study], key=place)),
-            command="\n".join(filter(None, commands)),
-        )
-        _files.write(self._path, results_json.to_json(self.results))
+        with _files.alone(self._path):
+            if os.path.exists(self._path):
+                self.results = read(self.results.suite, self._path)
+            others = [one for one in self.results.studies if _key(one) != _key(study)]
+            for same in (one for one in self.results.studies if _key(one) == _key(study)):
+                study = _both(study, same)
+            studies = tuple(sorted([*others, study], key=place))
+            commands = "\n".join(dict.fromkeys(filter(None, [*self.results.command.splitlines(), self._command])))
+            self.results = dataclasses.replace(self.results, studies=studies, command=commands)
+            _files.write(self._path, results_json.to_json(self.results))
 
 
 def _both(ours: Study, theirs: Study) -> Study:
