@@ -22,7 +22,7 @@ from tfgc._planning import annotated, by_calls
 from tfgc._planning.budgets import StepBudget
 
 L = keras.layers
-X, TOKENS = noise(16, 8), tf.constant(np.random.default_rng(3).integers(0, 9, (8, 6)), "int32")
+X, TOKENS = noise(16, 8), tf.constant(np.random.default_rng(3).integers(0, 9, (8, 16)), "int32")
 IMAGES = noise(4, 8, 8, 3)
 
 

@@ -163,7 +163,7 @@ def test_plans_say_that_they_are_for_xla_and_load_again():
     step = tfgc.estimate(model, plan=plan, example=SEQUENCE, mode="xla")
     plain = tfgc.estimate(model, example=SEQUENCE, mode="xla")
     assert step.activation_bytes < 0.5 * plain.activation_bytes
-    assert step.allocated_bytes == step.peak_bytes
+    assert step.allocated_bytes >= step.peak_bytes
     front = tfgc.pareto(model, example=SEQUENCE, mode="xla")
     assert front[0].outlook.peak_bytes <= plan.outlook.peak_bytes
     assert front[-1].outlook.overhead == 0

@@ -20,7 +20,7 @@ from tfgc._simulate.simulator import Prediction
 
 STRATEGY = "calls"
 # The share of a step that budgets keep free: TensorFlow runs weight gradients beside what follows, while one operation
-# after the other is simulated. Steps of six models needed up to 5 % more, single ones up to 20 %. XLA's heap has gaps.
+# after the other is simulated. Steps of six models needed up to 5 % more, single ones up to 20 %.
 _BESIDE = 0.05
 
 
@@ -121,7 +121,7 @@ class CallPlans:
             runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
             timeline=tuple((float(w), count, self.named[call]) for w, count, call in self.simulator.timeline(pieces)),
             fixed_bytes=fixed,
-            allocated_bytes=(outcome.peak_bytes if self.step.xla else self._allocated(pieces)) + fixed,
+            allocated_bytes=max(outcome.peak_bytes * self.step.xla, self._allocated(pieces)) + fixed,
         )
 
     @functools.cached_property
@@ -154,9 +154,7 @@ class CallPlans:
         ]
 
     def _needed(self, judged: Judged) -> int:
-        """The larger of what buffers need and what the allocator hands out; XLA lays them out ahead, without it."""
-        if self.step.xla:
-            return judged.outcome.peak_bytes
+        """The larger of what buffers need and what the allocator hands out."""
         return max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
 
     def _allocated(self, pieces: list[Piece]) -> int:

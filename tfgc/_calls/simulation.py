@@ -14,6 +14,7 @@ from tfgc._calls.replays import Piece, Replay
 from tfgc._calls.step import Call, Step
 from tfgc._core.segments import Phase
 from tfgc._simulate.bfc_allocator import Address, Allocator
+from tfgc._simulate.xla_heap import Lifetimes
 
 _ROUNDS = 4
 
@@ -67,7 +68,7 @@ class Simulator:
     def _course(self, pieces: Sequence[Piece], sizes: Sequence[int]) -> Iterator[tuple[Run, int]]:
         """Each run with the bytes that are there while it runs."""
         total, count = 0, len(sizes)
-        without = {i for piece in pieces for i in self.replay(piece).early} if self.step.xla else ()
+        without = self._without_workspace(pieces)
         for run, overwritten, freed in self._lives(pieces):
             total += sum([sizes[b % count] for b in run[2]])
             total += 0 if run[0] in without else self.step.operations[run[0]].workspace
@@ -76,15 +77,26 @@ class Simulator:
             yield run, total + self.step.operations[run[0]].temporary
             total -= sum([sizes[b % count] for b in freed])
 
+    def _without_workspace(self, pieces: Sequence[Piece]) -> set[int]:
+        """The operations that under XLA write nothing besides their results, since they run again."""
+        return {i for piece in pieces for i in self.replay(piece).early} if self.step.xla else set()
+
     def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int]) -> int:
-        """What TensorFlow's allocator should report as the peak, the median over some steps; `there` is held before."""
-        of_step = list(self._lives(pieces))
+        """What TensorFlow's allocator should report as the peak, the median over some steps; `there` is held before.
+
+        Under XLA the heap that it lays out.
+        """
+        of_step, without = list(self._lives(pieces)), self._without_workspace(pieces)
+        if self.step.xla:
+            lifetimes = Lifetimes()
+            self._allocated(of_step, lifetimes, without)
+            return lifetimes.heap_bytes()
         allocator = Allocator()
         for size in there:
             allocator.allocate(size)
-        return int(statistics.median([self._allocated(of_step, allocator) for _ in range(_ROUNDS)][1:]))
+        return int(statistics.median([self._allocated(of_step, allocator, without) for _ in range(_ROUNDS)][1:]))
 
-    def _allocated(self, of_step: Sequence["Life"], allocator: Allocator) -> int:
+    def _allocated(self, of_step: Sequence["Life"], allocator: Allocator | Lifetimes, without: set[int]) -> int:
         base = peak = allocator.in_use
         sizes, count = self.step.sizes, len(self.step.sizes)
         at: dict[int, Address] = {}
@@ -92,7 +104,7 @@ class Simulator:
         for (i, _, makes, _), overwritten, freed in of_step:
             for buffer in makes:
                 at[buffer] = allocator.allocate(sizes[buffer % count]) if overwritten is None else at.pop(overwritten)
-            spaces.append(allocator.allocate(self.step.operations[i].workspace))
+            spaces.append(allocator.allocate(0 if i in without else self.step.operations[i].workspace))
             temporary = allocator.allocate(self.step.operations[i].temporary)
             peak = max(peak, allocator.in_use)
             allocator.free(temporary)
