@@ -69,6 +69,25 @@ def test_what_nobody_asks_for_waits_for_no_kernel(rank, waiting):
     assert counts == [waiting]
 
 
+def test_kernels_of_a_replay_inside_do_not_stay_until_the_one_around_it_is_done():
+    """Within half of a U-Net's plain step a nested plan held 112 MB of them: 331 MB in place of 267."""
+    passed_on, inside, own = (tf.fill([2, 2], float(i)) for i in range(3))
+    counts = []
+
+    @tf.function(jit_compile=True)
+    def made():
+        inner = xla_gradients.all_at_once([passed_on + 1.0, inside + 1.0], 1, [])
+        outer = xla_gradients.all_at_once([inner[0] * 2.0, inner[1], own + 1.0], 1, [])
+        graph = tf.compat.v1.get_default_graph()
+        barriers = [op for op in graph.get_operations() if op.type == "XlaOptimizationBarrier"]
+        counts.append([[t.op.type for t in op.inputs] for op in barriers])
+        return outer
+
+    for tensor, value in zip(made(), (2.0, 2.0, 3.0)):
+        np.testing.assert_array_equal(tensor, np.full([2, 2], value))
+    assert counts == [[["AddV2", "AddV2"], ["Mul", "AddV2"]]]
+
+
 @pytest.mark.parametrize("build", [chain, embedded, tied])
 def test_training_under_xla(build):
     x = noise(4, 8) if build is chain else np.arange(24).reshape(4, 6) % 20

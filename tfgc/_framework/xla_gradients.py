@@ -51,11 +51,16 @@ def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[in
 
     So they do where a tape records them: it would take all of what a barrier makes for used. So many of the gradients,
     the first ones, are those of `arguments`; those in positions that are `unasked` may be for nobody, and are not to be
-    computed then.
+    computed then. Kernels' gradients that come from a replay inside are there early, and need not stay until this one
+    is done.
     """
     if not private_api.in_xla():
         return [*gradients]
-    asked = {i: gradient for i, gradient in enumerate(gradients) if i not in unasked and gradient is not None}
+    asked = {
+        i: gradient
+        for i, gradient in enumerate(gradients)
+        if i not in unasked and gradient is not None and not (i >= arguments and _is_behind_a_barrier(gradient))
+    }
     # The shape of a sparse gradient must be a constant that XLA can see.
     tensors = [t for t in tf.nest.flatten([*asked.values()], expand_composites=True) if not t.dtype.is_integer]
     # Of kernels, whose gradients products make, and no sums.
@@ -67,6 +72,10 @@ def all_at_once(gradients: Sequence[Any], arguments: int, unasked: Collection[in
     flat = tf.nest.flatten([*gradients], expand_composites=True)
     flat = [t if t is None else held.get(t.ref(), t) for t in flat]
     return tf.nest.pack_sequence_as([*gradients], flat, expand_composites=True)
+
+
+def _is_behind_a_barrier(gradient: Any) -> bool:
+    return isinstance(gradient, tf.Tensor) and behind(gradient) is not gradient
 
 
 def without_scatters(make: Callable[[], Made]) -> Made:
