@@ -25,7 +25,7 @@ from tfgc._core import explanation
 from tfgc._core import plan as plans
 from tfgc._core.graph import Cost, Node, Ref, Spec
 from tfgc._errors import OptionError
-from tfgc._measure import case_choice, compare, worker
+from tfgc._measure import case_choice, compare, predict_cases, worker
 from tfgc._planning import budgets, free_memory, planner, sweep
 from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
@@ -587,6 +587,18 @@ def test_sweep_means_the_same_by_auto_as_plan_does(monkeypatch, kind):
     example = None if kind == "functional" else noise(16, 8)
     front = sweep.sweep(model, "net", 2 if example is None else None, example=example, budgets=["auto"])
     assert front.choices[0].budget_bytes == budgets.budget_bytes("auto", None, budgets.resident_bytes(model)) > 900_000
+
+
+def test_compare_means_the_same_by_auto_as_plan_does(monkeypatch):
+    model, asked = fresh(chain), []
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**6)
+    monkeypatch.setattr(
+        planner, "choose", lambda known, strategy, budget, options: asked.append(budget) or known.least()
+    )
+    options = {"budget": "auto"}
+    case = Case("net", ("net", None), "budget", "graph", 2, strategy="budget", options=options)
+    predict_cases.predict_cases(model, PredictionJob((case,)))
+    assert [each.total for each in asked] == [900_000 + budgets.resident_bytes(model)]
 
 
 @pytest.mark.parametrize("kind", ["by nodes", "by calls"])

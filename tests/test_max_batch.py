@@ -13,7 +13,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.segments import Segment
 from tfgc._errors import OptionError, TfgcError
 from tfgc._measure import batch_search, batch_ways, compare, predict_max_batch, process, worker
-from tfgc._planning import annotated, budgets
+from tfgc._planning import annotated, budgets, free_memory
 from tfgc._records import batch_limit
 from tfgc._records.job import Case, LargestBatch, MaxBatchJob
 from tfgc._simulate import simulator
@@ -52,6 +52,12 @@ def searched(build, budget, strategy=None, **options):
     return predict_max_batch.predict_max_batch(
         build(), MaxBatchJob(build.__name__, (build, None), budget, strategy, options, optimizer="sgd")
     )
+
+
+def test_what_variables_hold_is_not_free_but_part_of_the_step(monkeypatch):
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**6)
+    model = conv()
+    assert searched(lambda: model, "auto", "keep_all").budget_bytes == 900_000 + budgets.resident_bytes(model) > 900_000
 
 
 # The search by itself

@@ -43,31 +43,34 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         of_calls = {name: plan for name, plan in given.items() if plan.calls}
         sweep.check([pair for pair in given.items() if pair[0] not in of_calls], lambda plan: plan.check(declared))
 
+    resident = budgets.resident_bytes(model)
+
     @functools.cache
     def reading(by_call: bool, xla: bool) -> _Reading:
         """The cases of given plans by calls, or the others, as XLA compiles the step or in a graph."""
         if data is not None:
-            return _Reading(CallPlans(model, data, xla=xla), fixed, given)
+            return _Reading(CallPlans(model, data, xla=xla), fixed, resident, given)
         if by_call:
             plans = by_calls.plans_of_functional(model, batch_size, shapes, "xla" if xla else "graph")
-            return _Reading(plans, fixed, of_calls)
+            return _Reading(plans, fixed, resident, of_calls)
         graph = annotated.graph_of(
             model, batch_size, shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
         )
-        return _Reading(NodePlans(graph), fixed, given)
+        return _Reading(NodePlans(graph), fixed, resident, given)
 
     found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}
     return CasePredictions(found, reading(False, False).front(job) if job.front else None)
 
 
 class _Reading:
-    """A model at one batch, with `fixed` bytes of weights and slots, and the plans of cases by `Case.case`.
+    """A model at one batch, and the plans of cases by `Case.case`.
 
+    It has `fixed` bytes of weights and slots, of which `resident` are in memory while it is read.
     Those that are not `given` are made when first needed; a given one by calls has to be for this model.
     """
 
-    def __init__(self, known: AnyPlans, fixed: int, given: Mapping[str, Plan]) -> None:
-        self._known, self._fixed, self._given = known, fixed, given
+    def __init__(self, known: AnyPlans, fixed: int, resident: int, given: Mapping[str, Plan]) -> None:
+        self._known, self._fixed, self._resident, self._given = known, fixed, resident, given
         self._plans: dict[str, Plan | TfgcError] = {}
         if isinstance(known, CallPlans):
             sweep.check(given.items(), known.with_figures)
@@ -121,8 +124,10 @@ class _Reading:
         if isinstance(known, CallPlans):
             return by_calls.chosen(known, asked, self._fixed)
         assert case.strategy is not None
-        total = None if asked is None else budgets.budget_bytes(asked, lambda: self._plain.needed_bytes)
-        budget = None if total is None else budgets.StepBudget(total, self._fixed)
+        budget = None
+        if asked is not None:
+            total = budgets.budget_bytes(asked, lambda: self._plain.needed_bytes, self._resident)
+            budget = budgets.StepBudget(total, self._fixed)
         return planner.choose(known, case.strategy, budget, options)
 
     def front(self, job: PredictionJob) -> FrontRecord:

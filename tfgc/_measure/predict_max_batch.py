@@ -52,7 +52,7 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
         data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
         return NodePlans(graph), fixed + data
 
-    budget, options = budgets.budget_bytes(job.budget, None), links.measured(job.options)
+    budget, options = _budget(model, job), links.measured(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
         recomputed = Way(plans, lambda batch: plans(batch)[0].frontier(**options).plans[:_NEAR_LEAST])
@@ -77,7 +77,11 @@ def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     above = 4  # each takes a trace
     plain = Way(plans, lambda batch: [None], above)
     recomputed = Way(plans, lambda batch: [plans(batch)[0].least()], above)
-    return _found(budgets.budget_bytes(job.budget, None), fixed, optimizer, plain, recomputed)
+    return _found(_budget(model, job), fixed, optimizer, plain, recomputed)
+
+
+def _budget(model: keras.Model, job: MaxBatchJob) -> int:
+    return budgets.budget_bytes(job.budget, None, budgets.resident_bytes(model))
 
 
 def _found(
