@@ -138,6 +138,8 @@ def test_products_take_a_workspace_where_attention_does_not_fit_into_tiles(posit
     for node, cost in zip(graph.nodes, graph.costs):
         for trace in (cost.forward_trace, cost.forward_saving_trace, cost.backward_trace):
             assert workspace <= peak_of(trace) < workspace + (1 << 20), node.name
+    # Kernels of queries, keys and values are copied into one.
+    assert graph.resident_bytes() == (3 * 8 * 8 * F32 if workspace else 0)
 
 
 def test_no_segment_starts_inside_of_what_xla_fuses():

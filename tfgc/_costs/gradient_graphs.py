@@ -39,6 +39,7 @@ class Footprint:
     constants: dict[Any, int]  # bytes of each that TensorFlow folds and keeps, by what it is made of; under XLA none
     zero_bytes: int  # that XLA holds during the whole step if an elementwise operation makes the input
     workspace: Temporary  # that XLA takes if cuBLAS computes the products
+    merged_weight_bytes: int  # of copies of weights that there are then
     is_untiled: bool  # whether cuBLAS has to, in the whole step
     differentiable_inputs: tuple[int, ...] = ()  # that get a gradient
 
@@ -110,6 +111,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         constants=constants,
         zero_bytes=zero_bytes,
         workspace=Temporary(*map(xla_splits.workspace, (operations.early, operations.late))) if fusion else NONE,
+        merged_weight_bytes=xla_splits.merged_weights(operations, buffers) if fusion else 0,
         is_untiled=bool(fusion) and xla_splits.is_untiled(operations.forward),
     )
 

@@ -74,6 +74,7 @@ def _with_workspace(node: Node, footprint: Footprint | None) -> Node:
         forward_trace=added(node.cost.forward_trace, forward),
         forward_saving_trace=added(node.cost.forward_saving_trace, forward),
         backward_trace=added(node.cost.backward_trace, backward),
+        resident_bytes=node.cost.resident_bytes + footprint.merged_weight_bytes,
     )
     return dataclasses.replace(node, cost=cost)
 

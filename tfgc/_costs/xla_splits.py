@@ -5,16 +5,20 @@ each as the result has, and adds them up wherever the result is read. The choice
 openxla/xla, as of 2026, for an H100: the time of the product and of adding up, by its weights.
 
 Its own kernels compute products in tiles of 16 rows and columns. In a step where attention does not fit into those,
-cuBLAS computes all products, in a workspace.
+cuBLAS computes all products, in a workspace, and those of one activation together: their weights are copied into one
+tensor, which is there in the backward pass, too (`dot_merger`).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
 from tfgc._costs import tensor_lists
-from tfgc._costs.tensor_buffers import renamed
+from tfgc._costs.call_operations import Operations
+from tfgc._costs.tensor_buffers import Buffers, renamed
 from tfgc._costs.xla_fusion import ELEMENTWISE
 from tfgc._pure.flop_counts import MATRIX_PRODUCTS, multiplications_per_element
 
@@ -54,6 +58,15 @@ def workspace(operations: Iterable[tf.Operation]) -> int:
 def workspaces(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
     """Bytes that cuBLAS takes for each product among operations."""
     return {op: _WORKSPACE for op in operations if op.type in _PRODUCTS}
+
+
+def merged_weights(operations: Operations, buffers: Buffers) -> int:
+    """Bytes of the weights of products that read one activation, which is what their copies take with cuBLAS."""
+    read: dict[Any, list[int]] = defaultdict(list)
+    for op in operations.forward:
+        if op.type in _PRODUCTS and len(op.inputs) == 2 and buffers.root(op.inputs[1]).op in operations.free:
+            read[buffers.root(op.inputs[0]).ref()].append(tensor_lists.tensor_bytes(op.inputs[1]))
+    return sum(sum(sizes) for sizes in read.values() if len(sizes) > 1)
 
 
 def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
