@@ -79,6 +79,23 @@ def test_a_sum_that_one_layer_reads_is_fused_and_one_that_several_read_is_not():
     assert saved(two, "relu")[0] == {"sum"}
 
 
+@pytest.mark.parametrize("also_read", [False, True])
+def test_an_activation_before_a_long_connection_is_computed_again_behind_it(also_read):
+    """Pooling reads it from memory, and makes it for itself; what two layers read from memory is written."""
+    x = keras.Input((16, 16, 4), name="x")
+    down = L.BatchNormalization()(L.Conv2D(32, 3, padding="same", name="down")(x))
+    down = L.ReLU(name="relu")(down)
+    up = L.Conv2DTranspose(32, 2, strides=2)(L.MaxPooling2D(name="pool")(down))
+    ends = [L.Conv2D(4, 3, padding="same")(L.Concatenate(name="concat")([up, down]))]
+    ends += [L.Conv2D(4, 3, padding="same")(down)] * also_read
+    model = keras.Model(x, ends)
+    graph, size = graph_of(model), 4 * 16 * 16 * 32 * F32
+    b = Buffers.of(graph)
+    assert (b.number[Ref("relu")] == b.number[Ref("down")]) != also_read
+    assert size in saved(model, "pool")[1] or also_read
+    assert graph.position["pool"] not in graph.joined
+
+
 def test_concatenations_in_dense_blocks_are_read_from_their_parts():
     x = keras.Input((8, 8, 4), name="x")
     grown = x

@@ -8,13 +8,13 @@ cotangent flows.
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tfgc._core.graph import Graph, Node
+from tfgc._core.graph import Cost, Graph, Node
 from tfgc._core.tensors import Ref
 from tfgc._costs.gradient_graphs import Footprint
 from tfgc._costs.xla_functions import added
-from tfgc._costs.xla_fusion import PADS
+from tfgc._costs.xla_fusion import PADS, FusedOutput
 
 # What makes no zeros along with its result: no elementwise operation, or one whose result has another shape than they.
 _APART = {"", *PADS}
@@ -22,24 +22,60 @@ _APART = {"", *PADS}
 
 def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
     """The graph in which only what XLA writes to memory makes a buffer; nodes without a footprint stay as they are."""
-    in_memory = {*graph.outputs, *_shared(graph, footprints)}
-    for node in graph.nodes:
-        if node.name in footprints:
-            refs = tuple(dict.fromkeys(node.inputs))
-            in_memory.update(refs[i] for i in footprints[node.name].memory_inputs)
-        else:
-            in_memory.update(node.inputs)
-    behind: dict[Ref, tuple[Ref, ...]] = {}
-    nodes = [
-        _fused(graph, _with_zeros(node, footprints), footprints.get(node.name), in_memory, behind)
-        for node in graph.nodes
-    ]
+    tensors = _Tensors(graph, footprints)
+    nodes = [_fused(tensors, _with_zeros(node, footprints), footprints.get(node.name)) for node in graph.nodes]
     if any(footprint.is_untiled for footprint in footprints.values()):
         nodes = [_with_workspace(node, footprints.get(node.name)) for node in nodes]
-    gone = {ref for ref, made_of in behind.items() if ref not in made_of}
+    gone = {ref for ref, made_of in tensors.behind.items() if ref not in made_of and ref not in tensors.copied}
     pairs = enumerate(itertools.pairwise(graph.nodes), 1)
     joined = [i for i, (made, reads) in pairs if any(ref in gone and ref.node == made.name for ref in reads.inputs)]
     return dataclasses.replace(graph, nodes=tuple(nodes), xla=True, joined=frozenset(joined))
+
+
+class _Tensors:
+    """Which tensors of a graph XLA writes to memory, found out as its nodes are gone through in order.
+
+    Attributes:
+        behind: What each other one is made of that is in memory.
+        copied: Those of them that one node reads from memory, and makes for itself.
+    """
+
+    def __init__(self, graph: Graph, footprints: Mapping[str, Footprint]) -> None:
+        self.graph = graph
+        self.behind: dict[Ref, tuple[Ref, ...]] = {}
+        self.copied: set[Ref] = set()
+        self._written = {*graph.outputs}
+        self._readers: dict[Ref, list[str]] = collections.defaultdict(list)  # from memory
+        self._shared = {*_shared(graph, footprints)}
+        for node in graph.nodes:
+            refs = tuple(dict.fromkeys(node.inputs))
+            if node.name not in footprints:
+                self._written.update(refs)
+                continue
+            for i in footprints[node.name].memory_inputs:
+                self._readers[refs[i]].append(node.name)
+
+    def replaced(self, refs: Iterable[Ref]) -> tuple[Ref, ...]:
+        """Tensors, with what others are made of in their place."""
+        return tuple(dict.fromkeys(root for ref in refs for root in self.behind.get(ref, (ref,))))
+
+    def is_written(self, ref: Ref, output: FusedOutput, made_of: Sequence[Ref]) -> bool:
+        """Whether an output that could be computed again is in memory.
+
+        Of several nodes that read it one may read memory: if it is made of one tensor that is no larger, the others
+        compute it again.
+        """
+        readers = self._readers.get(ref, [])
+        if ref in self._written or ref not in self._shared:
+            return ref in self._written or bool(readers)
+        again = not output.inside and len(made_of) == 1 and self.graph.bytes(made_of[0]) <= self.graph.bytes(ref)
+        if again and len(readers) == 1:
+            self.copied.add(ref)
+        return ref not in self.copied
+
+    def copied_by(self, node: Node) -> list[Ref]:
+        """The tensors that a node reads from memory, and makes for itself."""
+        return [ref for ref in dict.fromkeys(node.inputs) if ref in self.copied and node.name in self._readers[ref]]
 
 
 def _shared(graph: Graph, footprints: Mapping[str, Footprint]) -> Iterator[Ref]:
@@ -79,22 +115,21 @@ def _with_workspace(node: Node, footprint: Footprint | None) -> Node:
     return dataclasses.replace(node, cost=cost)
 
 
-def _fused(
-    graph: Graph, node: Node, footprint: Footprint | None, in_memory: set[Ref], behind: dict[Ref, tuple[Ref, ...]]
-) -> Node:
-    """One node; notes in `behind` what each of its outputs is made of that is in memory."""
-    cost = node.cost
-    if footprint is None or cost is None:
+def _fused(tensors: _Tensors, node: Node, footprint: Footprint | None) -> Node:
+    """One node; notes in `tensors` what each of its outputs is made of that is in memory."""
+    if footprint is None or node.cost is None:
         return node
+    graph, behind = tensors.graph, tensors.behind
+    cost = _with_copies(node.cost, [(ref, graph.bytes(ref)) for ref in tensors.copied_by(node)])
     refs = tuple(dict.fromkeys(node.inputs))
-    saved, internal = _replaced(cost.saved_tensors, behind), list(cost.saved_internal_bytes)
+    saved, internal = tensors.replaced(cost.saved_tensors), list(cost.saved_internal_bytes)
     aliases = list(cost.aliases)
     traces = [cost.forward_trace, cost.forward_saving_trace]
     dropped: set[int] = set()
     for i, (ref, output) in enumerate(zip(node.made, footprint.fused_outputs)):
-        if output is None or ref in in_memory:
+        made_of = () if output is None else tensors.replaced(refs[k] for k in output.inputs)
+        if output is None or tensors.is_written(ref, output, made_of):
             continue
-        made_of = _replaced([refs[k] for k in output.inputs], behind)
         masks = bool(output.saved) and output.saved == output.drawn and bool(made_of)
         if masks:
             # What adds the result up draws it, too, and stores which numbers stay in place of those that it drew.
@@ -116,7 +151,7 @@ def _fused(
             saved = tuple(dict.fromkeys(r for s in saved for r in (made_of if s == ref else (s,))))
     return dataclasses.replace(
         node,
-        inputs=_replaced(node.inputs, behind),
+        inputs=tensors.replaced(node.inputs),
         cost=dataclasses.replace(
             cost,
             saved_tensors=tuple(dict.fromkeys(saved)),
@@ -128,6 +163,21 @@ def _fused(
     )
 
 
+def _with_copies(cost: Cost, copied: Iterable[tuple[Ref, int]]) -> Cost:
+    """The cost of a node that makes some of its inputs for itself, each of so many bytes."""
+    for ref, size in copied:
+        kept = ref in cost.saved_tensors
+        cost = dataclasses.replace(
+            cost,
+            saved_tensors=tuple(saved for saved in cost.saved_tensors if saved != ref),
+            saved_internal_bytes=(*cost.saved_internal_bytes, *[size] * kept),
+            forward_trace=(size, *cost.forward_trace, -size),
+            forward_saving_trace=(size, *cost.forward_saving_trace, *[-size] * (not kept)),
+            backward_trace=(*cost.backward_trace, *[-size] * kept),
+        )
+    return cost
+
+
 def _without(trace: tuple[int, ...], size: int) -> tuple[int, ...]:
     """A byte trace without the last buffer of that size."""
     places = [i for i, count in enumerate(trace) if count == size]
@@ -137,7 +187,3 @@ def _without(trace: tuple[int, ...], size: int) -> tuple[int, ...]:
 def _replacing(trace: tuple[int, ...], size: int, other: int) -> tuple[int, ...]:
     """A byte trace whose last buffer of a size has another size."""
     return (*_without(trace, size), other) if size in trace else trace
-
-
-def _replaced(refs: Iterable[Ref], behind: Mapping[Ref, tuple[Ref, ...]]) -> tuple[Ref, ...]:
-    return tuple(dict.fromkeys(root for ref in refs for root in behind.get(ref, (ref,))))
