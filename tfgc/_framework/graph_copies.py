@@ -1,18 +1,31 @@
 """Copy what was traced into the graph being built, instead of running its Python again.
 
 An operation that is copied costs a tenth of one that Python makes. Values and control edges are those of the trace.
+
+In a graph TensorFlow marks the results of a `tf.custom_gradient` by an operation that hands on results and arguments,
+and registers its Python as the gradient of that operation. The Python closes over tensors of the graph that was traced,
+which the graph of a copy does not have. So it runs once in the traced graph, and a copy's gradient, wanted for
+gradients of gradients alone, is a copy of what it made.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import functools
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import operation_order, operation_seeds
+from tfgc._framework import graph_building, operation_order, operation_seeds, versions
+from tfgc._framework.internals import ops
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.shared_constants import Edge
 
 # The attribute by which an operation names the gradient that it has in place of its type's.
-CUSTOM_GRADIENT = "_gradient_op_type"
+_CUSTOM_GRADIENT = "_gradient_op_type"
+# A name that is registered stays so: equal gradients share one. Beyond so many, replays are traced in place.
+_names: dict[Any, str] = {}
+_MOST_NAMES = 1024
+_lock = threading.Lock()
 
 
 class Part:
@@ -52,27 +65,40 @@ class Part:
                 del node.attr["_class"]  # To be where an operation is that the copy does not have.
         self._numbered = [*numbered]
 
-    @property
-    def customized(self) -> list[str]:
-        """The names of operations that have a custom gradient."""
-        return [node.name for node in self._definition.node if CUSTOM_GRADIENT in node.attr]
+    def customize(self, graph: Any) -> bool:
+        """Give copies of what has a custom gradient in `graph`, which was traced, gradients that are copies, too.
 
-    def customize(self, gradients: Mapping[str, str]) -> None:
-        """Give copies of operations, by name, other registered gradients."""
-        for node in self._definition.node:
-            if node.name in gradients:
-                node.attr[CUSTOM_GRADIENT].s = gradients[node.name].encode()
+        False if one cannot be copied, since it depends on more than the function's arguments and results.
+        """
+        for node in self._customized():
+            name = _registered(graph, graph.get_operation_by_name(node.name))
+            if name is None:
+                return False
+            node.attr[_CUSTOM_GRADIENT].s = name.encode()
+        return True
+
+    def _customized(self) -> list[Any]:
+        return [node for node in self._definition.node if _CUSTOM_GRADIENT in node.attr]
+
+    def registered(self, places: list[int]) -> str | None:
+        """The name of a gradient that copies this part, given these inputs and upstream gradients by position.
+
+        None if there is no such gradient, or no name left.
+        """
+        if self._customized() or not self.is_closed:
+            return None
+        written = self._definition.SerializeToString(deterministic=True)
+        key = written, tuple(self._given), tuple(made and made[0] for made in self._made), tuple(places)
+        with _lock:
+            if key not in _names and len(_names) < _MOST_NAMES:
+                _names[key] = f"tfgc-{len(_names)}"
+                tf.RegisterGradient(_names[key])(functools.partial(_copied, self, places))
+            return _names.get(key)
 
     @property
     def is_closed(self) -> bool:
         """Whether a copy needs no other placeholder of the graph than those given."""
         return not any(node.op == "Placeholder" for node in self._definition.node)
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for parts whose copies do the same."""
-        written = self._definition.SerializeToString(deterministic=True)
-        return written, tuple(self._given), tuple(made and made[0] for made in self._made)
 
     def copy(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor | None]:
         """Make the tensors in the graph being built, of `tensors` of that graph in place of the placeholders."""
@@ -111,3 +137,27 @@ def device() -> str:
 def _inputs(node: Any) -> list[str]:
     """The names of the nodes that a node reads, `^name` of those that it waits for."""
     return [source.partition(":")[0] for source in node.input]
+
+
+def _registered(graph: Any, op: tf.Operation) -> str | None:
+    """The name of a copy of the custom gradient of an operation."""
+    with graph.as_default():
+        upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in op.outputs]
+        start = len(graph.get_operations())
+        try:
+            gradients = versions.attribute(ops, "get_gradient_function")(op)(op, *upstream)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:  # It is the user's code, and may ask for what is there in a training step alone.
+            return None
+    given = [*op.inputs, *upstream]
+    places = list({t.ref(): i for i, t in enumerate(given)}.values())
+    if not all(gradient is None or isinstance(gradient, tf.Tensor) for gradient in gradients):  # tf.IndexedSlices
+        return None
+    part = Part(graph, [given[i] for i in places], gradients, operations=graph.get_operations()[start:])
+    return part.registered(places)
+
+
+def _copied(part: Part, places: list[int], op: tf.Operation, *upstream: Any) -> list[Any]:
+    given = [*op.inputs, *(tf.zeros_like(t) if u is None else u for t, u in zip(op.outputs, upstream))]
+    return part.copy([graph_building.capture(given[i]) for i in places], "custom_gradient")

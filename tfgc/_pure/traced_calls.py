@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tfgc._framework import (
     backward_order,
-    custom_gradients,
     graph_building,
     graph_copies,
     operation_seeds,
@@ -120,7 +119,7 @@ class TracedCall:
         edges += shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
-        is_copyable = custom_gradients.make_copyable(part, self._graph)
+        is_copyable = part.customize(self._graph)
         is_copyable &= not operation_seeds.have_seeds(self._graph.get_operations()[self._n_forward :])
         specs = tf.nest.map_structure(lambda x: x if x is None else tf.type_spec_from_value(x), gradients)
         return Gradients(part, specs) if is_copyable else None
