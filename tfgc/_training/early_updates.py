@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import OptionError
-from tfgc._framework import complete_gradients, keras_optimizers, update_order
+from tfgc._framework import complete_gradients, partial_steps, update_order
 
 AT_END, AS_READY = "at_end", "as_ready"
 
@@ -54,12 +54,12 @@ def _obstacle(optimizer: Any, variables: Sequence[keras.Variable]) -> str | None
             f"use_ema=True of {name} averages weights before they are constrained, and {constrained[0]!r} has a "
             "constraint. Use one of the two"
         )
-    if keras_optimizers.asks_for_its_rate(optimizer):
+    if partial_steps.asks_for_its_rate(optimizer):
         return (
             f"the learning_rate of {name} is a Python function, which would be called for each weight and not once a "
             "step. Use a keras.optimizers.schedules.LearningRateSchedule"
         )
-    method = keras_optimizers.own_method_of_all(optimizer)
+    method = partial_steps.own_method_of_all(optimizer)
     if method is not None:
         return f"{name} has its own {method}, which takes all gradients at once. Use another optimizer, such as Adam"
     return None
@@ -97,5 +97,5 @@ class EarlyUpdates:
             (i, gradient), self._waiting = self._waiting, (i, gradient)
         self._updated.add(i)
         variable = self._variables[i]
-        with keras_optimizers.part_of_a_step(self._optimizer), self._order.update(variable, gradient):
+        with partial_steps.updating(self._optimizer), self._order.update(variable, gradient):
             self._optimizer.apply([gradient], [variable])

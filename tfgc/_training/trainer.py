@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import loss_trackers, tensor_attributes
+from tfgc._framework import partial_steps, tensor_attributes
 from tfgc._replay import batch_slices
 from tfgc._training.early_updates import EarlyUpdates
 
@@ -62,7 +62,7 @@ class Trainer(keras.Model):
             else:
                 self._refuse_masks(predictions)
                 samples = _samples(x)
-                with loss_trackers.weighted(self, samples):
+                with partial_steps.weighted(self, samples):
                     loss = self.compute_loss(x, y, predictions, sample_weight)
                 loss *= tf.cast(samples / whole, loss.dtype)
             scaled = optimizer.scale_loss(loss)
