@@ -17,7 +17,7 @@ import tfgc
 from tfgc import _errors
 from tfgc._cli.group import cli
 from tfgc._costs import node_costs
-from tfgc._framework import setting_values
+from tfgc._framework import layer_values
 from tfgc._measure import measured_budget
 from tfgc._planning import budget_fit
 from tfgc._pure import random_draws
@@ -62,7 +62,7 @@ FIGURES = {
         "at most a sixteenth of it in a segment, a sixty-fourth in a layer": (
             (random_draws.SHARE, node_costs._UNCOUNTED) == (1 / 16, 1 / 64)
         ),
-        "lists or arrays of up to 64 numbers": setting_values._MOST_NUMBERS == 64,
+        "lists or arrays of up to 64 numbers": layer_values._MOST_NUMBERS == 64,
     },
     "docs/memory-budgets.md": {
         "a fixed series of budgets, each 4 % below the last": round(100 * (1 - budget_fit._STEP)) == 4,

@@ -11,7 +11,7 @@ from tfgc._calls.step import Call
 from tfgc._costs import xla_functions
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, isolated_traces, keras_models, private_api
-from tfgc._framework.attribute_leaves import leaves
+from tfgc._framework.layer_values import leaves
 from tfgc._pure import inner_functions
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import keras
 
-from tfgc._framework.attribute_leaves import leaves
-from tfgc._framework.setting_values import CODE, PLAIN, by_attributes, comparable, copied, is_object, is_of_numbers
+from tfgc._framework.layer_values import CODE, PLAIN, are_numbers, by_attributes, comparable, copied, is_object, leaves
 from tfgc._framework.versions import attribute
 
 _KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call", "activity_regularizer")
@@ -130,7 +129,7 @@ def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
 
 
 def _is_setting(name: str, value: Any, module: str) -> bool:
-    kept = isinstance(value, PLAIN) or (not _of_keras(module) and is_of_numbers(value))
+    kept = isinstance(value, PLAIN) or (not _of_keras(module) and are_numbers(value))
     return kept and _may_be_set(name)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfgc._framework.internals import functional
+from tfgc._framework.replaced import replaced
 from tfgc._framework.versions import attribute
 
 
@@ -37,8 +38,5 @@ def ending() -> Iterator[None]:
             raise ValueError("two layers have one name")
         return rebuild(cls, config, custom_objects=custom_objects)
 
-    functional.deserialize_node, functional.functional_from_config = tried, rebuilt
-    try:
+    with replaced(functional, "deserialize_node", tried), replaced(functional, "functional_from_config", rebuilt):
         yield
-    finally:
-        functional.deserialize_node, functional.functional_from_config = deserialize, rebuild

@@ -22,8 +22,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import isolated_traces, keras_models, operation_order, private_api
-from tfgc._framework.attribute_leaves import plain_variables
+from tfgc._framework import isolated_traces, operation_order, private_api
+from tfgc._framework.layer_values import plain_variables
 from tfgc._framework.replaced import replaced
 from tfgc._pure import python_random
 
@@ -36,7 +36,7 @@ class AtomicStep:
         self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
         self._written: dict[int, tf.Variable] = {}
         self._held: list[tuple[tf.Variable, tf.Tensor]] = []
-        self._plain = [v for layer in keras_models.layers_inside(model) for v in plain_variables(layer)]
+        self._plain = plain_variables(model)
         self._global_seed: Any = None
         self._streams: Any = None
 

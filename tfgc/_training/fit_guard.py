@@ -16,7 +16,7 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import fit_loop, keras_models
-from tfgc._framework.attribute_leaves import leaves
+from tfgc._framework.layer_values import leaves
 from tfgc._framework.replaced import replaced
 from tfgc._planning import by_calls
 from tfgc._training import layer_calls, out_of_memory, stale_traces

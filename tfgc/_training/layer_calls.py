@@ -18,7 +18,7 @@ import keras
 from tfgc._calls import names
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
-from tfgc._framework import attribute_leaves, keras_models, layer_settings, private_api, weight_gradients
+from tfgc._framework import keras_models, layer_settings, layer_values, private_api, weight_gradients
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
@@ -80,7 +80,7 @@ class LayerCall:
             captures_vary=True,
             copied=selective and wrap is None and not check_replay,
             selective=selective,
-            holds_tensors=functools.partial(attribute_leaves.holds_foreign_tensors, layer),
+            holds_tensors=functools.partial(layer_values.holds_foreign_tensors, layer),
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

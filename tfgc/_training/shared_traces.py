@@ -16,7 +16,7 @@ from tfgc._core.graph import Ref
 from tfgc._core.plan import Segment
 from tfgc._costs import node_costs
 from tfgc._framework import keras_models
-from tfgc._framework.attribute_leaves import leaves
+from tfgc._framework.layer_values import leaves
 from tfgc._replay.known_calls import Counterpart, KnownCalls
 from tfgc._tracing.keras_graph import Program
 

@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls import recording, tracing
-from tfgc._framework import isolated_traces, keras_models, private_api
-from tfgc._framework.attribute_leaves import plain_variables
+from tfgc._framework import isolated_traces, private_api
+from tfgc._framework.layer_values import plain_variables
 from tfgc._pure import random_draws
 from tfgc._verify.steps import Data, Step, named, users_code
 
@@ -45,10 +45,10 @@ class OwnStep(Step):
         definition = traced.graph.as_graph_def()
         nodes = [definition.node, *(function.node_def for function in definition.library.function)]
         self.draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
-        plain = [v for layer in keras_models.layers_inside(model) for v in plain_variables(layer)]
         known = [v for v in recording.variables(model) if v is not None]
         stored = {id(v.value) for v in known}
-        self.states = named([*known, *plain, *(v for v in traced.graph.variables if id(v) not in stored)])
+        others = [v for v in traced.graph.variables if id(v) not in stored]
+        self.states = named([*known, *plain_variables(model), *others])
         self._names = {id(v): name for name, v in self.states.items()}
 
     def kind(self, variable: Any) -> str:

@@ -1,18 +1,48 @@
-"""Values of attributes that count as settings of a layer, and how they are compared and copied."""
+"""What attributes of layers hold, in lists and dictionaries, too, and how what counts as a setting is compared."""
 
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._framework import keras_models
+
 CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 PLAIN = (bool, int, float, str, type(None), np.generic, *CODE)
 _MOST_NUMBERS = 64  # of a list or an array that is compared by value
 
 
-def is_of_numbers(value: Any) -> bool:
+def leaves(value: Any, keys: bool = False) -> Iterator[Any]:
+    """What is in a structure of lists, tuples and dictionaries, as they are ordered, with or without the keys.
+
+    Unlike `keras.tree.flatten`, it takes keys that cannot be sorted: Keras holds dictionaries by layers.
+    """
+    if isinstance(value, dict):
+        value = [*value, *value.values()] if keys else value.values()
+    elif not isinstance(value, (list, tuple)):
+        yield value
+        return
+    for item in value:
+        yield from leaves(item, keys)
+
+
+def plain_variables(model: keras.Model) -> list[tf.Variable]:
+    """The variables of TensorFlow's own that layers hold, which Keras does not count among its variables."""
+    held = (leaves(vars(layer)) for layer in keras_models.layers_inside(model))
+    return [value for values in held for value in values if isinstance(value, tf.Variable)]
+
+
+def holds_foreign_tensors(layer: keras.Layer) -> bool:
+    """Whether a layer, or one inside of it, has put a tensor of another graph than the one being built aside."""
+    here = tf.compat.v1.get_default_graph()
+    attributes = [keras_models.own_attributes(inner) for inner in keras_models.layers_inside(layer)]
+    return any(tf.is_symbolic_tensor(x) and x.graph is not here for x in leaves(attributes))
+
+
+def are_numbers(value: Any) -> bool:
     """Whether a value is a list, a tuple or an array of a few numbers or names."""
     if isinstance(value, np.ndarray):
         return value.size <= _MOST_NUMBERS and value.dtype != object
@@ -30,7 +60,7 @@ def comparable(value: Any) -> Any:
     """What is hashable and equal for equal plain values, and lists and arrays of numbers; else for the same thing."""
     if isinstance(value, PLAIN):
         return value
-    if not is_of_numbers(value):
+    if not are_numbers(value):
         return _Same(value)
     return (value.shape, str(value.dtype), value.tobytes()) if isinstance(value, np.ndarray) else tuple(value)
 
