@@ -19,7 +19,7 @@ from tfgc._cli.group import cli
 from tfgc._costs import node_costs
 from tfgc._framework import layer_values
 from tfgc._measure import measured_budget
-from tfgc._planning import budget_fit
+from tfgc._planning import node_plans
 from tfgc._pure import random_draws
 from tfgc._training import first_call
 
@@ -65,7 +65,7 @@ FIGURES = {
         "lists or arrays of up to 64 numbers": layer_values._MOST_NUMBERS == 64,
     },
     "docs/memory-budgets.md": {
-        "a fixed series of budgets, each 4 % below the last": round(100 * (1 - budget_fit._STEP)) == 4,
+        "a fixed series of budgets, each 4 % below the last": round(100 * (1 - node_plans._STEP)) == 4,
         "At most five plans are run, and up to three that are predicted to need 1 to 4 % more": (
             (measured_budget.RUNS, measured_budget.NEIGHBOURS) == (5, (0.01, 0.02, 0.04))
         ),

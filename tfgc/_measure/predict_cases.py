@@ -15,7 +15,7 @@ from tfgc._core.plan import Plan
 from tfgc._core.segments import Segmentation
 from tfgc._errors import TfgcError
 from tfgc._measure import any_model, examples
-from tfgc._planning import annotated, budgets, by_calls, links, planner, sweep
+from tfgc._planning import annotated, budgets, by_calls, planner, sweep
 from tfgc._planning.node_plans import AnyPlans, NodePlans
 from tfgc._records.front import FrontRecord
 from tfgc._records.job import Case, CasePrediction, CasePredictions, PredictionJob
@@ -118,7 +118,7 @@ class _Reading:
         if case.target_ratio is not None:
             assert isinstance(known, NodePlans)
             assert not callable(case.strategy)  # It has no front of plans to choose from.
-            frontier = known.frontier(case.strategy or "budget", **links.measured(options))
+            frontier = known.frontier(case.strategy or "budget", **planner.with_measured_link(options))
             return frontier.at_ratio(case.target_ratio, known.least())
         asked = options.pop("budget", None)
         if isinstance(known, CallPlans):

@@ -20,7 +20,7 @@ from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import keras_names
 from tfgc._measure import any_model, batch_search, examples
 from tfgc._measure.batch_ways import Step, Way
-from tfgc._planning import annotated, budgets, links, planner
+from tfgc._planning import annotated, budgets, planner
 from tfgc._planning.node_plans import NodePlans
 from tfgc._records.job import MaxBatchJob, MaxBatchPrediction
 from tfgc._tracing import functional_graphs
@@ -52,7 +52,7 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
         data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
         return NodePlans(graph), fixed + data
 
-    budget, options = _budget(model, job), links.measured(job.options)
+    budget, options = _budget(model, job), planner.with_measured_link(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
         recomputed = Way(plans, lambda batch: plans(batch)[0].frontier(**options).plans[:_NEAR_LEAST])

@@ -1,18 +1,31 @@
-"""Plans by the nodes of a graph, asked for as those by the calls of layers are."""
+"""Plans by the nodes of a graph, asked for as those by the calls of layers are, and which of them a budget buys.
+
+To every strategy a budget means the whole step, as TensorFlow's allocator serves it. That is
+`Prediction.needed_bytes`: weights, optimizer slots, gradients and activations, in the chunks that the allocator
+hands out. Strategies count buffers, since their size in chunks is known only for a whole plan. So a strategy is
+asked at a fixed series of budgets in buffers, which depends on the graph alone, and the model of the allocator runs
+each plan, from the largest budget that may fit down, until one fits. Since the series is the same for all budgets, a
+larger budget never gives a slower plan, if that holds for the strategy.
+"""
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tfgc import strategies
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._planning import budget_fit
+from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
 from tfgc.strategies import Strategy
 from tfgc.strategies._frontier import Frontier
+
+# Each budget of the series is this part of the one before, 4 % less. A finer one would ask `ilp`, which takes
+# seconds or minutes for each answer, more often.
+_STEP = 2 ** (-1 / 16)
 
 
 class NodePlans:
@@ -40,14 +53,44 @@ class NodePlans:
         return list(self.frontier().plans)
 
     def fitting(self, total: int, fixed: int, strategy: Strategy = "budget", **options: Any) -> Plan:
+        """The plan of a strategy at the largest budget of its front or the series at which it fits in `total` bytes."""
         if strategies.has_frontier(strategy):
             return self.frontier(strategy, **options).fitting(total, fixed, self.mode)
         strategies.check_options(strategy, options, total)
 
-        def ask(limit: int) -> Plan:
-            return strategies.planned(strategy, self.graph, budget=limit, **options)
+        @functools.cache
+        def made(budget: int) -> tuple[Plan, Prediction]:
+            """The plan at a budget in buffers, without the `fixed` bytes, and its step."""
+            plan = strategies.planned(strategy, self.graph, budget=budget, **options)
+            return plan, self.estimate(plan, fixed)
 
-        return budget_fit.from_strategy(self.graph, ask, total, fixed, self.mode)
+        def need(budget: int) -> int:
+            """The least budget of the whole step in which the plan of a budget is offered."""
+            return max(made(budget)[1].needed_bytes, budget + fixed)
+
+        budgets = self._series(made)
+        for budget in budgets:
+            if budget + fixed <= total and need(budget) <= total:
+                return made(budget)[0]
+        least = budgets[-1]
+        for budget in reversed(budgets[:-1]):
+            if budget + fixed >= need(least):
+                break
+            least = min(least, budget, key=need)
+        raise InfeasibleBudgetError(total, need(least), made(least)[1].node)
+
+    def _series(self, ask: Callable[[int], Any]) -> list[int]:
+        """Falling budgets in buffers, from the plain step's peak to the least that a strategy takes."""
+        least, _ = self.floor
+        try:
+            ask(max(least - 1, 1))
+        except InfeasibleBudgetError as error:
+            least = error.least
+        budgets, budget = list[int](), outlooks.plain_peak(self.graph)
+        while budget > least:
+            budgets.append(budget)
+            budget = int(budget * _STEP)
+        return [*budgets, least]
 
     def plain_bytes(self, fixed: int) -> int:
         return self.estimate(None, fixed).needed_bytes

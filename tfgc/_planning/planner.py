@@ -1,20 +1,23 @@
 """From a model to plans for it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
 from tfgc._core.modes import check_predictable
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
-from tfgc._framework import keras_names
-from tfgc._planning import annotated, budgets, by_calls, links
+from tfgc._errors import OptionError
+from tfgc._framework import host_memory, keras_names
+from tfgc._planning import annotated, budgets, by_calls
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.node_plans import NodePlans, noted
 from tfgc._tracing.keras_graph import Shapes
-from tfgc.strategies import Strategy
+from tfgc.strategies import Strategy, _host_memory
 
 
 @node_costs.remembered()
@@ -79,10 +82,28 @@ def of_least_peak(graph: Graph) -> str:
 
 def choose(nodes: NodePlans, strategy: Strategy, budget: StepBudget | None, options: dict[str, Any]) -> Plan:
     """Plan an annotated graph: for the least activations, or for the whole step within a budget."""
-    options = links.measured(options)
+    options = with_measured_link(options)
     if budget is None:
         return noted(nodes.graph, strategies.apply(strategy, nodes.graph.counting(whole_step=False), **options))
     return nodes.with_figures(nodes.fitting(budget.total, budget.fixed, strategy, **options))
+
+
+def with_measured_link(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a strategy with bytes a second where `bandwidth` names a device: its link to the host is measured."""
+    device = _host_memory.device_of(options.get("bandwidth"))
+    if device is None:
+        return dict(options)
+    known = {place.name.removeprefix("/device:").upper(): place.name for place in tf.config.list_logical_devices()}
+    name = device.upper().removeprefix("/").removeprefix("DEVICE:")
+    if name not in known:
+        raise OptionError(f"bandwidth={device!r}: TensorFlow has no such device (it has: {', '.join(known)})")
+    found = host_memory.bandwidth(known[name])
+    if found is None:
+        raise OptionError(
+            f"bandwidth={device!r}: its memory is the host's, so that nothing is copied: name an accelerator, or give "
+            "bytes a second such as '12GB'"
+        )
+    return {**options, "bandwidth": int(found)}
 
 
 def pareto(
@@ -127,4 +148,4 @@ def pareto(
         options=options,
     )  # fmt: skip
     plans = NodePlans(graph)
-    return [plans.with_figures(plan) for plan in plans.frontier(**links.measured(options)).plans]
+    return [plans.with_figures(plan) for plan in plans.frontier(**with_measured_link(options)).plans]
