@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from memory import alone
 
-from tfgc._framework import private_api, variable_reads
+from tfgc._framework import private_api
 from tfgc._replay.block import block
 
 
@@ -121,7 +121,7 @@ def test_variables_of_a_strategy_are_read_by_it():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         mirrored = keras.Variable(np.arange(3, dtype="float32"))
     plain = keras.Variable(np.arange(2, dtype="float32"))
-    assert not variable_reads.are_plain([private_api.storage(mirrored)])
+    assert not private_api.are_plain([private_api.storage(mirrored)])
     for value, variable in zip(private_api.read([plain, mirrored]), (plain, mirrored)):
         np.testing.assert_array_equal(value, variable.numpy())
 
@@ -134,7 +134,7 @@ def of_two_devices():
     for device in ("CPU:0", "CPU:1"):
         with tf.device(device):
             variables.append(keras.Variable(np.arange(3, dtype="float32")))
-    together = variable_reads.are_plain([private_api.storage(v) for v in variables])
+    together = private_api.are_plain([private_api.storage(v) for v in variables])
     return together, [value.numpy().tolist() for value in private_api.read(variables)]
 
 

@@ -1,7 +1,7 @@
 """What surrounds a call and is no argument of it, as Keras and TensorFlow keep it for a thread or a graph.
 
 TensorFlow knows, but has no public API that says, whether a tape records a tensor, whether a forward accumulator
-follows it, and whether XLA will compile the graph being traced.
+follows it, and whether XLA will compile the graph being traced. Variables are read here, too.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import internals, variable_reads, versions
-from tfgc._framework.internals import AutocastScope, global_state, layer, record, stateless_scope
+from tfgc._framework import internals, versions
+from tfgc._framework.internals import AutocastScope, global_state, layer, record, resource_variable_ops, stateless_scope
 from tfgc._framework.versions import attribute
 
 CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
@@ -104,7 +104,8 @@ def copies(stored: Any) -> list[Any]:
 
 def watched(variables: Sequence[keras.Variable]) -> list[bool]:
     """Of each variable whether a tape that is active now watches it; of those of a strategy False."""
-    handles = variable_reads.handles([storage(variable) for variable in variables])
+    stored = map(storage, variables)
+    handles = [v.handle if type(v) is resource_variable_ops.ResourceVariable else None for v in stored]
     if not is_recorded(handle for handle in handles if handle is not None):
         return [False] * len(handles)
     return [handle is not None and is_recorded([handle]) for handle in handles]
@@ -116,14 +117,37 @@ def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | Non
 
 
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
-    """Read Keras variables as they are stored, whatever the autocast scope."""
+    """Read Keras variables as they are stored, whatever the autocast scope.
+
+    In an eager call those of one device by one operation: an operation for each takes most of the time that a small
+    compiled segment costs beyond its plain function.
+    """
     variables = list(variables)
     if tf.executing_eagerly() and not in_stateless_scope():
         stored = [storage(variable) for variable in variables]
-        if variable_reads.are_plain(stored):
-            return variable_reads.values(stored)
+        if are_plain(stored):
+            return _read_at_once(stored)
     with AutocastScope(None):
         return [tf.convert_to_tensor(variable.value) for variable in variables]
+
+
+def are_plain(stored: Sequence[Any]) -> bool:
+    """Whether these are variables of no strategy, on one device."""
+    kinds = all(type(variable) is resource_variable_ops.ResourceVariable for variable in stored)
+    return kinds and len({variable.handle.device for variable in stored}) <= 1
+
+
+def _read_at_once(stored: Sequence[Any]) -> list[tf.Tensor]:
+    """The values of variables that `are_plain`, each recorded as if it were read alone."""
+    handles = [variable.handle for variable in stored]
+    types = tuple(variable.dtype.as_datatype_enum for variable in stored)
+    attributes, context = ("N", len(handles), "dtypes", types), internals.context.context()
+    run = internals.execute.execute
+    read = run("_ReadVariablesOp", len(handles), handles, attributes, context) if handles else []
+    for variable, handle, value in zip(stored, handles, read):
+        resource_variable_ops.variable_accessed(variable)
+        record.record_operation("ReadVariableOp", [value], [handle], lambda upstream: [upstream])
+    return list(read)
 
 
 def no_recording() -> contextlib.AbstractContextManager:
