@@ -52,9 +52,9 @@ def operations_run(step: Callable[[], Any]) -> list[Interval]:
         read = versions.attribute(xplane_pb2, "XSpace").FromString
         files = [read(file.read_bytes()) for file in pathlib.Path(folder).rglob("*.xplane.pb")]
     planes = [plane for file in files for plane in file.planes]
-    on_gpus = [run for plane in planes if plane.name.startswith("/device:GPU") for run in _kernels(plane)]
+    on_gpus = [run for plane in planes if plane.name.startswith("/device:GPU") for run in _runs(plane, _of_kernel)]
     known = {run.name for run in on_gpus}
-    on_hosts = [run for plane in planes if plane.name.startswith("/host:") for run in _host_operations(plane)]
+    on_hosts = [run for plane in planes if plane.name.startswith("/host:") for run in _runs(plane, _of_host)]
     return on_gpus + [run for run in on_hosts if run.name not in known]
 
 
@@ -75,34 +75,20 @@ def shared(runs: Iterable[Interval]) -> dict[str, float]:
     return seconds
 
 
-def _host_operations(plane: Any) -> Iterator[Interval]:
-    names = {key: _operation(metadata.name) for key, metadata in plane.event_metadata.items()}
-    for line, event in _events(plane):
-        operation = names[event.metadata_id]
-        if operation is not None:
-            yield _interval(*operation, line, event)
+def _runs(plane: Any, label: Callable[[Any, Any], str]) -> Iterator[Interval]:
+    """The events of operations, `name:type` by their labels."""
+    for line in plane.lines:
+        for event in line.events:
+            name, colon, kind = label(plane, event).partition(":")
+            if colon and kind.isidentifier():
+                begin = line.timestamp_ns * 1000 + event.offset_ps
+                yield Interval(name, begin, begin + event.duration_ps, kind, line.id)
 
 
-def _kernels(plane: Any) -> Iterator[Interval]:
-    stats = {key: metadata.name for key, metadata in plane.stat_metadata.items()}
-    for line, event in _events(plane):
-        named = [stat for stat in event.stats if stats.get(stat.metadata_id) == "tf_op"]
-        for stat in named[:1]:
-            operation = _operation(stat.str_value or stats.get(stat.ref_value, ""))
-            if operation is not None:
-                yield _interval(*operation, line, event)
+def _of_host(plane: Any, event: Any) -> str:
+    return plane.event_metadata[event.metadata_id].name
 
 
-def _events(plane: Any) -> Iterator[tuple[Any, Any]]:
-    return ((line, event) for line in plane.lines for event in line.events)
-
-
-def _interval(name: str, kind: str, line: Any, event: Any) -> Interval:
-    begin = line.timestamp_ns * 1000 + event.offset_ps
-    return Interval(name, begin, begin + event.duration_ps, kind, line.id)
-
-
-def _operation(event: str) -> tuple[str, str] | None:
-    """The operation's name and type in an event `name:type`; None for other events."""
-    name, colon, kind = event.partition(":")
-    return (name, kind) if colon and kind.isidentifier() else None
+def _of_kernel(plane: Any, event: Any) -> str:
+    named = (stat for stat in event.stats if plane.stat_metadata[stat.metadata_id].name == "tf_op")
+    return next((stat.str_value or plane.stat_metadata[stat.ref_value].name for stat in named), "")
