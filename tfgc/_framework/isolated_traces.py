@@ -156,7 +156,7 @@ def updates_by(update: Callable) -> Iterator[None]:
 def _updating_by(update: Callable) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_UPDATES.to(update))
-        for kind in _subclasses(BaseOptimizer):
+        for kind in subclasses(BaseOptimizer):
             if "apply" in vars(kind):
                 stack.enter_context(_updates_of(kind).to(update))
         yield
@@ -167,10 +167,11 @@ def is_watched() -> bool:
     return _UPDATES.are_diverted
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def subclasses(kind: type) -> Iterator[type]:
+    """The classes below one, at any depth."""
     for other in kind.__subclasses__():
         yield other
-        yield from _subclasses(other)
+        yield from subclasses(other)
 
 
 @contextlib.contextmanager

@@ -21,21 +21,13 @@ Sizes: TypeAlias = tuple[tuple[tuple[int | None, ...], str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """What calls of a model have in common that run by one plan.
+    """What calls of a model have in common that run by one plan."""
 
-    Attributes:
-        sizes: For each input its shape without the batch, and its dtype.
-        mode: How the step runs.
-        policy: The name of the model's dtype policy.
-        in_step: Whether the model's own `train_step` makes them.
-        training: Names the state in which the model trains.
-    """
-
-    sizes: Sizes
+    sizes: Sizes  # for each input its shape without the batch, and its dtype
     mode: Mode
-    policy: str
-    in_step: bool = False
-    training: Hashable = None
+    policy: str  # the name of the model's dtype policy
+    in_step: bool = False  # whether the model's own `train_step` makes them
+    training: Hashable = None  # names the state in which the model trains
 
     def covers(self, other: "Signature") -> bool:
         """Whether a step of the other one needs no more than one of this."""

@@ -115,25 +115,13 @@ class GuardedStep:
     """
 
     mode: str
+    attempt: Callable[..., Any]  # runs the step
+    planned: Callable[..., StepByPlan | None]  # the step as its plan sees it; None if it has no plan
+    can_be_taken_back: Callable[..., bool]  # whether `on_oom="replan"` is possible here, so that it can be offered
+    replace: Callable[..., None]  # lets the next attempt run by another plan, which is predicted to need so many bytes
 
     def __init__(self, what: str, atomic: AtomicStep | None) -> None:
         self.what, self.atomic = what, atomic
-
-    def attempt(self, *args: Any) -> Any:
-        """Run the step."""
-        raise NotImplementedError
-
-    def planned(self, *args: Any) -> StepByPlan | None:
-        """The step as its plan sees it; None if it has no plan."""
-        raise NotImplementedError
-
-    def can_be_taken_back(self) -> bool:
-        """Whether `on_oom="replan"` is possible here, so that it can be offered."""
-        raise NotImplementedError
-
-    def replace(self, plan: Plan, needed_bytes: int) -> None:
-        """Let the next attempt run by another plan, which is predicted to need so much."""
-        raise NotImplementedError
 
     def guarded(self, *args: Any) -> Any:
         """Run the step; an error of memory has the explanation, and that the step is run again is warned of."""

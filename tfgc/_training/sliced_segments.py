@@ -4,6 +4,7 @@ It is checked again when settings of its layers change. One that has come to upd
 BatchNormalization that was thawed, is let pass: a block runs it on the whole batch, and warns.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,50 +21,41 @@ from tfgc._tracing.keras_graph import Program
 _MOST_SETTINGS = 8  # layers may be frozen by turns
 
 
+@dataclasses.dataclass(eq=False)
 class SlicesCheck:
-    """Looks whether the nodes of a segment, which read what is `needed` from outside, may run in slices.
+    """Looks whether the nodes of a segment, which read what is `needed` from outside, may run in slices."""
 
-    Args:
-        program, nodes, needed: What the segment runs.
-        settings: Those of its layers.
-        name: What messages call it.
-        slices: Of the batch, in which it runs.
-    """
+    program: Program
+    nodes: Sequence[str]
+    needed: Sequence[Ref]
+    settings: Settings  # those of its layers
+    name: str  # what messages call it
+    slices: int  # of the batch, in which it runs
 
-    def __init__(
-        self,
-        program: Program,
-        nodes: Sequence[str],
-        needed: Sequence[Ref],
-        settings: Settings,
-        name: str,
-        slices: int,
-    ) -> None:
-        self._program, self._nodes, self._needed, self._name, self._slices = program, nodes, needed, name, slices
-        self._settings = settings
+    def __post_init__(self) -> None:
         # Settings that it was checked with, for XLA and for what is not compiled by it.
         self._checked: RecentlyUsed[tuple, bool] = RecentlyUsed(_MOST_SETTINGS)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
         """Look at the first tensors that the segment is called on, at the first ones under XLA, and after a change."""
         xla = private_api.in_xla()
-        if (xla, self._settings()) in self._checked:
+        if (xla, self.settings()) in self._checked:
             return
-        with self._settings.watched():
+        with self.settings.watched():
             reason = self._reason(tensors)
         if reason is not None:
             raise UnsupportedModelError(
-                f"{self._name} cannot run in {self._slices} slices of the batch: {reason}. Make a plan with tfgc.plan, "
+                f"{self.name} cannot run in {self.slices} slices of the batch: {reason}. Make a plan with tfgc.plan, "
                 "which slices only what allows it, or one without slices"
             )
-        self._checked[xla, self._settings()] = True
+        self._checked[xla, self.settings()] = True
 
     def _reason(self, tensors: Sequence[Any]) -> str | None:
         if not all(isinstance(t, tf.Tensor) and t.shape.rank for t in tensors):
             return "it reads something else than dense tensors with the samples in front"
         if len({t.shape[0] for t in tensors}) > 1:  # Next to an open size, a known one is not that of the batch.
             return "the tensors that it reads have different numbers of samples"
-        found, _ = independence.read(self._program, dict(zip(self._needed, tensors)), self._nodes, exactly=True)
+        found, _ = independence.read(self.program, dict(zip(self.needed, tensors)), self.nodes, exactly=True)
         for name, obstacle in found.items():
             if obstacle is not None and not (self._checked and obstacle.startswith(independence.UPDATES)):
                 return f"{name!r} {obstacle}"

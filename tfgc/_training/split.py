@@ -102,8 +102,9 @@ def _part(
         outputs = [
             _pass(table[ref], f"{name}_output{k}") if ref in enter else table[ref] for k, ref in enumerate(leave)
         ]
-        taken = program.function.structured_inputs(inputs) if i == 0 else _single(inputs)
-        given = program.function.structured_outputs(outputs) if last else _single(outputs)
+        single = keras_models.unpack_singleton
+        taken = program.function.structured_inputs(inputs) if i == 0 else single(inputs)
+        given = program.function.structured_outputs(outputs) if last else single(outputs)
         return keras.Model(taken, given, name=name)
 
     with _no_nodes_left(program):
@@ -137,10 +138,6 @@ def _pass(tensor: keras.KerasTensor, name: str) -> keras.KerasTensor:
     """Pass a tensor through unchanged, whatever the dtype policy says."""
     exact = {"dtype": tensor.dtype} if tensor.dtype.startswith(("float", "bfloat")) else {}
     return keras.layers.Identity(name=name, **exact)(tensor)
-
-
-def _single(tensors: list) -> Any:
-    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def _config(part: keras.Model, program: keras_graph.Program, build: Callable[[], keras.Model]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._errors import StaleTraceWarning, warn
-from tfgc._framework import concrete_functions, keras_models, private_api
+from tfgc._framework import concrete_functions, isolated_traces, keras_models, private_api
 
 _TRACED = ("train", "test", "predict")
 _FUNCTION = type(tf.function(lambda: None))
@@ -123,14 +123,8 @@ def _place(function: Any) -> str:
 
 def _instances(*kinds: type) -> list[list[Any]]:
     """For each class all objects of it that there are."""
-    found = {below: i for i, kind in enumerate(kinds) for below in (kind, *_subclasses(kind))}
+    found = {below: i for i, kind in enumerate(kinds) for below in (kind, *isolated_traces.subclasses(kind))}
     objects = gc.get_objects()
     # No Python for each of them: there are hundreds of thousands.
     things = list(itertools.compress(objects, map(found.__contains__, map(type, objects))))
     return [[thing for thing in things if found[type(thing)] == i] for i in range(len(kinds))]
-
-
-def _subclasses(kind: type) -> Iterator[type]:
-    for below in kind.__subclasses__():
-        yield below
-        yield from _subclasses(below)

@@ -20,21 +20,15 @@ Data = tuple[Any, Any, Any]
 
 
 class Step:
-    """One training step of a model on a batch.
+    """One training step of a model on a batch."""
 
-    Attributes:
-        loss: What is minimized, in words.
-        updates: Whether the step updates weights, so that rounding in gradients reaches all that it returns.
-        draws: Whether the step draws from TensorFlow's hidden random state, which only eager steps can repeat.
-        states: Every variable that the step may change, by name.
-    """
-
-    loss: str
-    updates = draws = False
+    loss: str  # what is minimized, in words
+    updates = False  # whether it updates weights, so that rounding in gradients reaches all that it returns
+    draws = False  # whether it draws from TensorFlow's hidden random state, which only eager steps can repeat
 
     def __init__(self, model: keras.Model, data: Data) -> None:
         self.model, self.data = model, data
-        self.states: dict[str, Any] = {}
+        self.states: dict[str, Any] = {}  # every variable that the step may change, by name
 
     def once(self, x: Any, y: Any, weight: Any) -> dict[tuple[str, str], Any]:
         """Run the step; return its results by kind and name, states left out."""
