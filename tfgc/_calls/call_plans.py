@@ -67,7 +67,8 @@ class CallPlans:
         if self._among is not None:
             wanted = set(map(id, self._among))
             return Search(self.simulator, [option for option in found if id(option.layer) in wanted])
-        return Search(self.simulator, [*found, *parts.planned_parts(self.step, self._layers)])
+        planned = parts.planned_parts(self._layers, options.trained_calls(self.step), self.step.xla)
+        return Search(self.simulator, [*found, *planned])
 
     @functools.cached_property
     def _front(self) -> list[Judged]:
@@ -149,9 +150,10 @@ class CallPlans:
         selective = {option.name: option for option in self._options if option.selective}
         chosen = {name: whole[name] for name in plan.recomputed_layers if name in whole}
         chosen.update({name: selective[name] for name in plan.selective_layers if name in selective})
-        return [*chosen.values()] + [
-            parts.planned_part(self.step, name, self._layers[name], p) for name, p in plan.parts.items()
-        ]
+        calls = options.trained_calls(self.step) if plan.parts else {}
+        planned = [(name, self._layers[name], part) for name, part in plan.parts.items()]
+        of_parts = [parts.planned_part(name, layer, calls[layer], part) for name, layer, part in planned]
+        return [*chosen.values(), *of_parts]
 
     def _needed(self, judged: Judged) -> int:
         """The larger of what buffers need and what the allocator hands out."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfgc._core import text
 from tfgc._core.plan import Plan
 from tfgc._framework import keras_models
 
@@ -31,11 +32,7 @@ def _inside(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[tuple[str
         if id(held) in seen or isinstance(held, keras.layers.InputLayer):
             continue
         seen.add(id(held))
-        name = base = keras_models.base_name(held)
-        number = 0
-        while name in taken:
-            number += 1
-            name = f"{base}_{number}"
+        name = text.unused(keras_models.base_name(held), taken, "_")
         taken.add(name)
         yield path + name, held
         yield from _inside(held, f"{path}{name}/", seen)

@@ -34,31 +34,25 @@ def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
 
     `layer.call` serves all calls of a layer, so that one call that must not be run twice rules the layer out.
     """
-    path = {id(layer): name for name, layer in names.items()}
+    kept = {id(call.layer) for call in step.obstacles}
+    path = {id(layer): name for name, layer in names.items() if id(layer) not in kept}
     found = []
-    for layer, calls in calls_by_layer(step).items():
-        changed = trained(step, calls)
-        obstacle = any(call in step.obstacles for call in calls)
+    for layer, calls in trained_calls(step).items():
         # The dropout masks of a cell belong to its RNN.
-        if id(layer) in path and changed and not obstacle and not hasattr(layer, "reset_dropout_mask"):
-            ways = (False, True) if any(stored_products(step, Piece((call,), True)) for call in changed) else (False,)
+        if id(layer) in path and calls and not hasattr(layer, "reset_dropout_mask"):
+            ways = (False, True) if any(stored_products(step, Piece((call,), True)) for call in calls) else (False,)
             for selective in ways:
-                pieces = tuple(Piece((call,), selective) for call in changed)
-                found.append(Option(layer, path[id(layer)], None, changed, pieces, selective))
+                pieces = tuple(Piece((call,), selective) for call in calls)
+                found.append(Option(layer, path[id(layer)], None, tuple(calls), pieces, selective))
     return found
 
 
-def trained(step: Step, calls: Iterable[Call]) -> tuple[Call, ...]:
-    """Those of some calls that have gradients."""
-    return tuple(call for call in calls if call in step.late_of)
-
-
-def calls_by_layer(step: Step) -> dict[keras.Layer, list[Call]]:
-    """The calls of each layer of a step."""
+def trained_calls(step: Step) -> dict[keras.Layer, list[Call]]:
+    """The calls of each layer of a step that have gradients."""
     found: dict[keras.Layer, list[Call]] = {}
     for call in step.root.within():
         if isinstance(call.layer, keras.Layer):
-            found.setdefault(call.layer, []).append(call)
+            found.setdefault(call.layer, []).extend([call] if call in step.late_of else [])
     return found
 
 

@@ -69,9 +69,9 @@ class OwnStepPlans(CallPlans):
 
     def __init__(self, model: keras.Model, example: Any, *, trace: Trace, xla: bool = False) -> None:
         super().__init__(model, example, trace=trace, xla=xla)
-        calls = options.trained(self.step, options.calls_by_layer(self.step)[model])
+        calls = options.trained_calls(self.step)[model]
         # An explicit `training=False` runs the original code.
-        self.calls = tuple(call for call in calls if call.training is not False)
+        self.calls = [call for call in calls if call.training is not False]
 
     def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
         """Whether this step needs about what a plain step of one call does, so that the plan of one call will do.
@@ -86,13 +86,13 @@ class OwnStepPlans(CallPlans):
 
     @functools.cached_property
     def _search(self) -> Search:
-        names = {self.model.name: self.model}
-        return Search(self.simulator, parts.planned_parts(self.step, names, _MOST, self.calls.__contains__))
+        names, calls = {self.model.name: self.model}, {self.model: self.calls}
+        return Search(self.simulator, parts.planned_parts(names, calls, self.step.xla, _MOST))
 
     def _chosen(self, plan: Plan) -> list[Option]:
         if not any(segment.mode == "recompute" for segment in plan.segments):
             return []
-        return [parts.planned_part(self.step, self.model.name, self.model, plan, self.calls.__contains__)]
+        return [parts.planned_part(self.model.name, self.model, self.calls, plan)]
 
     def with_figures(self, plan: Plan) -> Plan:
         return self._of_step(plan, self.judged(plan).outcome)

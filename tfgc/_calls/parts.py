@@ -5,14 +5,14 @@ piece of each call.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 
 from tfgc import strategies
-from tfgc._calls.options import Option, calls_by_layer, trained
+from tfgc._calls.options import Option
 from tfgc._calls.replays import Piece
-from tfgc._calls.step import Call, Step
+from tfgc._calls.step import Call
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import node_costs
@@ -27,24 +27,20 @@ _POSITIONS = 40
 
 
 def planned_parts(
-    step: Step,
-    names: Mapping[str, keras.Layer],
-    most: int = _MOST,
-    runs_by_plan: Callable[[Call], bool] = lambda call: True,
+    names: Mapping[str, keras.Layer], calls: Mapping[keras.Layer, Sequence[Call]], xla: bool, most: int = _MOST
 ) -> list[Option]:
     """Options for the functional parts among some layers: for each at most so many plans, from the least peak on.
 
-    `runs_by_plan` says whether a call of a part that has gradients would run by its plan.
+    `calls` are those of each layer that would run by its plan.
     """
     found, inside = [], set[Call]()
-    calls = calls_by_layer(step)
     for name, layer in names.items():
-        of_layer = tuple(filter(runs_by_plan, trained(step, calls.get(layer, ()))))
+        of_layer = calls.get(layer, ())
         if not of_layer or inside.intersection(of_layer) or keras_models.functional_graph(layer) is None:
             continue
         inside.update(inner for call in of_layer for inner in call.within())
         try:
-            graph = graph_of(layer, of_layer[0], xla=step.xla)
+            graph = graph_of(layer, of_layer[0], xla=xla)
             program = keras_graph.Program(layer)
         except TfgcError:  # It cannot be cut, and is recomputed as a whole or not at all.
             continue
@@ -52,17 +48,11 @@ def planned_parts(
     return found
 
 
-def planned_part(
-    step: Step,
-    name: str,
-    layer: keras.Layer,
-    plan: Plan,
-    runs_by_plan: Callable[[Call], bool] = lambda call: True,
-) -> Option:
-    """The option of running a functional part by this plan."""
-    plan.check(keras_graph.read(layer))
-    calls = tuple(filter(runs_by_plan, trained(step, calls_by_layer(step)[layer])))
-    return _option(keras_graph.Program(layer), name, layer, calls, plan)
+def planned_part(name: str, layer: keras.Layer, calls: Sequence[Call], plan: Plan) -> Option:
+    """The option of running a functional part by this plan in these calls."""
+    program = keras_graph.Program(layer)
+    plan.check(program.graph)
+    return _option(program, name, layer, calls, plan)
 
 
 def graph_of(layer: keras.Layer, call: Call, *, xla: bool) -> Graph:

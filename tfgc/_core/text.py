@@ -1,7 +1,8 @@
-"""Paragraphs and tables as plain text of a fixed width."""
+"""Paragraphs and tables as plain text of a fixed width, and names with numbers."""
 
+import itertools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 _WIDTH = 100
 # Text that must stay on one line is joined by a space at which lines are not broken.
@@ -26,3 +27,9 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], shown: Sequence[
 def filled(paragraphs: Iterable[str]) -> str:
     """Paragraphs with their lines broken."""
     return "\n".join(textwrap.fill(words, _WIDTH, subsequent_indent="  ") for words in paragraphs)
+
+
+def unused(name: str, used: Container[str], join: str = ":") -> str:
+    """A name, if it is used already with the first number behind it, from 1 on, for which it is not."""
+    numbered = (f"{name}{join}{number}" for number in itertools.count(1))
+    return next(one for one in itertools.chain([name], numbered) if one not in used)

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from tfgc._core import node_order
+from tfgc._core import node_order, text
 from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import backward_order, keras_models, tensor_attributes
@@ -112,7 +112,8 @@ class Program:
     def _flatten(self, function: FunctionalGraph, refs: dict[int, Ref], path: str, training: bool | None) -> None:
         """Add a step for each call in `function`, in Keras's order; fill `refs`."""
         for node in function.calls():
-            name = self._name(path + _base_name(node.operation))
+            name = text.unused(path + _base_name(node.operation), self._names)
+            self._names.add(name)
             inner = functional_graphs.flattenable(node)
             if inner is None:
                 sources = tuple((id(t), refs[id(t)]) for t in node.input_tensors)
@@ -124,14 +125,6 @@ class Program:
             inside = {id(t): refs[id(outer)] for t, outer in zip(inner.inputs, node.input_tensors)}
             self._flatten(inner, inside, f"{name}/", training if given is None else given)
             refs.update((id(t), inside[id(made)]) for t, made in zip(node.outputs, inner.outputs))
-
-    def _name(self, name: str) -> str:
-        unique, call = name, 0
-        while unique in self._names:
-            call += 1
-            unique = f"{name}:{call}"
-        self._names.add(unique)
-        return unique
 
     def _node(self, name: str, specs: Mapping[Ref, Spec]) -> Node:
         step = self._steps[name]

@@ -64,7 +64,7 @@ def split(model: keras.Model, n_or_plan: int | Plan) -> list[keras.Model]:
     plan.check(program.graph)
     cuts = [*_crossings(program.graph, plan), program.outputs]
     return [
-        _part(program, i, segment.nodes, cuts[i], cuts[i + 1], last=i == len(plan.segments) - 1, model_name=model.name)
+        _part(program, i, segment.nodes, cuts[i], cuts[i + 1], last=i == len(plan.segments) - 1)
         for i, segment in enumerate(plan.segments)
     ]
 
@@ -83,17 +83,10 @@ def _crossings(graph: Graph, plan: Plan) -> Iterator[tuple[Ref, ...]]:
 
 
 def _part(
-    program: keras_graph.Program,
-    i: int,
-    nodes: Sequence[str],
-    enter: Sequence[Ref],
-    leave: Sequence[Ref],
-    *,
-    last: bool,
-    model_name: str,
+    program: keras_graph.Program, i: int, nodes: Sequence[str], enter: Sequence[Ref], leave: Sequence[Ref], last: bool
 ) -> keras.Model:
     """Build one part on new inputs, sharing the layers. What is new in it has the same names each time."""
-    name = f"{model_name}_part{i}"
+    name = f"{program.name}_part{i}"
 
     def build() -> keras.Model:
         inputs = [program.placeholder(ref, f"{name}_input{k}") for k, ref in enumerate(enter)]
@@ -110,7 +103,7 @@ def _part(
     with _no_nodes_left(program):
         part = build()
     part.get_config = functools.partial(_config, part, program, build)
-    part.call = _Call(part, program, model_name)
+    part.call = _Call(part, program)
     # Masks go through a part on its tensors, as they go through the model: Keras need not warn that they are lost.
     part.supports_masking, part.compute_mask = True, _no_mask
     return part
@@ -121,12 +114,12 @@ class _Call:
 
     runs_the_graph = True
 
-    def __init__(self, part: keras.Model, program: keras_graph.Program, name: str) -> None:
-        self._original, self._program, self._name = part.call, program, name
+    def __init__(self, part: keras.Model, program: keras_graph.Program) -> None:
+        self._original, self._program = part.call, program
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._program.is_current:
-            raise PlanMismatchError(f"{self._name!r} has changed since it was split: split it again")
+            raise PlanMismatchError(f"{self._program.name!r} has changed since it was split: split it again")
         return self._original(*args, **kwargs)
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -58,24 +58,18 @@ def _tried(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str | Non
     if effects.obstacle is not None or effects.draws:  # Stored draws replace drawing in a traced run alone.
         return effects.obstacle, True
     values = [tf.convert_to_tensor(variable.value) for variable in effects.reads]
-    first, second = (_everything_from_one_run(fn, packing, tensors, effects, values) for _ in range(2))
+
+    def run_once() -> list[tf.Tensor]:
+        """The results, losses and states of one run, and gradients for upstream gradients of one."""
+        with tf.GradientTape() as tape:
+            tape.watch([t for t in [*tensors, *values] if t.dtype.is_floating or t.dtype.is_complex])
+            run = functional.run(fn, packing, tensors, effects.reads, values)
+        targets = [run.tensors[i] for i in run.differentiable]
+        gradients = tape.gradient(targets, [*tensors, *values]) if targets else []
+        return [*run.tensors, *(tf.convert_to_tensor(g) for g in gradients if g is not None)]
+
+    first, second = run_once(), run_once()
     return None, len(first) == len(second) and all(map(_same, first, second))
-
-
-def _everything_from_one_run(
-    fn: Callable,
-    packing: tensor_packing.Packing,
-    tensors: Sequence[tf.Tensor],
-    effects: side_effects.Effects,
-    values: Sequence[tf.Tensor],
-) -> list[tf.Tensor]:
-    """The results, losses and states of one run of `fn`, and gradients for upstream gradients of one."""
-    with tf.GradientTape() as tape:
-        tape.watch([t for t in [*tensors, *values] if t.dtype.is_floating or t.dtype.is_complex])
-        run = functional.run(fn, packing, tensors, effects.reads, values)
-    targets = [run.tensors[i] for i in run.differentiable]
-    gradients = tape.gradient(targets, [*tensors, *values]) if targets else []
-    return [*run.tensors, *(tf.convert_to_tensor(g) for g in gradients if g is not None)]
 
 
 def _same(first: tf.Tensor, second: tf.Tensor) -> bool:

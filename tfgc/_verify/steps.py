@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._core import text
 from tfgc._errors import TfgcError, UnsupportedModelError, one_line
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._verify.verdicts import EPSILON, Steps
@@ -102,12 +103,7 @@ def named(variables: Iterable[Any]) -> dict[str, Any]:
     """Variables by name, each once; a name that occurs again gets a number."""
     found = {}
     for variable in {id(v): v for v in variables}.values():
-        name, count = getattr(variable, "path", variable.name), 0
-        unique = name
-        while unique in found:
-            count += 1
-            unique = f"{name}:{count}"
-        found[unique] = variable
+        found[text.unused(getattr(variable, "path", variable.name), found)] = variable
     return found
 
 
