@@ -21,11 +21,11 @@ Sizes: TypeAlias = tuple[tuple[tuple[int | None, ...], str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """What calls of a model have in common that run by one plan."""
+    """What calls of a model have in common that run by one plan, or steps that make the same calls."""
 
-    sizes: Sizes  # for each input its shape without the batch, and its dtype
+    sizes: Sizes  # for each input its shape, of a call's without the batch, and its dtype
     mode: Mode
-    policy: str  # the name of the model's dtype policy
+    policy: str = ""  # the name of the model's dtype policy
     in_step: bool = False  # whether the model's own `train_step` makes them
     training: Hashable = None  # names the state in which the model trains
 

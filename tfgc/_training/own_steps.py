@@ -13,6 +13,7 @@ from tfgc._calls.own_step_plans import OwnStep
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop
 from tfgc._planning import batch_specs
+from tfgc._planning.batch_specs import Signature
 from tfgc._training import plan_report
 
 Known = TypeVar("Known")
@@ -50,7 +51,7 @@ class TracedSteps:
 
     def __init__(self, model: keras.Model, verbose: bool) -> None:
         self._model, self._verbose = model, verbose
-        self._calls: RecentlyUsed[_Sizes, set[Any]] = RecentlyUsed(_MOST)
+        self._calls: RecentlyUsed[Signature, set[Any]] = RecentlyUsed(_MOST)
 
     def traced(
         self, batch: Any, before: Any, *, xla: bool, state: Hashable, is_planned: Callable[[Any, Iterable[Any]], bool]
@@ -63,50 +64,34 @@ class TracedSteps:
         specs = batch_specs.specs(batch, None if tf.executing_eagerly() else fit_loop.batch_size())
         if specs is None:
             return StepHere(None, set())
-        calls = self._known(_sizes(specs, xla, state))
+        calls = self._known(_signature(specs, xla, state))
         if calls is not None and is_planned(specs, tuple(calls)):
             return StepHere(OwnStep(specs, None), calls)
         specs, start = _holding_both(specs, before), time.perf_counter()
         trace = plan_report.planned(
             self._model, lambda: tracing.own_step(self._model, specs, xla=xla), verbose=self._verbose
         )
-        self._calls[_sizes(specs, xla, state)] = calls = set[Any]()
+        self._calls[_signature(specs, xla, state)] = calls = set[Any]()
         return StepHere(OwnStep(specs, trace, time.perf_counter() - start), calls)
 
-    def _known(self, sizes: "_Sizes") -> set[Any] | None:
+    def _known(self, batch: Signature) -> set[Any] | None:
         """The calls of a step that was traced, on a batch of these sizes or of larger ones."""
         known = self._calls.copy()
-        covering = (other for other in known if other.covers(sizes, in_samples=len(known) < _MOST))
-        return known.get(sizes, known.get(next(covering, sizes)))
+        covering = (other for other in known if other.covers(batch))
+        if len(known) < _MOST:  # Beyond that a batch may be larger in more than the number of samples.
+            of_a_sample = [shape[1:] for shape, _ in batch.sizes]
+            covering = (other for other in covering if [shape[1:] for shape, _ in other.sizes] == of_a_sample)
+        return known.get(batch, known.get(next(covering, batch)))
 
 
-class _Sizes(NamedTuple):
-    """Shapes and dtypes of a batch, whether XLA compiles the step on it, and the state in which the model trains."""
-
-    shapes: batch_specs.Shapes
-    dtypes: tuple[str, ...]
-    xla: bool
-    state: Hashable
-
-    def covers(self, other: "_Sizes", in_samples: bool) -> bool:
-        """Whether the other batch is no larger; `in_samples`: and differs in numbers of samples alone."""
-        if self[1:] != other[1:]:
-            return False
-        no_larger = batch_specs.are_no_larger(other.shapes, self.shapes)
-        return no_larger and (not in_samples or _of_a_sample(self.shapes) == _of_a_sample(other.shapes))
-
-
-def _sizes(specs: Any, xla: bool, state: Hashable) -> _Sizes:
-    dtypes = tuple(spec.dtype.name for spec in batch_specs.specs_in(specs))
-    return _Sizes(batch_specs.shapes_of(specs), dtypes, xla, state)
-
-
-def _of_a_sample(shapes: batch_specs.Shapes) -> list[tuple[Any, ...]]:
-    return [shape[1:] for shape in shapes]
+def _signature(specs: Any, xla: bool, state: Hashable) -> Signature:
+    """What the batches of steps have in common that make the same calls: their shapes, with the samples in front."""
+    sizes = tuple((tuple(spec.shape), spec.dtype.name) for spec in batch_specs.specs_in(specs))
+    return Signature(sizes, "xla" if xla else "graph", in_step=True, training=state)
 
 
 def _holding_both(specs: Any, others: Any) -> Any:
     """Specs of as many samples as both have, where nothing else differs; else the first ones."""
-    shapes, its_shapes = (_of_a_sample(batch_specs.shapes_of(some)) for some in (specs, others))
+    shapes, its_shapes = ([shape[1:] for shape in batch_specs.shapes_of(some)] for some in (specs, others))
     both = batch_specs.holding_both(specs, others) if shapes == its_shapes else None
     return specs if both is None else both
