@@ -41,7 +41,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]], *, xla: boo
     with graph.as_default(), inner_functions.inlined(apart), seen:
         made, batch = step()
     recorder.root.last = len(graph.get_operations())
-    handles = {id(handle) for variable in variables(model) for handle in _handles(variable)}
+    handles = {id(handle) for variable in variables(model) for handle in private_api.handles(variable)}
     stand_ins = {id(outer): id(inner) for outer, inner in graph.captures}
     return Trace(
         graph=graph,
@@ -116,7 +116,7 @@ class _Recorder:
     def update(self, optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None, **_: Any) -> None:
         """Note what an update of variables needs, instead of making it."""
         for gradient, variable in zip(grads, private_api.updated_by(optimizer, trainable_variables)):
-            handles = _handles(variable) if isinstance(variable, keras.Variable) else []
+            handles = private_api.handles(variable) if isinstance(variable, keras.Variable) else []
             self.updates += [(self._count(), id(handle), g) for handle in handles for g in _tensors(gradient)]
 
 
@@ -129,17 +129,12 @@ def _tensors(structure: Any) -> list[tf.Tensor]:
     return [t for t in tf.nest.flatten(structure, expand_composites=True) if tf.is_symbolic_tensor(t)]
 
 
-def variables(model: keras.Model) -> Iterator[Any]:
+def variables(model: keras.Model) -> Iterator[keras.Variable]:
     """Every Keras variable that the layers hold, in a list of Keras's or not, and the global seed."""
     yield from model.variables
     seed = private_api.global_seed()
-    yield None if seed is None else seed.state
+    if seed is not None:
+        yield seed.state
     for layer in keras_models.layers_inside(model):
         yield from (value for value in leaves(vars(layer)) if isinstance(value, keras.Variable))
         yield from layer.metrics_variables
-
-
-def _handles(variable: Any) -> list[Any]:
-    """What a trace captures of a variable: one handle for each replica."""
-    stored = None if variable is None else private_api.storage(variable)
-    return [part.handle for part in private_api.copies(stored)]

@@ -102,13 +102,18 @@ def copies(stored: Any) -> list[Any]:
     return [part for part in (parts if isinstance(parts, tuple) else (stored,)) if part is not None]
 
 
+def handles(variable: keras.Variable) -> list[Any]:
+    """What traces capture of a variable: one handle for each replica."""
+    return [part.handle for part in copies(storage(variable))]
+
+
 def watched(variables: Sequence[keras.Variable]) -> list[bool]:
     """Of each variable whether a tape that is active now watches it; of those of a strategy False."""
     stored = map(storage, variables)
-    handles = [v.handle if type(v) is resource_variable_ops.ResourceVariable else None for v in stored]
-    if not is_recorded(handle for handle in handles if handle is not None):
-        return [False] * len(handles)
-    return [handle is not None and is_recorded([handle]) for handle in handles]
+    found = [v.handle if type(v) is resource_variable_ops.ResourceVariable else None for v in stored]
+    if not is_recorded(handle for handle in found if handle is not None):
+        return [False] * len(found)
+    return [handle is not None and is_recorded([handle]) for handle in found]
 
 
 def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | None) -> Sequence[keras.Variable]:

@@ -76,7 +76,7 @@ def _message(model: keras.Model, what: str, stale: list[Any]) -> str:
 
 def _stale(model: keras.Model, functions: Iterable[Any], inside: set[int]) -> list[Any]:
     """Functions that users wrote whose traces hold gradients of `model`, without those with the ids `inside`."""
-    handles = {id(handle) for variable in model.variables for handle in _handles(variable)}
+    handles = {id(handle) for variable in model.variables for handle in private_api.handles(variable)}
     concerned = [f for f in functions if id(f) not in inside and not _is_ours(f.python_function)]
     return [f for f in concerned if any(_holds(trace, handles) for trace in concrete_functions.traces(f))]
 
@@ -98,11 +98,6 @@ def _holds(trace: Any, handles: set[int]) -> bool:
     if concrete_functions.is_differentiated(trace):
         return True
     return any(op.name.startswith(("gradient_tape/", "gradients/")) for op in trace.graph.get_operations())
-
-
-def _handles(variable: keras.Variable) -> list[Any]:
-    """What traces capture of a variable: one handle for each replica."""
-    return [part.handle for part in private_api.copies(private_api.storage(variable))]
 
 
 def _is_ours(function: Callable) -> bool:

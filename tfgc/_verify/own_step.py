@@ -45,7 +45,7 @@ class OwnStep(Step):
         definition = traced.graph.as_graph_def()
         nodes = [definition.node, *(function.node_def for function in definition.library.function)]
         self.draws = any(node.op in random_draws.TYPES for node in itertools.chain.from_iterable(nodes))
-        known = [v for v in recording.variables(model) if v is not None]
+        known = [*recording.variables(model)]
         stored = {id(v.value) for v in known}
         others = [v for v in traced.graph.variables if id(v) not in stored]
         self.states = named([*known, *plain_variables(model), *others])
