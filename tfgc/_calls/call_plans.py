@@ -167,7 +167,7 @@ class CallPlans:
 
     def _plan(self, judged: Judged) -> Plan:
         return Plan(
-            segments=descriptions.segments(self.simulator, judged.choice, self.named),
+            segments=tuple(descriptions.Segments(self.simulator, judged.choice, self.named)),
             strategy=STRATEGY,
             model=self._lines,
             batch_size=self._batch_size,

@@ -30,13 +30,8 @@ def call_names(root: Call, layers: Mapping[str, keras.Layer], whole: str) -> dic
     return found
 
 
-def segments(simulator: Simulator, choice: Choice, names: Mapping[Call, str]) -> tuple[Segment, ...]:
-    """The recomputed calls, and what is kept between them, in the order in which they run."""
-    return tuple(_Segments(simulator, choice, names).made())
-
-
-class _Segments:
-    """The segments of one choice."""
+class Segments:
+    """The segments of one choice: recomputed calls, and what is kept between them, in the order in which they run."""
 
     def __init__(self, simulator: Simulator, choice: Choice, names: Mapping[Call, str]) -> None:
         self._simulator, self._step, self._names = simulator, simulator.step, names
@@ -46,8 +41,7 @@ class _Segments:
         self._holders = {outer for call in self._again.keys() | self._parts for outer in call.ancestors()}
         self._held: set[int] = set()
 
-    def made(self) -> Iterator[Segment]:
-        """The segments."""
+    def __iter__(self) -> Iterator[Segment]:
         kept: list[Call] = []
         for call in self._largest(self._step.root):
             if call not in self._again and call not in self._parts:

@@ -86,8 +86,8 @@ class OwnStepPlans(CallPlans):
 
     @functools.cached_property
     def _search(self) -> Search:
-        names, calls = {self.model.name: self.model}, {self.model: self.calls}
-        return Search(self.simulator, parts.planned_parts(names, calls, self.step.xla, _MOST))
+        names: dict[str, keras.Layer] = {self.model.name: self.model}
+        return Search(self.simulator, parts.planned_parts(names, {self.model: self.calls}, self.step.xla, _MOST))
 
     def _chosen(self, plan: Plan) -> list[Option]:
         if not any(segment.mode == "recompute" for segment in plan.segments):

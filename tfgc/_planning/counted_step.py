@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -21,15 +21,6 @@ from tfgc._simulate.simulator import Prediction
 _STEP = 2 ** (-1 / 8)
 
 
-class CountedStep(NamedTuple):
-    """A plan, the step by it and the plain one, and whether these are the model's own `train_step`, not one call."""
-
-    plan: Plan
-    step: Prediction
-    plain: Prediction
-    counts_own_step: bool = False
-
-
 def choose(
     model: keras.Model,
     graph: Graph,
@@ -38,10 +29,11 @@ def choose(
     budget: Budget | None,
     options: dict[str, Any],
     own_step: OwnStep | None = None,
-) -> CountedStep:
+) -> tuple[Plan, Prediction, Prediction, bool]:
     """The least peak, what a strategy chooses, or what a budget buys, for a graph with the costs of the batch.
 
-    The mode is one that can be predicted. `own_step` is the model's own `train_step` if that makes the call.
+    The mode is one that can be predicted. `own_step` is the model's own `train_step` if that makes the call. Returns
+    the plan, the step by it and the plain one, and whether these are the model's own `train_step`, not one call.
     """
     graph = annotated.with_loss(graph, model)
     nodes, fixed = NodePlans(graph, mode), budgets.fixed_bytes(model)
@@ -64,14 +56,14 @@ def choose(
             plan = own.with_figures(by_nodes())
         else:
             plan = by_calls.chosen(own, budget, fixed)
-        return CountedStep(plan, own.estimate(plan, fixed), own.estimate(None, fixed), True)
+        return plan, own.estimate(plan, fixed), own.estimate(None, fixed), True
     if is_free and by_calls.has_fat_layer(model, graph):
         plan, plans = by_calls.better(model, graph, by_nodes, limit)
     else:
         plan, plans = by_nodes(), None
     if plans is not None and limit is None:  # A budget is a share of the plain step by nodes.
         plain = plans.estimate(None, fixed)
-    return CountedStep(plan, (plans or nodes).estimate(plan, fixed), plain)
+    return plan, (plans or nodes).estimate(plan, fixed), plain, False
 
 
 def _within(own: OwnStepPlans, nodes: NodePlans, budget: StepBudget, by_nodes: Callable[[StepBudget], Plan]) -> Plan:

@@ -96,7 +96,7 @@ def plan_step(
     start = time.perf_counter() - (0.0 if own_step is None else own_step.seconds)
     budget = request.budget
     graph = annotated.graph_of(model, None, None, inputs, seen=True, xla=mode == "xla", options=request.options)
-    batch_size = example_sizes.batch_of(model, inputs)
+    batch_size = example_sizes.shapes(model, inputs)[0] or example_sizes.declared_batch(model)
     counted = graph.sizes_known and batch_size is not None
     if budget is not None and not counted:
         _refuse_open_sizes(graph, batch_size, budget)

@@ -11,11 +11,6 @@ from tfgc._framework import keras_models
 from tfgc._tracing import functional_graphs
 
 
-def batch_of(model: keras.Model, example: Any) -> int | None:
-    """Samples in an example batch, or in those that the model is declared for; None if both leave that open."""
-    return shapes(model, example)[0] or declared_batch(model)
-
-
 def declared_batch(model: keras.Model) -> int | None:
     """Samples in the batches that a model is declared for; None if it leaves that open."""
     return next((t.shape[0] for t in functional_graphs.functional_of(model).inputs if t.shape and t.shape[0]), None)

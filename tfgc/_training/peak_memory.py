@@ -1,7 +1,7 @@
 """The peak of TensorFlow's allocator while a model trains, shown by Keras and compared with the plan's prediction."""
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,15 +12,7 @@ from tfgc._planning import budgets
 from tfgc._training.stand_ins import predicted_bytes
 from tfgc._units import format_bytes, format_percent
 
-if TYPE_CHECKING:  # Keras's stands behind a decorator without types
-
-    class _Callback:
-        model: Any
-        params: Any
-
-else:
-    _Callback = keras.callbacks.Callback
-
+_Callback: Any = keras.callbacks.Callback  # which stands behind a decorator without types
 KEY = "peak_memory_mb"
 # Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
 _LEFT_OUT = 2
@@ -84,8 +76,7 @@ class PeakMemory(_Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._calls <= _LEFT_OUT:
-            model: Any = self.model
-            self._held = budgets.resident_bytes(model)
+            self._held = budgets.resident_bytes(self.model)
         self._restart()
         self._before = self._read("current")
 
@@ -107,11 +98,10 @@ class PeakMemory(_Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._calls:
             return
-        model: Any = self.model
-        self.step_bytes = _measured[model] = self._most or self._first_step
-        self.predicted_bytes = predicted_bytes(model)
+        self.step_bytes = _measured[self.model] = self._most or self._first_step
+        self.predicted_bytes = predicted_bytes(self.model)
         if (self.params or {}).get("verbose") != 0:
-            print(_line(model.name, self.step_bytes, self.predicted_bytes))
+            print(_line(self.model.name, self.step_bytes, self.predicted_bytes))
 
     def _read(self, which: str) -> list[int]:
         return [memory_counts.handed_out(device, which) for device in self._devices]

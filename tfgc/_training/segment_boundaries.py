@@ -1,6 +1,6 @@
 """Where segments end: what they read from outside, what others read of them, and what stays on the device for that."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tfgc._core.graph import Graph, Ref
 from tfgc._core.segments import Segment
@@ -46,16 +46,12 @@ def boundary_tensors(
 
 def cut_after_weights(program: Program, segments: Sequence[Segment]) -> list[Segment]:
     """The segments, kept ones cut after each node with weights: a compiled one gives all its gradients at once."""
-    return [part for segment in segments for part in _parts(program, segment)]
-
-
-def _parts(program: Program, segment: Segment) -> Iterator[Segment]:
-    if segment.mode != "keep":
-        yield segment
-        return
-    nodes: list[str] = []
-    for name in segment.nodes:
-        nodes.append(name)
-        if name == segment.nodes[-1] or any(layer.trainable_weights for layer in program.layers([name])):
-            yield Segment(tuple(nodes), "keep")
-            nodes = []
+    found, nodes = list[Segment](), list[str]()
+    for segment in segments:
+        found += [segment] if segment.mode != "keep" else []
+        for name in segment.nodes if segment.mode == "keep" else ():
+            nodes.append(name)
+            if name == segment.nodes[-1] or any(layer.trainable_weights for layer in program.layers([name])):
+                found.append(Segment(tuple(nodes), "keep"))
+                nodes = []
+    return found
