@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
-from tfgc._calls import descriptions, options, parts, tracing
+from tfgc._calls import descriptions, options, parts
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Judged, Search
 from tfgc._calls.options import Option
@@ -39,28 +39,22 @@ class OwnStep(NamedTuple):
 
 
 def plans_for(
-    model: keras.Model,
-    example: Any,
-    shapes: Iterable[Shape] = (),
-    *,
-    xla: bool = False,
-    trace: Trace | None = None,
+    model: keras.Model, step: OwnStep | None, shapes: Iterable[Shape], *, xla: bool = False
 ) -> "OwnStepPlans | None":
-    """The plans for the `train_step` that a functional model's class defines, on `tf.TensorSpec`s of a batch.
+    """The plans for the `train_step` that a functional model's class defines.
 
     None if the step cannot be traced symbolically, if it calls the model nowhere or in no call that trains, or if it
     makes exactly one call of a layer, that of the model with inputs of these shapes: the plan of that call is then the
     plan of the step.
     """
-    trace = tracing.own_step(model, example, xla=xla) if trace is None else trace
-    if trace is None:
+    if step is None or step.trace is None:
         return None
-    called = [call for call in trace.root.children if isinstance(call.layer, keras.Layer)]
+    called = [call for call in step.trace.root.children if isinstance(call.layer, keras.Layer)]
     if [call.layer for call in called] == [model] and Counter(called[0].inputs) == Counter(shapes):
         return None
     if all(call.layer is not model for call in called):
         return None
-    plans = OwnStepPlans(model, example, trace=trace, xla=xla)
+    plans = OwnStepPlans(model, step.batch, trace=step.trace, xla=xla)
     return plans if plans.calls else None
 
 

@@ -45,9 +45,7 @@ def choose(
 
     is_free = strategy is None and not options
     shapes = [spec.shape for spec in graph.inputs.values()]
-    own = None
-    if own_step is not None and own_step.trace is not None:
-        own = own_step_plans.plans_for(model, own_step.batch, shapes, xla=graph.xla, trace=own_step.trace)
+    own = own_step_plans.plans_for(model, own_step, shapes, xla=graph.xla)
     if own is not None and not own.is_one_call_of(plain.needed_bytes, fixed):
         if not is_free and budget is not None:
             total = budgets.budget_bytes(budget, lambda: own.plain_bytes(fixed), budgets.resident_bytes(model))

@@ -20,22 +20,15 @@ _MOST_TRACES = 8
 class FollowingStep(out_of_memory.GuardedStep):
     """A step that is traced again when settings of the model change, and raises when its layers have changed.
 
-    `compiled` makes a `tf.function` of the `step`, which is Python. The model runs in so many `slices` of the batch.
+    `make` gives the step, in "compiled" mode as Python, else a new `tf.function` of it. The model runs in so many
+    `slices` of the batch.
     """
 
     def __init__(
-        self,
-        step: Callable,
-        trainer: Any,
-        runner: Runner,
-        compiled: Callable[[], Callable],
-        mode: str,
-        atomic: AtomicStep | None,
-        slices: int = 1,
+        self, make: Callable[[], Any], trainer: Any, runner: Runner, mode: str, atomic: AtomicStep | None, slices: int
     ) -> None:
         super().__init__(f"the training step of {trainer.model.name!r}", atomic)
-        self._step, self._trainer, self._runner, self._compiled, self.mode = step, trainer, runner, compiled, mode
-        self._slices = slices
+        self._make, self._trainer, self._runner, self.mode, self._slices = make, trainer, runner, mode, slices
         self._settings = layer_settings.Settings([trainer.model])
         self._variables = trainer.model.variables
         self._functions: RecentlyUsed[tuple, Callable] = RecentlyUsed(_MOST_TRACES)
@@ -59,11 +52,11 @@ class FollowingStep(out_of_memory.GuardedStep):
 
     def attempt(self, x: Any, y: Any, sample_weight: Any) -> dict[str, tf.Tensor]:
         if self.mode == "compiled":
-            return self._step(x, y, sample_weight)
+            return self._make()(x, y, sample_weight)
         function = self._functions.get(self._key())
         if function is not None:
             return function(x, y, sample_weight)
-        function = self._compiled()
+        function = self._make()
         with self._settings.watched():
             if self.atomic is not None:
                 function.get_concrete_function(x, y, sample_weight)  # Makes the variables of metrics.

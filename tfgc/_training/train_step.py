@@ -176,12 +176,12 @@ def train_step(
     # XLA compiles for each size anyway, and cuts a batch at numbers.
     any_size = not jit_compile or micro_batches == 1
     options: dict[str, Any] = {"autograph": False, "reduce_retracing": any_size, "jit_compile": jit_compile}
-    compiled = functools.partial(tf.function, whole, **options)
+    make = (lambda: whole) if run_eagerly else functools.partial(tf.function, whole, **options)
     if run_eagerly or not tf.distribute.has_strategy():
-        following = FollowingStep(whole, trainer, runner, compiled, mode, atomic, micro_batches)
+        following = FollowingStep(make, trainer, runner, mode, atomic, micro_batches)
         made: Any = tf.autograph.experimental.do_not_convert(following.run)
     else:
-        made = compiled()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
+        made = make()  # `Strategy.run` takes a tf.function apart, and cannot run a function around one.
     made.optimizer = used
     made.reset_metrics = trainer.reset_metrics
     return made

@@ -4,8 +4,9 @@ from typing import Any
 
 import keras
 
-from tfgc._calls import own_step_plans
+from tfgc._calls import own_step_plans, tracing
 from tfgc._calls.call_plans import CallPlans
+from tfgc._calls.own_step_plans import OwnStep
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models
@@ -32,7 +33,8 @@ def plan_for(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
         shapes = None
     if own:
         specs = batch_specs.specs(batch, None)
-        if (plans := own_step_plans.plans_for(model, specs, shapes or ())) is not None:
+        step = OwnStep(specs, tracing.own_step(model, specs))
+        if (plans := own_step_plans.plans_for(model, step, shapes or ())) is not None:
             return plans.least()
         if shapes is None:
             return CallPlans(model, specs).least()
