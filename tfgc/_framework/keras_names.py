@@ -34,8 +34,7 @@ def optimizer(given: Any) -> Any:
 def loss(given: Any) -> Callable[..., Any]:
     """The one loss that is given, or named; for Keras's crossentropy one that chooses its kind by the shapes.
 
-    Raises:
-        OptionError: If there is none.
+    Raises `OptionError` if there is none.
     """
     if isinstance(given, str) and given.lower() in _CROSSENTROPY:
         return _crossentropy

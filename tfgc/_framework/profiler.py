@@ -29,10 +29,7 @@ class Interval(NamedTuple):
 def operations_run(step: Callable[[], Any]) -> list[Interval]:
     """Each run of an operation in one call of `step`, by the device that ran it.
 
-    On a GPU what its kernels took, not what the CPU took to start them.
-
-    Raises:
-        TfgcError: If another profile is being taken.
+    On a GPU what its kernels took, not what the CPU took to start them. Raises `TfgcError` during another profile.
     """
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=1

@@ -110,11 +110,7 @@ def _is_plain(op: tf.Operation) -> bool:
 
 
 class _Windows:
-    """Windows over padded images: an element of each is a slice of the images.
-
-    Args:
-        op: A `MaxPoolGrad`.
-    """
+    """Windows of a `MaxPoolGrad` over padded images: an element of each is a slice of the images."""
 
     def __init__(self, op: tf.Operation) -> None:
         images, pooled, _ = op.inputs

@@ -20,10 +20,8 @@ from tfgc._framework.memory_counts import handed_out
 def free_bytes() -> int:
     """Bytes that are free now on the first GPU, or where there is none in the machine or container.
 
-    What has been handed out already, such as the weights of a model that is built, is not free.
-
-    Raises:
-        OptionError: If TensorFlow does not report the limit of its GPU.
+    What has been handed out already, such as the weights of a model that is built, is not free. Raises `OptionError` if
+    TensorFlow does not report the limit of its GPU.
     """
     if not tf.config.list_physical_devices("GPU"):
         return machine_bytes()

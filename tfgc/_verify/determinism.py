@@ -19,9 +19,8 @@ from tfgc._pure import functional, obstacles, side_effects, tensor_packing
 def check_determinism(layers: Mapping[str, keras.Layer]) -> Iterator[tuple[set[str], dict[str, str]]]:
     """Run every call of `layers` twice in here.
 
-    Yields:
-        The names of those whose two runs differed, in results, new states or gradients; and of those that cannot be run
-        twice, each with the reason.
+    Gives the names of those whose two runs differed, in results, new states or gradients; and of those that cannot be
+    run twice, each with the reason.
     """
     unrepeatable: set[str] = set()
     kept: dict[str, str] = {}

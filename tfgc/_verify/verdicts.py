@@ -130,11 +130,8 @@ Steps = Sequence[Mapping[tuple[str, str], Any]]
 class StepComparison:
     """Compares results step by step.
 
-    Args:
-        dtype: The coarsest dtype that the model computes in.
-        uses: The most uses of one tensor or weight: its gradient is the sum of this many terms.
-        updates: As for `Step`.
-        sliced: Whether the planned steps run in slices of the batch, where kernels and sums round in another order.
+    `dtype` is the coarsest that the model computes in. The gradient of a tensor or weight is a sum of as many terms as
+    the most `uses` of one. In steps that are `sliced`, kernels and sums round in another order.
     """
 
     def __init__(self, dtype: str, uses: int, updates: bool = False, sliced: bool = False) -> None:
@@ -234,10 +231,8 @@ class StepComparison:
             names = ", ".join(map(repr, sorted(self._blank)))
             note = "; ".join([*filter(None, [note]), f"{_NOTHING}, in the gradients {names}"])
         worst = failed[0] if failed else max(moved, key=lambda d: d.relative, default=None)
-        beyond, tolerated = tuple(failed), tuple(self._tolerated)
-        return Verdict(
-            not failed, modes, steps, loss, self._compared, worst, beyond, tolerated, unrepeatable, kept, note
-        )
+        compared, beyond, tolerated = self._compared, tuple(failed), tuple(self._tolerated)
+        return Verdict(not failed, modes, steps, loss, compared, worst, beyond, tolerated, unrepeatable, kept, note)
 
 
 def _layer(kind: str, name: str) -> str:
