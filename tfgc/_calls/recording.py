@@ -82,9 +82,9 @@ class _Recorder:
         layer = isinstance(operation, keras.Layer)
         scope = self._graph.get_name_scope() if layer else None
         training = kwargs.get("training", (private_api.call_context() or {}).get("training"))
-        call = Call(
-            operation, self._stack[-1], self._count(), scope=scope, training=training, inputs=_shapes(args, kwargs)
-        )
+        given = [*args, *(value for name, value in kwargs.items() if name != "mask")]  # Keras gives masks by keyword
+        shapes = tuple(tuple(t.shape) for t in _tensors(given) if t.shape.rank is not None)
+        call = Call(operation, self._stack[-1], self._count(), scope=scope, training=training, inputs=shapes)
         self._stack[-1].children.append(call)
         self._stack.append(call)
         try:
@@ -118,11 +118,6 @@ class _Recorder:
         for gradient, variable in zip(grads, private_api.updated_by(optimizer, trainable_variables)):
             handles = private_api.handles(variable) if isinstance(variable, keras.Variable) else []
             self.updates += [(self._count(), id(handle), g) for handle in handles for g in _tensors(gradient)]
-
-
-def _shapes(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple[int | None, ...], ...]:
-    given = [value for name, value in kwargs.items() if name != "mask"]  # Keras hands masks over by keyword
-    return tuple(tuple(t.shape) for t in _tensors([*args, *given]) if t.shape.rank is not None)
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:

@@ -142,23 +142,22 @@ class Program:
         """
         last: dict[int | str, int] = {}
         pairs: list[tuple[int, int]] = []
+        attention: list[int] = []
         for i, step in enumerate(self._steps.values()):
             operation = step.node.operation
             if not isinstance(operation, keras.Layer):
                 continue
-            held = [*keras_models.layers_inside(operation), *operation.non_trainable_variables]
-            keys: set[int | str] = set(map(id, held))
+            inside = keras_models.layers_inside(operation)
+            if any(isinstance(layer, keras.layers.MultiHeadAttention) for layer in inside):
+                attention.append(i)
+            keys: set[int | str] = set(map(id, [*inside, *operation.non_trainable_variables]))
             if not keras_models.is_keras_own(operation):
                 keys.add("custom")
             pairs += [(last[key], i) for key in keys if key in last]
             last.update(dict.fromkeys(keys, i))
-        return pairs + self._around_attention()
-
-    def _around_attention(self) -> list[tuple[int, int]]:
         read = [{ref for _, ref in step.sources} for step in self._steps.values()]
-        attention = [i for i, step in enumerate(self._steps.values()) if _has_attention(step.node.operation)]
         beside = [(i, j) for i in attention for j in range(len(read)) if i != j and read[i] & read[j]]
-        return [(min(pair), max(pair)) for pair in beside]
+        return pairs + [(min(pair), max(pair)) for pair in beside]
 
     @property
     def is_current(self) -> bool:
@@ -244,8 +243,3 @@ def _base_name(operation: keras.Operation) -> str:
 def _spec(tensor: keras.KerasTensor, settled: bool = False) -> Spec:
     """The `Spec` of a tensor; if all input sizes are known, a size that is still unknown depends on values."""
     return Spec(tuple(tensor.shape), str(tensor.dtype), settled and None in tensor.shape)
-
-
-def _has_attention(operation: keras.Operation) -> bool:
-    parts = keras_models.layers_inside(operation) if isinstance(operation, keras.Layer) else []
-    return any(isinstance(part, keras.layers.MultiHeadAttention) for part in parts)

@@ -111,7 +111,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if self.atomic is None:
             return self.guarded(iterator)
         self._declared = iterator.element_spec if isinstance(iterator, tf.data.Iterator) else None
-        return self.guarded(tf.nest.map_structure(_without_optional, next(iterator)))
+        # Keras's data adapters put an optional in place of an input that is None.
+        absent = tf.experimental.Optional
+        return self.guarded(tf.nest.map_structure(lambda x: None if isinstance(x, absent) else x, next(iterator)))
 
     def attempt(self, data: Any) -> Any:
         """Run the step on an iterator, or on a batch that may have to run again."""
@@ -176,11 +178,6 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if isinstance(own, FirstCall | FirstStep):
             own.replanned(plan, needed_bytes)
         stale_traces.renew(self._model, "on_oom='replan'", [self._model])
-
-
-def _without_optional(value: Any) -> Any:
-    """None for the optional that Keras's data adapters put in place of an input that is None."""
-    return None if isinstance(value, tf.experimental.Optional) else value
 
 
 def _of_declared_size(tensor: Any, spec: Any) -> Any:

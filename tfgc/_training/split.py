@@ -105,7 +105,7 @@ def _part(
     part.get_config = functools.partial(_config, part, program, build)
     part.call = _Call(part, program)
     # Masks go through a part on its tensors, as they go through the model: Keras need not warn that they are lost.
-    part.supports_masking, part.compute_mask = True, _no_mask
+    part.supports_masking, part.compute_mask = True, lambda inputs, previous_mask: None
     return part
 
 
@@ -121,10 +121,6 @@ class _Call:
         if not self._program.is_current:
             raise PlanMismatchError(f"{self._program.name!r} has changed since it was split: split it again")
         return self._original(*args, **kwargs)
-
-
-def _no_mask(inputs: Any, previous_mask: Any) -> None:
-    """What a part adds to the masks that its layers attach to outputs."""
 
 
 def _pass(tensor: keras.KerasTensor, name: str) -> keras.KerasTensor:

@@ -60,7 +60,11 @@ class Trainer(keras.Model):
             if whole is None:
                 loss: Any = self.compute_loss(x, y, predictions, sample_weight)
             else:
-                self._refuse_masks(predictions)
+                if any(tensor_attributes.mask_of(t) is not None for t in tf.nest.flatten(predictions)):
+                    raise UnsupportedModelError(
+                        f"micro_batches: an output of {self.model.name!r} has a mask, so that its loss is a mean over "
+                        "what the mask leaves of the whole batch, and not over samples. Leave micro_batches out"
+                    )
                 samples = _samples(x)
                 with partial_steps.weighted(self, samples):
                     loss = self.compute_loss(x, y, predictions, sample_weight)
@@ -82,13 +86,6 @@ class Trainer(keras.Model):
         updates.run(tape, scaled)
         self.compute_metrics(x, y, predictions, sample_weight)
         return loss
-
-    def _refuse_masks(self, predictions: Any) -> None:
-        if any(tensor_attributes.mask_of(t) is not None for t in tf.nest.flatten(predictions)):
-            raise UnsupportedModelError(
-                f"micro_batches: an output of {self.model.name!r} has a mask, so that its loss is a mean over what the "
-                "mask leaves of the whole batch, and not over samples. Leave micro_batches out"
-            )
 
 
 def _samples(x: Any) -> tf.Tensor:

@@ -7,7 +7,7 @@ any other. In its place all weights of an optimizer move along their gradients, 
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -68,7 +68,10 @@ class OwnStep(Step):
 
         with isolated_traces.updates_by(update):
             made = self.model.train_step(keras.utils.pack_x_y_sample_weight(x, y, weight))
-        return found | {("metric", name): value for name, value in _logs(made)}
+        for name, value in (made if isinstance(made, dict) else {"result": made}).items():
+            parts = tf.nest.flatten(value)
+            found |= {("metric", name if len(parts) == 1 else f"{name}[{i}]"): part for i, part in enumerate(parts)}
+        return found
 
     def _name(self, variable: Any, found: dict[tuple[str, str], Any]) -> str:
         """The name of a weight, numbered if it has been updated before."""
@@ -90,10 +93,3 @@ def _move(pairs: list[tuple[Any, Any]]) -> None:
     for (_, variable), weight, gradient in zip(pairs, weights, gradients):
         moved = tf.where(tf.math.is_finite(length * gradient), weight - length * gradient, weight)
         variable.assign(tf.cast(moved, variable.dtype))
-
-
-def _logs(made: Any) -> Iterator[tuple[str, Any]]:
-    """What a training step returns, by name."""
-    for name, value in (made if isinstance(made, dict) else {"result": made}).items():
-        parts = tf.nest.flatten(value)
-        yield from ((name if len(parts) == 1 else f"{name}[{i}]", part) for i, part in enumerate(parts))

@@ -122,7 +122,10 @@ def verify(
         chosen = None if layers is None else layer_calls.choose(model, layers)
         if plan is None and layers is None:
             plan = least_peak.plan_for(model, data)
-        changed = chosen if plan is None or not plan.calls else _changed_by(model, plan)
+        changed = chosen
+        if plan is not None and plan.calls:
+            whole, parts = names.layers_of(model, plan)
+            changed = [*whole, *(part for part, _ in parts)]
         sliced = plan is not None and any(segment.chunks > 1 for segment in plan.segments)
         comparison = StepComparison(*_tolerances(model, changed), updates=step.updates, sliced=sliced)
         for mode in modes:
@@ -149,12 +152,6 @@ def _others(step: Step, mode: str, befores: list[dict[str, Any]]) -> Iterator[St
     for phase in range(_PHASES if step.draws else mode in _OTHER):
         moved = [step.perturbed(before, phase=phase) for before in befores]
         yield step.run(_BASELINE[mode], len(befores), moved)[1]
-
-
-def _changed_by(model: keras.Model, plan: Plan) -> list[keras.Layer]:
-    """The layers that run otherwise by a plan of calls."""
-    whole, parts = names.layers_of(model, plan)
-    return [*whole, *(part for part, _ in parts)]
 
 
 def _parts(model: keras.Model, chosen: list[keras.Layer] | None) -> dict[str, keras.Layer]:
