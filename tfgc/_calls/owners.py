@@ -10,35 +10,31 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
+from tfgc._calls.recording import Trace
 from tfgc._calls.step import Call
 
 _GRADIENTS = "gradient_tape"
 
 
-def owners(
-    operations: Iterable[tf.Operation],
-    late: set[tf.Operation],
-    root: Call,
-    custom_gradients: Iterable[tuple[int, int, Call]],
-) -> dict[tf.Operation, Call]:
-    """The call that each operation of the step `root` belongs to; the other arguments are those of its `Trace`."""
+def owners(operations: Iterable[tf.Operation], late: set[tf.Operation], trace: Trace) -> dict[tf.Operation, Call]:
+    """The call that each operation of a traced step belongs to."""
     intervals: dict[int, Call] = {}
     scopes: dict[str, Call] = {}
-    for call in root.within():  # inner calls come later and overwrite
+    for call in trace.root.within():  # inner calls come later and overwrite
         intervals.update(dict.fromkeys(range(call.first, call.last), call))
         if call.scope:
             scopes.setdefault(call.scope, call)
-    custom = {i: call for first, behind, call in custom_gradients for i in range(first, behind)}
+    custom = {i: call for first, behind, call in trace.custom_gradients for i in range(first, behind)}
     found: dict[tf.Operation, Call] = {}
     named = dict(scopes)
-    last = root
+    last = trace.root
     for i, op in enumerate(operations):
         if op not in late:
-            found[op] = named[op.name] = intervals.get(i, root)
+            found[op] = named[op.name] = intervals.get(i, trace.root)
         elif i in custom:
             found[op] = last = custom[i]
         elif _GRADIENTS in op.name:
-            found[op] = last = _named(op.name, named) or root
+            found[op] = last = _named(op.name, named) or trace.root
         else:
             found[op] = last = _reader(op, late, found) or last
     return found

@@ -87,24 +87,17 @@ class Backward:
         _wait(made, _operations(passed_on), _operations(weights), backlog)
 
     def order_so_far(
-        self,
-        upstream: Iterable[Any],
-        leads_to_a_source: Callable[[tf.Tensor], bool],
-        backlog: Backlog,
-        late: Collection[tf.Operation] = (),
+        self, upstream: Iterable[Any], asks_for: Callable[[tf.Tensor], bool], backlog: Backlog, late: Collection[Any]
     ) -> list[tf.Tensor]:
         """The same for what was differentiated by a tape, up to the gradients `upstream` of what comes next.
 
         Returns what is put off in the end. Nothing is made to wait for `late` operations.
         """
-        weights, others = self.so_far(upstream, leads_to_a_source, late)
+        weights, others = self.so_far(upstream, asks_for, late)
         return _wait(self._graph.get_operations()[self._before :], [*_operations(upstream), *others], weights, backlog)
 
     def so_far(
-        self,
-        upstream: Iterable[Any],
-        leads_to_a_source: Callable[[tf.Tensor], bool],
-        late: Collection[tf.Operation] = (),
+        self, upstream: Iterable[Any], asks_for: Callable[[tf.Tensor], bool], late: Collection[tf.Operation] = ()
     ) -> tuple[list[tf.Operation], set[tf.Operation]]:
         """The operations that made gradients of weights, without `late` ones, and all others that nothing reads yet.
 
@@ -128,7 +121,7 @@ class Backward:
             own = [reader for reader in readers if any(f"/{reader.name}/" in f"/{other.name}" for other in aside)]
             values = (value for reader in own or readers for value in reader.inputs)
             alike = (value for value in values if any(_alike(value, gradient) for gradient in _before_reshaping(op)))
-            if any(map(leads_to_a_source, alike)):
+            if any(map(asks_for, alike)):
                 weights.append(op)
         return weights, set(unread).difference(weights)
 

@@ -1,7 +1,7 @@
 """A model with a batch size and with its open dimensions settled, as a graph with costs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -79,26 +79,20 @@ def graph_of(
         if cost.obstacle:
             warn(f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}.", NotReplayableWarning)
     if measure:
-        graph = _timed(program, graph, model, batch, input_shapes, seen)
+        graph = _timed(program, graph, lambda part: keras_graph.Program(model, part, input_shapes, seen))
     return with_loss(graph, model, loss) if whole_step else graph
 
 
-def _timed(
-    program: keras_graph.Program,
-    graph: Graph,
-    model: keras.Model,
-    batch: int,
-    input_shapes: keras_graph.Shapes | None,
-    seen: bool,
-) -> Graph:
+def _timed(program: keras_graph.Program, graph: Graph, read: Callable[[int], keras_graph.Program]) -> Graph:
     """The graph with the seconds of its nodes in a plain step, of a part of the batch where all of it may not fit."""
+    batch = graph.batch_size or 1
     plain = outlooks.plain_peak(graph.counting(whole_step=True))
     part, room = batch, free_memory.free_bytes() / 2
     while part > 1 and plain * part > room * batch:
         part //= 2
     if part == batch:
         return timing.timed(graph, timing.times(program, graph))
-    smaller = keras_graph.Program(model, part, input_shapes, seen)
+    smaller = read(part)
     return timing.timed(graph, timing.times(smaller, node_costs.annotate(smaller)), batch / part)
 
 

@@ -135,11 +135,7 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
 
 
 def plans_of_functional(
-    model: keras.Model,
-    batch_size: int,
-    input_shapes: Mapping[str, Any] | None,
-    mode: str = "graph",
-    example: Any = None,
+    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Any] | None, mode: str, example: Any = None
 ) -> CallPlans:
     """The plans by calls of a functional model, for inputs of these shapes, or of those of an example batch."""
     if example is not None:
