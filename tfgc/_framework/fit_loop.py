@@ -4,12 +4,12 @@ Keras traces its training function with an open batch, since the last batch of a
 stands in the data adapter of the running `fit`, a local variable of Keras's.
 """
 
+import itertools
 import re
 import sys
 import traceback
 import weakref
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -32,19 +32,17 @@ def batch_size() -> int | None:
 
 
 def _adapters() -> Iterator[Any]:
-    """The data adapters of running calls of `fit`, the innermost first."""
-    for frame in _frames():
+    """The data adapters of running calls of `fit`, the innermost first.
+
+    In this thread; in a replica of a strategy, which has a thread of its own, those in all threads.
+    """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    starts = sys._current_frames().values() if replicas > 1 else [sys._getframe()]
+    for frame, _ in itertools.chain.from_iterable(map(traceback.walk_stack, starts)):
         if frame.f_code.co_name == "fit" and frame.f_globals.get("__name__", "").startswith("keras."):
             adapter = getattr(frame.f_locals.get("epoch_iterator"), "data_adapter", None)
             if adapter is not None:
                 yield adapter
-
-
-def _frames() -> Iterator[FrameType]:
-    """The frames of this thread; in a replica of a strategy, which has a thread of its own, those of all threads."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    starts = sys._current_frames().values() if replicas > 1 else [sys._getframe(1)]
-    return (frame for start in starts for frame, _ in traceback.walk_stack(start))
 
 
 def _of(adapter: Any) -> int | None:

@@ -1,6 +1,5 @@
 """Batches of seeded noise for any model."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -43,10 +42,17 @@ def specs(
     model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None = None
 ) -> tuple[Any, list[tf.TensorSpec]]:
     """What `batch` makes, as `tf.TensorSpec`s; raises if a size of an input is open."""
-    inputs, outputs = (
-        [tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side]
-        for side in _sides(model, batch_size, input_shapes)
-    )
+    sides: Any = model.inputs, model.outputs
+    if input_shapes:
+        graph = keras_graph.read(model, batch_size, input_shapes)
+        sides = [graph.specs[Ref(t.name)] for t in model.inputs], [graph.specs[ref] for ref in graph.outputs]
+    for tensor, spec in zip(model.inputs, sides[0]):
+        if None in spec.shape[1:]:
+            raise OptionError(
+                f"input {tensor.name!r} has the shape {tensor.shape}: give its size, by --image-size or "
+                f"--input {tensor.name}=SIZES, in Python by input_shapes="
+            )
+    inputs, outputs = ([tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side] for side in sides)
     if len(inputs) > 1:
         return tf.nest.pack_sequence_as(model.input, inputs), outputs
     return inputs[0], outputs
@@ -61,19 +67,3 @@ def _words(model: keras.Model) -> tuple[list[str], int]:
             length = _LINE if lines else length
             words += layer.get_vocabulary(include_special_tokens=False)
     return words or ["word"], length
-
-
-def _sides(
-    model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    inputs, outputs = model.inputs, model.outputs
-    if input_shapes:
-        graph = keras_graph.read(model, batch_size, input_shapes)
-        inputs, outputs = [graph.specs[Ref(t.name)] for t in inputs], [graph.specs[ref] for ref in graph.outputs]
-    for tensor, spec in zip(model.inputs, inputs):
-        if None in spec.shape[1:]:
-            raise OptionError(
-                f"input {tensor.name!r} has the shape {tensor.shape}: give its size, by --image-size or "
-                f"--input {tensor.name}=SIZES, in Python by input_shapes="
-            )
-    return inputs, outputs

@@ -94,12 +94,9 @@ def _of_keras(config: Any) -> Iterator[bool]:
 def _attributes(operation: keras.Operation) -> tuple | None:
     """What a layer or op has been given besides its configuration; None if that cannot be compared."""
     own = keras_models.own_attributes(operation)
-    found = []
-    for key in sorted(own):
-        if not all(map(_is_plain, leaves(own[key], keys=True))):
-            return None
-        found.append((key, _structure(own[key])))
-    return tuple(found)
+    if not all(map(_is_plain, leaves([*own.values()], keys=True))):
+        return None
+    return tuple((key, _structure(own[key])) for key in sorted(own))
 
 
 def _structure(value: Any) -> Any:

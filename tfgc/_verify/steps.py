@@ -23,6 +23,7 @@ Data = tuple[Any, Any, Any]
 class Step:
     """One training step of a model on a batch."""
 
+    once: Callable[..., dict[tuple[str, str], Any]]  # runs it on data; returns results by kind and name, without states
     loss: str  # what is minimized, in words
     updates = False  # whether it updates weights, so that rounding in gradients reaches all that it returns
     draws = False  # whether it draws from TensorFlow's hidden random state, which only eager steps can repeat
@@ -30,10 +31,6 @@ class Step:
     def __init__(self, model: keras.Model, data: Data) -> None:
         self.model, self.data = model, data
         self.states: dict[str, Any] = {}  # every variable that the step may change, by name
-
-    def once(self, x: Any, y: Any, weight: Any) -> dict[tuple[str, str], Any]:
-        """Run the step; return its results by kind and name, states left out."""
-        raise NotImplementedError
 
     def kind(self, variable: Any) -> str:
         """What a variable is called in the verdict."""
