@@ -40,11 +40,9 @@ def _inside(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[tuple[str
 
 def describe(model: keras.Model) -> tuple[str, ...]:
     """A line for each layer: its name, its class, and the shapes of its own weights."""
-    return tuple(f"{name} {type(layer).__name__} {_weights(layer)}" for name, layer in layers_by_name(model).items())
-
-
-def _weights(layer: keras.Layer) -> str:
-    return " ".join(str(tuple(v.shape)) for v in keras_models.own_weights(layer))
+    layers = layers_by_name(model).items()
+    shapes = {name: [str(tuple(v.shape)) for v in keras_models.own_weights(layer)] for name, layer in layers}
+    return tuple(f"{name} {type(layer).__name__} {' '.join(shapes[name])}" for name, layer in layers)
 
 
 def layers_of(model: keras.Model, plan: Plan) -> tuple[list[keras.Layer], list[tuple[keras.Model, Plan]]]:

@@ -115,10 +115,8 @@ def _spec(value: Any) -> Any:
 
 
 def _placed(specs: Any) -> Any:
-    def placed(spec: Any) -> Any:
-        return tf.compat.v1.placeholder(spec.dtype, spec.shape) if _is_data(spec) else spec
-
-    return tf.nest.map_structure(placed, specs)
+    placeholder = tf.compat.v1.placeholder
+    return tf.nest.map_structure(lambda spec: placeholder(spec.dtype, spec.shape) if _is_data(spec) else spec, specs)
 
 
 def _step(model: keras.Model, specs: Any) -> tuple[Any, list]:

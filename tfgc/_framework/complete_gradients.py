@@ -14,7 +14,6 @@ and taken, so that two more segments would be differentiated in between, and hol
 hand to one another goes through two operations, too (`later`).
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,14 +33,9 @@ def watch(tape: tf.GradientTape, variables: Sequence[Any], take: Callable[[int, 
     tape.watch(anchor)
     handles = [private_api.storage(variable).handle for variable in variables]
     for i, handle in enumerate(handles):
-        record.record_operation("taken", [handle], [anchor], functools.partial(_taken, take, i))
+        record.record_operation("taken", [handle], [anchor], lambda gradient, i=i: [take(i, gradient)])
     # In a graph, `replay_order` reads what is asked for. An eager tape would keep those gradients.
     return [anchor] if tf.executing_eagerly() else [anchor, *(private_api.storage(v) for v in variables)]
-
-
-def _taken(take: Callable[[int, Any], None], i: int, gradient: Any) -> list[None]:
-    take(i, gradient)
-    return [None]
 
 
 def later(tensor: Any) -> Any:

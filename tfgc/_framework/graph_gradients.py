@@ -20,8 +20,6 @@ from tfgc._framework.internals import record
 _HELD = "tfgc_gradients"  # the attribute of a graph that holds what is attached in it, and goes with it
 _KEPT = "_grappler_do_not_remove"  # of operations that Grappler is to leave where they are
 _names = map("tfgc-replay-{}".format, itertools.count())
-
-
 _found: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
 
 

@@ -26,8 +26,6 @@ from tfgc._units import format_bytes
 
 # The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
 _LEAST_GAIN = 0.05
-
-
 Planned = TypeVar("Planned")
 
 

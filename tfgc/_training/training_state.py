@@ -35,7 +35,8 @@ class TrainingState:
             self.look()
         trains = tuple([weight.trainable for weight in self._weights or ()])
         losses = keras.tree.flatten_with_path(getattr(self._model, "loss", None))
-        named = tuple((path, _name(loss)) for path, loss in losses)
+        # As they were compiled: those with names are equal if these are, others if they are the same object.
+        named = tuple((path, loss if isinstance(loss, str | None) else _Object(loss)) for path, loss in losses)
         return trains, self._bytes(getattr(self._model, "optimizer", None), trains), named
 
     def _bytes(self, optimizer: Any, trains: Hashable) -> int:
@@ -47,11 +48,6 @@ class TrainingState:
         if count is None:
             known[trains] = count = budgets.fixed_bytes(self._model)
         return count
-
-
-def _name(loss: Any) -> Hashable:
-    """A loss as it was compiled: itself if it is a name, else equal for the same object only."""
-    return loss if loss is None or isinstance(loss, str) else _Object(loss)
 
 
 class _Object:
