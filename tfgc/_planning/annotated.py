@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from tfgc._core.graph import Graph
-from tfgc._core.plan import Plan, Segment
+from tfgc._core.plan import Plan
 from tfgc._costs import independence, loss_bytes, node_costs, timing
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, warn
 from tfgc._framework import keras_models
@@ -129,24 +129,18 @@ def warn_of_open_sizes(graph: Graph) -> None:
 
 def per_sample(plan: Plan, graph: Graph) -> Plan:
     """The plan with bytes and work of one sample in place of those of the batch of `graph`."""
-    batch = graph.batch_size or NOMINAL_BATCH
-    outlook = plan.outlook and _divided(plan.outlook, batch)
-    return dataclasses.replace(plan, segments=_each_divided(plan.segments, batch), outlook=outlook, batch_size=None)
-
-
-def _each_divided(segments: tuple[Segment, ...], batch: int) -> tuple[Segment, ...]:
-    return tuple(
-        dataclasses.replace(
-            _divided(s, batch),
-            work=None if s.work is None else s.work / batch,
-            spared_work=None if s.spared_work is None else s.spared_work / batch,
-            inner=s.inner and dataclasses.replace(s.inner, segments=_each_divided(s.inner.segments, batch)),
-        )
-        for s in segments
-    )
+    return dataclasses.replace(_divided(plan, graph.batch_size or NOMINAL_BATCH), batch_size=None)
 
 
 def _divided(record: Any, batch: int) -> Any:
-    known = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    counts = {name: count for name, count in known.items() if name.endswith("_bytes") and count is not None}
-    return dataclasses.replace(record, **{name: count // batch for name, count in counts.items()})
+    """A plan, segment or outlook, and what is in it, with so many times less bytes and work."""
+    found: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(record)):
+        value = getattr(record, name)
+        if name == "segments":
+            found[name] = tuple(_divided(segment, batch) for segment in value)
+        elif name in ("inner", "outlook"):
+            found[name] = value and _divided(value, batch)
+        elif name.endswith(("_bytes", "work")) and value is not None:
+            found[name] = value // batch if name.endswith("_bytes") else value / batch
+    return dataclasses.replace(record, **found)
