@@ -100,18 +100,22 @@ def _is_data(value: Any) -> bool:
     return value is not None and not isinstance(value, bool | int | float | str)
 
 
+def spec(value: Any, batch: int | None = None) -> tf.TensorSpec:
+    """The `tf.TensorSpec` of a tensor or an array, a batch that is open filled in where it is known."""
+    shape = tf.TensorShape(value.shape)
+    if shape.rank and shape[0] is None:
+        shape = tf.TensorShape([batch, *shape[1:]])
+    is_float_array = isinstance(value, np.ndarray) and tf.as_dtype(value.dtype).is_floating  # Keras converts those
+    return tf.TensorSpec(shape, keras.config.floatx() if is_float_array else value.dtype)
+
+
 def _spec(value: Any) -> Any:
     if not _is_data(value):
         return value
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        value = np.asarray(value)
-    dtype = tf.as_dtype(value.dtype)
-    if isinstance(value, np.ndarray) and dtype.is_floating:
-        dtype = tf.as_dtype(keras.config.floatx())  # as Keras's data adapters convert them
-    spec = tf.TensorSpec(value.shape, dtype)
-    if not spec.shape.is_fully_defined():
-        raise OptionError(f"example: a size of {spec.shape} is open; bytes are known only where all sizes are")
-    return spec
+    found = spec(value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value))
+    if not found.shape.is_fully_defined():
+        raise OptionError(f"example: a size of {found.shape} is open; bytes are known only where all sizes are")
+    return found
 
 
 def _placed(specs: Any) -> Any:

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from tfgc._calls import tracing
 from tfgc._calls.tracing import Arguments
 from tfgc._core.modes import Mode
 
@@ -53,20 +53,11 @@ def shapes_in(example: Any, batch_size: Callable[[], int | None]) -> Shapes:
     return tuple((size if shape[0] is None else shape[0], *shape[1:]) for shape in shapes)
 
 
-def spec(tensor: Any, batch_size: int | None) -> tf.TensorSpec:
-    """The `tf.TensorSpec` of a tensor or an array, a batch that is open filled in where it is known."""
-    shape = tf.TensorShape(tensor.shape)
-    if shape.rank and shape[0] is None:
-        shape = tf.TensorShape([batch_size, *shape[1:]])
-    is_float_array = isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f"  # Keras converts those
-    return tf.TensorSpec(shape, keras.config.floatx() if is_float_array else tensor.dtype)
-
-
 def specs(example: Any, batch_size: int | None) -> Any:
     """Tensors and arrays as `tf.TensorSpec`s, open batches filled in, and other values; None if a size stays open."""
 
     def filled(value: Any) -> Any:
-        return spec(value, batch_size) if tf.is_tensor(value) or isinstance(value, np.ndarray) else value
+        return tracing.spec(value, batch_size) if tf.is_tensor(value) or isinstance(value, np.ndarray) else value
 
     made = tf.nest.map_structure(filled, _structure(example))
     if not all(one.shape.is_fully_defined() for one in specs_in(made)):

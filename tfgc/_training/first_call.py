@@ -169,7 +169,7 @@ class FirstCall:
 
     def _plan(self, signature: Signature, inputs: Any, shapes: Shapes) -> "_Made":
         inputs, batch_size = example_sizes.as_declared(self._model, inputs), shapes[0][0] if shapes else None
-        specs = keras.tree.map_structure(lambda t: None if t is None else batch_specs.spec(t, batch_size), inputs)
+        specs = keras.tree.map_structure(lambda t: None if t is None else tracing.spec(t, batch_size), inputs)
         made = self._made.get(signature)
         before = (made.specs, made.step.shapes) if made and made.program.is_current else None
         return first_batch.planned_with(functools.partial(self._planned, signature.mode), before, specs, shapes)
