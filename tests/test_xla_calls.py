@@ -8,7 +8,7 @@ from equality import assert_equal, fresh, noise, plain_steps, train
 from models import built
 
 import tfgc
-from tfgc._calls import names, options, reading, tracing, turns
+from tfgc._calls import names, options, places, reading, tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Simulator
@@ -119,8 +119,8 @@ def test_gradients_of_weights_come_right_behind_what_they_read():
         gradient = tf.matmul(x, upstream)
         last = tf.matmul(other, upstream)
     runs = [x.op, weight.op, upstream.op, other.op, last.op, gradient.op]
-    places = turns.places_under_xla(runs, {gradient.op})
-    assert sorted(runs, key=places.__getitem__) == [x.op, weight.op, upstream.op, gradient.op, other.op, last.op]
+    order = places.under_xla(runs, {gradient.op})
+    assert sorted(runs, key=order.__getitem__) == [x.op, weight.op, upstream.op, gradient.op, other.op, last.op]
 
 
 def test_zeros_of_pooling_are_there_to_the_end_unless_it_is_recomputed():

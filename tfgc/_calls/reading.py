@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import fused_step, owners, turns
+from tfgc._calls import fused_step, places
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Call, Operation, Step
 from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_splits
@@ -27,17 +27,17 @@ _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
 def read(trace: Trace, *, xla: bool = False) -> Step:
     """Read a traced step, as TensorFlow runs it or as XLA compiles it."""
     operations = trace.graph.get_operations()
-    late = turns.late(operations, trace.gradients)
+    late = places.late(operations, trace.gradients)
     buffers = Buffers(trace.graph, [], [])
-    turn = turns.turns(operations, late, trace.updates)
+    turn = places.turns(operations, late, trace.updates)
     constant = grappler.folded(operations, buffers)
     running = _running(trace, operations, constant)
     runs = [op for op in running if _is_large(op, buffers)] or running  # A small step has no large ones.
-    places = turns.places_under_xla(runs, {buffers.root(t).op for t in trace.wanted}) if xla else {}
-    runs.sort(key=lambda op: (turn[op], places.get(op, 0)))
+    order = places.under_xla(runs, {buffers.root(t).op for t in trace.wanted}) if xla else {}
+    runs.sort(key=lambda op: (turn[op], order.get(op, 0)))
     numbers = {op: i for i, op in enumerate(runs)}
-    waits = turns.waits(operations, late, numbers)
-    owner = owners.owners(operations, late, trace)
+    waits = places.waits(operations, late, numbers)
+    owner = places.owners(operations, late, trace)
     free = constant | {op for op in operations if op.type in _FREE or (not op.inputs and op not in numbers)}
     fusion = fused_step.fusion(trace, runs, late, free, owner, buffers) if xla else None
     numbering = _Numbering(buffers, numbers, fusion)
