@@ -68,10 +68,8 @@ class OwnStepPlans(CallPlans):
         self.calls = [call for call in calls if call.training is not False]
 
     def is_one_call_of(self, needed_bytes: int, fixed: int) -> bool:
-        """Whether this step needs about what a plain step of one call does, so that the plan of one call will do.
-
-        A layer that augments the batch, for example, adds next to nothing.
-        """
+        """Whether this step needs about what a plain step of one call does, so that the plan of one call will do."""
+        # A layer that augments the batch, for example, adds next to nothing.
         return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
 
     def reserved_bytes(self, plan: Plan, fixed: int) -> int:

@@ -19,14 +19,12 @@ _GRADIENTS = "gradient_tape"
 def turns(
     operations: list[tf.Operation], late: set[tf.Operation], updates: list[tuple[int, int, tf.Tensor]]
 ) -> dict[tf.Operation, int]:
-    """When each operation runs: even turns are of forward passes, odd ones of backward passes.
-
-    The executor starts what waits for nothing: of two forward passes in one step, the second one begins with the first,
-    unless it reads weights that were updated in between.
-    """
+    """When each operation runs: even turns are of forward passes, odd ones of backward passes."""
     found: dict[tf.Operation, int] = {}
     updated: dict[int, list[tf.Operation]] = {}
     left = updates[::-1]
+    # The executor starts what waits for nothing: of two forward passes in one step, the second one begins with the
+    # first, unless it reads weights that were updated in between.
     for i, op in enumerate(operations):
         while left and left[-1][0] <= i:
             _, variable, gradient = left.pop()
@@ -56,12 +54,10 @@ def _before(op: tf.Operation) -> Iterable[tf.Operation]:
 
 
 def late(operations: list[tf.Operation], gradients: list[tuple[int, int]]) -> set[tf.Operation]:
-    """Operations that a tape made, or that depend on one made before.
-
-    The gradient of a loop gives the loop of the forward pass more inputs; that does not make it late.
-    """
+    """Operations that a tape made, or that depend on one made before."""
     made = {i for first, behind in gradients for i in range(first, behind)}
     found: set[tf.Operation] = set()
+    # The gradient of a loop gives the loop of the forward pass more inputs; that does not make it late.
     for i, op in enumerate(operations):
         if i in made or any(other in found for other in _before(op)):
             found.add(op)
@@ -69,12 +65,10 @@ def late(operations: list[tf.Operation], gradients: list[tuple[int, int]]) -> se
 
 
 def under_xla(runs: list[tf.Operation], gradients: Set[tf.Operation]) -> dict[tf.Operation, float]:
-    """The place of each operation in XLA's order: gradients of weights come right behind what they are made of.
-
-    XLA's scheduler prefers what frees memory: such a gradient is small, and often the last to read an activation.
-    """
+    """The place of each operation in XLA's order: gradients of weights come right behind what they are made of."""
     places: dict[tf.Operation, float] = {}
     for i, op in enumerate(runs):
+        # XLA's scheduler prefers what frees memory: such a gradient is small, and often the last to read an activation.
         behind = max((places[t.op] for t in op.inputs if t.op in places), default=0.0)
         places[op] = behind + 0.5 if op in gradients else float(i)
     return places

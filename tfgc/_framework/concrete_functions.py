@@ -63,10 +63,8 @@ def content(function: Any) -> bytes:
 
 
 def call_flat(function: Any, tensors: list[tf.Tensor]) -> Any:
-    """Call a concrete function on the tensors of its signature, in order, past its checks of them.
-
-    These cost 5 to 10 microseconds for each argument, and are not needed for what was looked up by dtypes and shapes.
-    """
+    """Call a concrete function on the tensors of its signature, in order, past its checks of them."""
+    # These cost 5 to 10 microseconds for each argument, and are not needed for what was looked up by dtypes and shapes.
     return attribute(function, "_call_flat")(tensors, function.captured_inputs)
 
 

@@ -14,15 +14,13 @@ from tfgc._framework.versions import attribute
 
 
 class DivertedCalls:
-    """The calls of `owner.name`, a method or a function of a module; `original` is what runs them otherwise.
-
-    The attribute is replaced as long as any thread diverts calls.
-    """
+    """The calls of `owner.name`, a method or a function of a module; `original` is what runs them otherwise."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.original = attribute(owner, name)
         self._owner = owner
         self._name = name
+        # The attribute is replaced as long as any thread diverts calls.
         self._lock = threading.Lock()
         self._diverting = 0
         self._here = threading.local()
@@ -104,11 +102,9 @@ _gradients = DivertedCalls(gradients_util, "_GradientsHelper")
 
 @contextlib.contextmanager
 def graph_gradients_noted(on_open: Callable[[tf.Tensor], Any]) -> Iterator[None]:
-    """Call `on_open` with each floating placeholder that a derivative of this thread goes back to without naming it.
-
-    A layer may ask by `tf.gradients` for the derivative of one of its inputs by another, as networks that solve
-    differential equations do. What lies between them is outside of the layer, and in no trace of the layer alone.
-    """
+    """Call `on_open` with each floating placeholder that a derivative of this thread goes back to without naming it."""
+    # A layer may ask by `tf.gradients` for the derivative of one of its inputs by another, as networks that solve
+    # differential equations do. What lies between them is outside of the layer, and in no trace of the layer alone.
     with _gradients.to(functools.partial(_graph_gradient, on_open)):
         yield
 

@@ -32,11 +32,9 @@ def batch_size() -> int | None:
 
 
 def _adapters() -> Iterator[Any]:
-    """The data adapters of running calls of `fit`, the innermost first.
-
-    In this thread; in a replica of a strategy, which has a thread of its own, those in all threads.
-    """
+    """The data adapters of running calls of `fit`, the innermost first."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    # In a replica of a strategy, which has a thread of its own, those in all threads.
     starts = sys._current_frames().values() if replicas > 1 else [sys._getframe()]
     for frame, _ in itertools.chain.from_iterable(map(traceback.walk_stack, starts)):
         if frame.f_code.co_name == "fit" and frame.f_globals.get("__name__", "").startswith("keras."):

@@ -26,10 +26,8 @@ def placeholder_of(variable: keras.Variable, graph: Any) -> tf.Tensor:
 
 
 def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tensor:
-    """A copy of a tensor whose gradient is what `backward` makes of the upstream one.
-
-    A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
-    """
+    """A copy of a tensor whose gradient is what `backward` makes of the upstream one."""
+    # A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
     with record.stop_recording():
         copy = tf.identity(tensor)
     record.record_operation("identity", [copy], [tensor], lambda g: [backward(g)], lambda t: [t])

@@ -81,10 +81,7 @@ class Part:
         return [node for node in self._definition.node if _CUSTOM_GRADIENT in node.attr]
 
     def registered(self, places: list[int]) -> str | None:
-        """The name of a gradient that copies this part, given these inputs and upstream gradients by position.
-
-        None if there is no such gradient, or no name left.
-        """
+        """The name of a gradient that copies this part, given these inputs by position; None if there can be none."""
         if self._customized() or not self.is_closed:
             return None
         written = self._definition.SerializeToString(deterministic=True)

@@ -83,11 +83,10 @@ def _record(results: list[tf.Tensor], arguments: Sequence[tf.Tensor], backward: 
 
 
 def _alone(output: tf.Tensor) -> tf.Tensor:
-    """An output as the only one of an operation.
-
-    Where a maximum of an elementwise monotonic function is computed, Grappler swaps the two, and makes the first output
-    of an operation their input, whichever it was (`OptimizeMaxOrMinOfMonotonicStage`, in TensorFlow 2.19 to 2.21).
-    """
+    """An output as the only one of an operation."""
+    # Where a maximum of an elementwise monotonic function is computed, Grappler swaps the two, and makes the first
+    # output of an operation their input, whichever it was (`OptimizeMaxOrMinOfMonotonicStage`, in TensorFlow 2.19 to
+    # 2.21).
     copy = tf.identity(output)
     _keep(copy.op)
     return copy

@@ -32,10 +32,7 @@ def optimizer(given: Any) -> Any:
 
 
 def loss(given: Any) -> Callable[..., Any]:
-    """The one loss that is given, or named; for Keras's crossentropy one that chooses its kind by the shapes.
-
-    Raises `OptionError` if there is none.
-    """
+    """The loss that is given, or named, Keras's crossentropy by the shapes; raises `OptionError` if there is none."""
     if isinstance(given, str) and given.lower() in _CROSSENTROPY:
         return _crossentropy
     if isinstance(given, list | tuple) or (isinstance(given, dict) and "class_name" not in given):

@@ -16,10 +16,8 @@ _MOST_NUMBERS = 64  # of a list or an array that is compared by value
 
 
 def leaves(value: Any, keys: bool = False) -> Iterator[Any]:
-    """What is in a structure of lists, tuples and dictionaries, as they are ordered, with or without the keys.
-
-    Unlike `keras.tree.flatten`, it takes keys that cannot be sorted: Keras holds dictionaries by layers.
-    """
+    """What is in a structure of lists, tuples and dictionaries, as they are ordered, with or without the keys."""
+    # Unlike `keras.tree.flatten`, it takes keys that cannot be sorted: Keras holds dictionaries by layers.
     if isinstance(value, dict):
         value = [*value, *value.values()] if keys else value.values()
     elif not isinstance(value, (list, tuple)):

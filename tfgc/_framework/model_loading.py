@@ -16,10 +16,7 @@ from tfgc._framework.versions import attribute
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Raise a ValueError out of `keras.models.load_model` in here where a pass over a model's nodes makes none.
-
-    A pass that goes on makes one node at least, so that a node is tried at most once more than there are nodes.
-    """
+    """Raise a ValueError out of `keras.models.load_model` in here where a pass over a model's nodes makes none."""
     deserialize: Any = attribute(functional, "deserialize_node")
     rebuild: Any = attribute(functional, "functional_from_config")
     # Holds the nodes, so that no other gets the id of one of them.
@@ -27,6 +24,7 @@ def ending() -> Iterator[None]:
 
     def tried(node: Any, layers: dict[str, Any]) -> Any:
         before = tries.get(id(node), (node, 0))[1]
+        # A pass that goes on makes one node at least, so that a node is tried at most once more than there are nodes.
         if before > sum(len(attribute(layer, "_inbound_nodes")) for layer in layers.values()):
             raise ValueError("its graph has a loop, or a node whose inputs do not exist")
         tries[id(node)] = node, before + 1

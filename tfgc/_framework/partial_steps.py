@@ -44,10 +44,8 @@ def updating(optimizer: keras.Optimizer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def weighted(trainer: keras.Model, samples: Any) -> Iterator[None]:
-    """Count the losses of outputs, which Keras reports beside their sum, by so many samples in here.
-
-    Keras counts by the size of the batch where a trace knows it, and by 1 where it does not, as in a loop over slices.
-    """
+    """Count the losses of outputs, which Keras reports beside their sum, by so many samples in here."""
+    # Keras counts by the size of the batch where a trace knows it, and by 1 else, as in a loop over slices.
     compiled = attribute(trainer, "_compile_loss")
     if compiled is None:
         yield

@@ -47,11 +47,9 @@ _register(_ROOM, _without_room)
 
 
 def with_room(rows: tf.Tensor, more: Any) -> tf.Tensor:
-    """Rows, with room for so many more behind; where that is none, the tensor itself.
-
-    Of what is made of a size or of constants alone, Grappler makes one constant for all that are equal, into which
-    several were then written: in a loop `more` depends on the iteration.
-    """
+    """Rows, with room for so many more behind; where that is none, the tensor itself."""
+    # Of what is made of a size or of constants alone, Grappler makes one constant for all that are equal, into which
+    # several were then written: in a loop `more` depends on the iteration.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     with contextlib.nullcontext() if graph is None else graph.gradient_override_map({"Pad": _ROOM}):
         return tf.pad(rows, [[0, more], *([0, 0] for _ in rows.shape[1:])])

@@ -32,11 +32,9 @@ class Surroundings:
 
     @contextlib.contextmanager
     def reentered(self) -> Iterator[None]:
-        """Run a replay as if it still stood where the first run did.
-
-        The context has no entry layer, so that no layer takes itself for the outermost one and clears losses.
-        """
+        """Run a replay as if it still stood where the first run did."""
         outer = {name: global_state.get_global_attribute(name) for name in (private_api.CALL_CONTEXT, "autocast_scope")}
+        # The context has no entry layer, so that no layer takes itself for the outermost one and clears losses.
         context = CallContext(entry_layer=None)
         vars(context).update(self._values)
         scope = None if self._autocast is None else AutocastScope(self._autocast[0])

@@ -77,10 +77,8 @@ class Backward:
             self._before = next((i for i in range(len(operations), 0, -1) if operations[i - 1] in targets), 0)
 
     def order(self, passed_on: Iterable[Any], weights: Iterable[Any], backlog: Backlog | None) -> None:
-        """Compute gradients of weights that were asked for before those that are passed on, where both read the same.
-
-        Others would be pruned. XLA makes its own order.
-        """
+        """Compute gradients of weights that were asked for before those passed on, where both read the same."""
+        # Others would be pruned. XLA makes its own order.
         if backlog is None or tf.executing_eagerly() or private_api.in_xla():
             return
         made = self._graph.get_operations()[self._before :]

@@ -181,10 +181,8 @@ def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None
 def planned_with(
     plan: Callable[[Any, Shapes], Planned], before: tuple[Any, Shapes] | None, specs: Any, shapes: Shapes
 ) -> Planned:
-    """Call `plan` for a batch that is as large as it and the one `before` in each size; for it alone if none fits both.
-
-    Inputs of which one is longer and the other shorter may take turns.
-    """
+    """Call `plan` for a batch as large as it and the one `before` in each size; for it alone if none fits both."""
+    # Inputs of which one is longer and the other shorter may take turns.
     both = None if before is None else batch_specs.holding_both(specs, before[0])
     if before is not None and both is not None:
         with contextlib.suppress(InfeasibleBudgetError):

@@ -94,11 +94,9 @@ class _GuardedFit(out_of_memory.GuardedStep):
             type(model).make_train_function(model, force=True)
 
     def _with_declared_sizes(self, step: Callable) -> Callable:
-        """The step, traced for the sizes that the data declares and not for those of the batch at hand.
-
-        Keras weights the losses of outputs that it reports by the batch size where a trace has one. Where only the
-        batch at hand tells the size that a budget needs, it stays.
-        """
+        """The step, traced for the sizes that the data declares and not for those of the batch at hand."""
+        # Keras weights the losses of outputs that it reports by the batch size where a trace has one. Where only the
+        # batch at hand tells the size that a budget needs, it stays.
 
         def run(data: Any) -> Any:
             if not (self._declared is None or tf.executing_eagerly() or fit_loop.batch_size() is None):

@@ -133,10 +133,8 @@ class Member:
         self._first_run: tuple[tuple | None, tuple | None] | None = None
 
     def noting(self, run: Callable) -> Callable:
-        """`run`, the segment as a function, whose first call notes what layers change of themselves.
-
-        A layer may note in its attributes how it was called: Keras's attention does. One that has not run yet has none.
-        """
+        """`run`, the segment as a function, whose first call notes what layers change of themselves."""
+        # A layer may note how it was called in attributes that it does not have before, as Keras's attention does.
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             if self._first_run is not None or not self.serves_others:

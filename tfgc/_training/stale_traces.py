@@ -50,10 +50,8 @@ def renew(model: keras.Model, what: str, changed: Iterable[keras.Layer]) -> None
 
 
 def _is_captured(model: keras.Model) -> bool:
-    """Whether anything but its variables holds their handles, as does each trace that reads them.
-
-    Looking at all objects takes a second where there are millions, and most models are enabled before they train.
-    """
+    """Whether anything but its variables holds their handles, as does each trace that reads them."""
+    # Looking at all objects takes a second where there are millions, and most models are enabled before they train.
     with tf.init_scope():
         fresh = tf.Variable(0.0)  # pyright: ignore[reportArgumentType]
         alone = max(map(_references, private_api.copies(fresh)))  # replicas, in the scope of a strategy

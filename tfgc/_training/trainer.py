@@ -13,12 +13,10 @@ from tfgc._training.early_updates import EarlyUpdates
 
 
 class Trainer(keras.Model):
-    """A model run by another `call`, with Keras's reading of `loss` and `metrics`.
-
-    It is a separate model, so that compiling it leaves the user's as it is.
-    """
+    """A model run by another `call`, with Keras's reading of `loss` and `metrics`."""
 
     def __init__(self, model: keras.Model, call: Callable[..., Any], *, as_ready: bool = False) -> None:
+        # It is a separate model, so that compiling it leaves the user's as it is.
         super().__init__(name="train_step", dtype=model.dtype_policy, autocast=False)
         self.model = model
         self.as_ready = as_ready
