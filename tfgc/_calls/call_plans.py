@@ -10,7 +10,6 @@ import keras
 
 from tfgc._calls import descriptions, names, options, parts, reading, tracing
 from tfgc._calls.choice import Judged, Search
-from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Simulator
@@ -56,7 +55,7 @@ class CallPlans:
         self._allocations: dict[tuple[Piece, ...], int] = {}
 
     @functools.cached_property
-    def _options(self) -> list[Option]:
+    def _options(self) -> list[options.Option]:
         return options.whole_layers(self.step, self._layers)
 
     @functools.cached_property
@@ -144,7 +143,7 @@ class CallPlans:
         chosen = self._chosen(plan)
         return Judged(options.reduced(chosen), self.simulator.outcome(options.pieces_of(chosen)))
 
-    def _chosen(self, plan: Plan) -> list[Option]:
+    def _chosen(self, plan: Plan) -> list[options.Option]:
         self.check(plan)
         whole = {option.name: option for option in self._options if not option.selective}
         selective = {option.name: option for option in self._options if option.selective}

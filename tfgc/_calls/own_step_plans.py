@@ -18,7 +18,6 @@ import keras
 from tfgc._calls import descriptions, options, parts
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Judged, Search
-from tfgc._calls.options import Option
 from tfgc._calls.recording import Trace
 from tfgc._calls.simulation import Outcome
 from tfgc._core.plan import Plan
@@ -81,7 +80,7 @@ class OwnStepPlans(CallPlans):
         names: dict[str, keras.Layer] = {self.model.name: self.model}
         return Search(self.simulator, parts.planned_parts(names, {self.model: self.calls}, self.step.xla, _MOST))
 
-    def _chosen(self, plan: Plan) -> list[Option]:
+    def _chosen(self, plan: Plan) -> list[options.Option]:
         if not any(segment.mode == "recompute" for segment in plan.segments):
             return []
         return [parts.planned_part(self.model.name, self.model, self.calls, plan)]

@@ -15,7 +15,6 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, OptionError, UnsupportedModelError, did_you_mean
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
-from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._simulate import outlooks, simulator
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
 
@@ -55,7 +54,7 @@ def refuse(strategy: Any, input_shapes: Any, measure: bool, loss: Any, options: 
             )
 
 
-def chosen(plans: CallPlans, budget: Budget | None, fixed: int) -> Plan:
+def chosen(plans: CallPlans, budget: budgets.Budget | None, fixed: int) -> Plan:
     """The plan of least peak, or that of least work within a budget of the whole step, `fixed` bytes of which stay."""
     if budget is None:
         return plans.least()
@@ -78,7 +77,7 @@ def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
 
 
 def better(
-    model: keras.Model, graph: Graph, by_nodes: Callable[[], Plan], budget: StepBudget | None
+    model: keras.Model, graph: Graph, by_nodes: Callable[[], Plan], budget: budgets.StepBudget | None
 ) -> tuple[Plan, CallPlans | None]:
     """The plan of a functional model by its nodes; where that needs clearly less the one by its calls, and these."""
     try:

@@ -14,7 +14,6 @@ from tfgc._errors import InfeasibleBudgetError
 from tfgc._planning import annotated, budgets, by_calls, planner
 from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.node_plans import NodePlans
-from tfgc._planning.planner import Strategy
 from tfgc._simulate.simulator import Prediction
 
 # Each budget that is tried for one call is this part of the one before.
@@ -25,7 +24,7 @@ def choose(
     model: keras.Model,
     graph: Graph,
     mode: str,
-    strategy: Strategy | None,
+    strategy: planner.Strategy | None,
     budget: Budget | None,
     options: dict[str, Any],
     own_step: OwnStep | None = None,

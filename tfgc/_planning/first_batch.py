@@ -19,7 +19,6 @@ from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_st
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.budgets import Budget
 from tfgc._planning.node_plans import NodePlans
-from tfgc._planning.planner import Strategy
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes
 from tfgc._units import format_bytes
@@ -33,7 +32,7 @@ Planned = TypeVar("Planned")
 class Request:
     """What `tfgc.enable` was asked for; `layers` are those to choose among by calls, None: all."""
 
-    strategy: Strategy | None
+    strategy: planner.Strategy | None
     budget: Budget | None
     options: dict[str, Any]
     layers: tuple[keras.Layer, ...] | None = None

@@ -20,7 +20,6 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
-from tfgc.strategies import Strategy
 from tfgc.strategies._frontier import Frontier
 
 # Each budget of the series is this part of the one before, 4 % less. A finer one would ask `ilp`, which takes
@@ -52,7 +51,7 @@ class NodePlans:
     def front(self) -> list[Plan]:
         return list(self.frontier().plans)
 
-    def fitting(self, total: int, fixed: int, strategy: Strategy = "budget", **options: Any) -> Plan:
+    def fitting(self, total: int, fixed: int, strategy: strategies.Strategy = "budget", **options: Any) -> Plan:
         """The plan of a strategy at the largest budget of its front or the series at which it fits in `total` bytes."""
         if strategies.has_frontier(strategy):
             return self.frontier(strategy, **options).fitting(total, fixed, self.mode)

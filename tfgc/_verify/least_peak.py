@@ -6,12 +6,10 @@ import keras
 
 from tfgc._calls import own_step_plans, tracing
 from tfgc._calls.call_plans import CallPlans
-from tfgc._calls.own_step_plans import OwnStep
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models
 from tfgc._planning import batch_specs, by_calls, first_batch, planner
-from tfgc._planning.first_batch import Request
 from tfgc._verify.own_step import has_own_step
 
 
@@ -33,9 +31,9 @@ def plan_for(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
         shapes = None
     if own:
         specs = batch_specs.specs(batch, None)
-        step = OwnStep(specs, tracing.own_step(model, specs))
+        step = own_step_plans.OwnStep(specs, tracing.own_step(model, specs))
         if (plans := own_step_plans.plans_for(model, step, shapes or ())) is not None:
             return plans.least()
         if shapes is None:
             return CallPlans(model, specs).least()
-    return first_batch.plan_step(model, data[0], "graph", Request("optimal", None, {})).plan
+    return first_batch.plan_step(model, data[0], "graph", first_batch.Request("optimal", None, {})).plan
