@@ -12,10 +12,8 @@ from tfgc._framework import private_api
 from tfgc._framework.internals import CondBranchFuncGraph, ControlFlowFuncGraph, pywrap_tfe, record
 from tfgc._framework.versions import attribute
 
-
-def scratch_graph(name: str) -> Any:
-    """A graph of a function that is never run, to trace in."""
-    return tf.__internal__.FuncGraph(name)
+# The graph of a function, by a name, to trace in what is never run.
+scratch_graph = tf.__internal__.FuncGraph
 
 
 def placeholder_of(variable: keras.Variable, graph: Any) -> tf.Tensor:

@@ -4,7 +4,6 @@ TensorFlow knows, but has no public API that says, whether a tape records a tens
 follows it, and whether XLA will compile the graph being traced. Variables are read here, too.
 """
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +16,15 @@ from tfgc._framework.versions import attribute
 
 CALL_CONTEXT = versions.kept_by_name(layer, "current_call_ctx")
 _GLOBAL_SEED = versions.kept_by_name(internals.seed_generator, "global_seed_generator")
+
+# Whether Keras variables are served from a table: in a replay, or while Keras only looks at shapes.
+in_stateless_scope = stateless_scope.in_stateless_scope
+# Whether Keras calls a model on symbolic tensors, only to look at shapes or to build it.
+in_symbolic_scope = internals.symbolic_scope.in_symbolic_scope
+# A context in which no tape records what runs, whether it is eager or not.
+no_recording = record.stop_recording
+# What `tf.random.set_seed` was last given.
+tensorflow_seed = internals.context.global_seed
 
 
 def call_context() -> dict[str, Any] | None:
@@ -50,19 +58,9 @@ def _training_around() -> bool | None:
     return None if context is None else context.training
 
 
-def in_stateless_scope() -> bool:
-    """Return True where Keras variables are served from a table: in a replay, or while Keras only looks at shapes."""
-    return stateless_scope.in_stateless_scope()
-
-
 def stateless_scope_here() -> Any:
     """The innermost `keras.StatelessScope` of this thread; None if there is none."""
-    return stateless_scope.get_stateless_scope() if stateless_scope.in_stateless_scope() else None
-
-
-def in_symbolic_scope() -> bool:
-    """Return True where Keras calls a model on symbolic tensors, only to look at shapes or to build it."""
-    return internals.symbolic_scope.in_symbolic_scope()
+    return stateless_scope.get_stateless_scope() if in_stateless_scope() else None
 
 
 def let_pass(error: Exception) -> None:
@@ -84,11 +82,6 @@ def make_global_seed() -> None:
     """Make Keras draw from a new generator, made as at its first use."""
     set_global_seed(None)
     internals.seed_generator.global_seed_generator()
-
-
-def tensorflow_seed() -> int | None:
-    """What `tf.random.set_seed` was last given."""
-    return internals.context.global_seed()
 
 
 def storage(variable: keras.Variable) -> Any:
@@ -153,11 +146,6 @@ def _read_at_once(stored: Sequence[Any]) -> list[tf.Tensor]:
         resource_variable_ops.variable_accessed(variable)
         record.record_operation("ReadVariableOp", [value], [handle], lambda upstream: [upstream])
     return list(read)
-
-
-def no_recording() -> contextlib.AbstractContextManager:
-    """Let no tape record what runs in here, whether it is eager or not."""
-    return record.stop_recording()
 
 
 def is_recorded(tensors: Iterable[Any]) -> bool:

@@ -53,16 +53,12 @@ class Backlog(NamedTuple):
 
 
 _BACKLOG: contextvars.ContextVar[Backlog | None] = contextvars.ContextVar("tfgc_backlog", default=None)
+backlog = _BACKLOG.get  # the limit for what runs here
 
 
 def limited(backlog: Backlog | None) -> contextlib.AbstractContextManager:
     """A context that limits the backlog of what runs in it; None for no limit."""
     return within(_BACKLOG, backlog)
-
-
-def backlog() -> Backlog | None:
-    """The limit for what runs here."""
-    return _BACKLOG.get()
 
 
 class Backward:
