@@ -259,7 +259,7 @@ def test_the_choice_is_near_the_best_of_all_sets(case):
     best = min(simulator.outcome(options.pieces_of(options.reduced(chosen))).peak_bytes for chosen in sets)
     search = Search(simulator, some)
     assert best <= search.least.outcome.peak_bytes <= 1.1 * best
-    assert best <= search.front()[0].outcome.peak_bytes <= 1.03 * best
+    assert best <= search.front[0].outcome.peak_bytes <= 1.03 * best
 
 
 class Alike(keras.Model):
@@ -282,7 +282,7 @@ def test_of_choices_that_are_alike_the_one_found_does_not_depend_on_where_option
     found = []
     for step in (1, 5, 7):
         monkeypatch.setattr(options.Option, "__hash__", lambda option, step=step: place[id(option)] * step % 61)
-        front = Search(simulator, all_options).front()
+        front = Search(simulator, all_options).front
         found.append([sorted(option.name for option in judged.choice) for judged in front])
     assert len(found[0]) > 2
     assert found[0] == found[1] == found[2]
@@ -294,7 +294,7 @@ def test_a_plan_without_a_budget_is_found_without_looking_for_those_that_budgets
     simulator.outcome = lambda pieces: tried.append(pieces) or Simulator.outcome(simulator, pieces)
     search = Search(simulator, all_options)
     needed = len(tried)
-    search.front()
+    assert search.front
     assert needed < len(tried)
 
 
@@ -438,9 +438,8 @@ def test_the_smallest_budget_is_that_of_the_least_plan_and_its_reserve():
         return caught.value.least
 
     assert smallest() <= 1.05 * least.needed_bytes
-    plans._front = [
-        j for j in plans._front if not j.choice
-    ]  # As if all that recompute needed more than the plain step.
+    # As if all that recompute needed more than the plain step.
+    plans._search.front = [judged for judged in plans._search.front if not judged.choice]
     assert smallest() <= 1.05 * least.needed_bytes
 
 

@@ -69,22 +69,18 @@ class CallPlans:
         planned = parts.planned_parts(self._layers, options.trained_calls(self.step), self.step.xla)
         return Search(self.simulator, [*found, *planned])
 
-    @functools.cached_property
-    def _front(self) -> list[Judged]:
-        return self._search.front()
-
     def least(self) -> Plan:
         """The plan of least peak."""
         return self._plan(self._search.least)
 
     def front(self) -> list[Plan]:
         """The Pareto front, from the least peak to the plain step."""
-        return [self._plan(judged) for judged in self._front]
+        return [self._plan(judged) for judged in self._search.front]
 
     def fitting(self, total: int, fixed: int) -> Plan:
         """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, fits in `total`."""
         # Of equal peaks the front has the one of less work, which may leave larger gaps between chunks.
-        choices = [self._search.least, *self._front]
+        choices = [self._search.least, *self._search.front]
         for judged in reversed(choices):
             if self.reserved(judged) + self.constant(fixed) <= total:
                 return self._plan(judged)

@@ -63,25 +63,23 @@ class Search:
             self._left -= len(self._simulator.step.operations) + 40 * len(pieces)
         return self._judged[choice]
 
+    @functools.cached_property
     def front(self) -> list[Judged]:
         """The choices that no other one beats both in peak and in work, from the least peak to the plain step.
 
         Of choices that differ by less than a thousandth of the step's work, the one of least peak.
         """
-        gain = self._simulator.step.work / 1000
-        found: list[Judged] = []
-        for judged in sorted(self._for_budgets, key=lambda j: (j.outcome.peak_bytes, j.outcome.work, len(j.choice))):
-            if not found or judged.outcome.work < found[-1].outcome.work - gain:
-                found.append(judged)
-        return found if found[-1] is self.plain else [*found, self.plain]
-
-    @functools.cached_property
-    def _for_budgets(self) -> list[Judged]:
         for price in _PRICES[1:]:
             self._improve(price)
         self._thin_out(self.least.choice)
         self._store_more()
-        return list(self._judged.values())
+        gain = self._simulator.step.work / 1000
+        found: list[Judged] = []
+        known = self._judged.values()
+        for judged in sorted(known, key=lambda j: (j.outcome.peak_bytes, j.outcome.work, len(j.choice))):
+            if not found or judged.outcome.work < found[-1].outcome.work - gain:
+                found.append(judged)
+        return found if found[-1] is self.plain else [*found, self.plain]
 
     def _cost(self, judged: Judged, price: float) -> float:
         peak = judged.outcome.peak_bytes / max(self.plain.outcome.peak_bytes, 1)

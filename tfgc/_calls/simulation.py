@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TypeAlias
 
 from tfgc._calls.order import Orders, Run
-from tfgc._calls.replays import Piece, Replay
+from tfgc._calls.replays import Piece
 from tfgc._calls.step import Call, Step
 from tfgc._core.segments import Phase
 from tfgc._simulate.bfc_allocator import Address, Allocator
@@ -35,10 +35,7 @@ class Simulator:
     def __init__(self, step: Step) -> None:
         self.step = step
         self._orders = Orders(step)
-
-    def replay(self, piece: Piece) -> Replay:
-        """The second run of a piece."""
-        return self._orders.replay(piece)
+        self.replay = self._orders.replay
 
     def outcome(self, pieces: Sequence[Piece]) -> Outcome:
         """What a step needs in which these pieces, none inside of another, are recomputed."""

@@ -17,6 +17,8 @@ KEY = "peak_memory_mb"
 # Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
 _LEFT_OUT = 2
 _measured: weakref.WeakKeyDictionary[keras.Model, int] = weakref.WeakKeyDictionary()
+# The most bytes that a step of a model needed when it last trained with `PeakMemory`; None if it has not.
+measured_bytes = _measured.get
 
 
 class PeakMemory(_Callback):
@@ -109,11 +111,6 @@ class PeakMemory(_Callback):
     def _restart(self) -> None:
         for device in self._devices:
             memory_counts.restart(device)
-
-
-def measured_bytes(model: keras.Model) -> int | None:
-    """The most bytes that a step of `model` needed when it last trained with `PeakMemory`; None if it has not."""
-    return _measured.get(model)
 
 
 def _line(name: str, measured: int, predicted: int | None) -> str:
