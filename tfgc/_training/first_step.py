@@ -86,8 +86,13 @@ class FirstStep:
         if self._holds_for(shapes):  # need not wait while another thread plans
             return
         with self._lock:  # reentrant, as a step calls the model
-            if not self._holds_for(shapes) and not self._uses_known(shapes):
-                self._plan(example, batch, shapes)
+            if self._holds_for(shapes):
+                return
+            made = self._made.get(self._state_now())
+            if made is not None and made.step.holds_for(shapes, self._request.budget):
+                self._run_by(made)
+            else:
+                self._plan(example, batch, shapes, made)
 
     def _state_now(self) -> Hashable:
         return self._training.now, private_api.in_xla()
@@ -96,16 +101,6 @@ class FirstStep:
         if self._is_plain or self.latest is None:
             return self._is_plain
         return self._state == self._state_now() and self.latest.holds_for(shapes, self._request.budget)
-
-    def _uses_known(self, shapes: Shapes) -> bool:
-        """Run by the plan for a state in which the model trained before; False if there is none that holds."""
-        state = self._state_now()
-        made = self._made.get(state)
-        if made is None or not made.step.holds_for(shapes, self._request.budget):
-            return False
-        self._run_by(made)
-        self._keep(made, state)
-        return True
 
     def _keep(self, made: "_Made", state: Hashable) -> None:
         self.latest, self._specs, self._state = made.step, made.specs, state
@@ -116,25 +111,25 @@ class FirstStep:
             made.by_calls.run()
         else:
             layer_calls.restore_parts(self._model)
+        self._keep(made, self._state_now())
 
-    def _plan(self, example: Any, batch: int | None, shapes: Shapes) -> None:
+    def _plan(self, example: Any, batch: int | None, shapes: Shapes, before: "_Made | None") -> None:
+        """Plan, with the plan `before` for the state in which the model trains, which does not hold."""
         specs = batch_specs.specs(example, batch)
         if specs is None:
             self._refuse_open_sizes(_fixing_sizes(example, batch))
             return
-        made = self._made.get(self._state_now())
-        before = (made.specs, made.step.shapes) if made else None
+        others = (before.specs, before.step.shapes) if before else None
         try:
-            planned = first_batch.planned_with(self._planned, before, specs, shapes)
+            planned = first_batch.planned_with(self._planned, others, specs, shapes)
         except NoLayersError as error:
             if self._request.budget is not None:
                 raise
             self._is_plain = True
             warn(f"{error}. It trains as before", NothingSavedWarning)
             return
-        self._run_by(planned)
         self._training.look()  # The model may have no weights before it is planned.
-        self._keep(planned, self._state_now())
+        self._run_by(planned)
         plan_report.report(self._model.name, planned.step, verbose=self._verbose)
 
     def _planned(self, specs: Any, shapes: Shapes) -> "_Made":
