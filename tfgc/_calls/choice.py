@@ -65,14 +65,12 @@ class Search:
 
     @functools.cached_property
     def front(self) -> list[Judged]:
-        """The choices that no other one beats both in peak and in work, from the least peak to the plain step.
-
-        Of choices that differ by less than a thousandth of the step's work, the one of least peak.
-        """
+        """The choices that no other one beats both in peak and in work, from the least peak to the plain step."""
         for price in _PRICES[1:]:
             self._improve(price)
         self._thin_out(self.least.choice)
         self._store_more()
+        # Of choices that differ by less than a thousandth of the step's work, the one of least peak.
         gain = self._simulator.step.work / 1000
         found: list[Judged] = []
         known = self._judged.values()

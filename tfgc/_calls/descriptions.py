@@ -14,14 +14,12 @@ from tfgc._simulate.work import least_work
 
 
 def call_names(root: Call, layers: Mapping[str, keras.Layer], whole: str) -> dict[Call, str]:
-    """A name for each call: that of its layer, with a number from its second call on.
-
-    What has no name of its own is called as what is around it, the step itself as `whole`.
-    """
+    """A name for each call: that of its layer, with a number from its second call on."""
     path, count = {id(layer): name for name, layer in layers.items()}, dict[str, int]()
     found = {}
     for call in root.within():
         name = path.get(id(call.layer))
+        # What has no name of its own is called as what is around it, the step itself as `whole`.
         if name is None:
             found[call] = whole if call.parent is None else found[call.parent]
             continue

@@ -133,13 +133,11 @@ def redirect_captures(earlier: Captures) -> Iterator[None]:
 
 
 def can_reach(earlier: Captures) -> bool:
-    """Return False if the graph being built cannot use the tensors of the branch or body that `captures_so_far` saw.
-
-    Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
-    """
+    """Return False if the graph being built cannot use the tensors of the branch or body that `captures_so_far` saw."""
     graph, _ = earlier
     if not isinstance(graph, ControlFlowFuncGraph):
         return True
+    # Its gradient can, and what is nested in it; the gradient of a copy that TensorFlow made of it cannot.
     around = _enclosing(tf.compat.v1.get_default_graph())
     return any(graph in (outer, getattr(outer, "_forward_graph", None)) for outer in around)
 

@@ -20,11 +20,7 @@ _EFFECTS = "tfgc_effects"  # the attribute of a graph that holds them, and goes 
 
 
 class EffectOrder:
-    """In which order a function keeps the effects of its operations, once it is complete.
-
-    TensorFlow keeps that in which they were traced: of what reads a resource and what writes it, and of what has an
-    effect of another kind, such as a check of numbers (`AutomaticControlDependencies`).
-    """
+    """In which order a function keeps the effects of its operations, once it is complete."""
 
     def __init__(self) -> None:
         self._last: dict[Any, tf.Operation] = {}
@@ -34,6 +30,8 @@ class EffectOrder:
         """What the next operation that was made waits for."""
         if not private_api.is_stateful(op.type):
             return []
+        # TensorFlow keeps that in which they were traced: of what reads a resource and what writes it, and of what has
+        # an effect of another kind, such as a check of numbers (`AutomaticControlDependencies`).
         read, written = ({tensor.ref() for tensor in found} for found in get_read_write_resource_inputs(op))
         read -= written
         if not read and not written:

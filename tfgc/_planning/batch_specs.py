@@ -80,11 +80,9 @@ def are_no_larger(shapes: Shapes, others: Shapes) -> bool:
 
 
 def hold(others: Shapes, shapes: Shapes) -> bool:
-    """Whether what holds for tensors of the `others`' shapes holds for these: no size is known to be larger.
-
-    Where they are not as many, or have other ranks, the first size of the first one is compared: the samples.
-    """
+    """Whether what holds for tensors of the `others`' shapes holds for these: no size is known to be larger."""
     pairs = _sizes_in_pairs(shapes, others)
+    # Where they are not as many, or have other ranks, the first size of the first one is compared: the samples.
     if pairs is None:
         pairs = [(shape[0], other[0]) for shape, other in zip(shapes[:1], others[:1]) if shape and other]
     return all(size is None or other is None or size <= other for size, other in pairs)

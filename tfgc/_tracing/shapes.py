@@ -81,12 +81,10 @@ def masked(tensor: keras.KerasTensor, declared: keras.KerasTensor) -> keras.Kera
 def resized(
     tensor: keras.KerasTensor, batch_size: int | None, shape: Sequence[int | None] | None, seen: bool = False
 ) -> keras.KerasTensor:
-    """An input of a model, with the batch size and the shape that were given for it.
-
-    Sizes that were `seen` in a call stand above those that the model declares: a Sequential model declares those of
-    the first batch that it was called on, and takes others.
-    """
+    """An input of a model, with the batch size and the shape that were given for it."""
     full = list(tensor.shape)
+    # Sizes that were `seen` in a call stand above those that the model declares: a Sequential model declares those of
+    # the first batch that it was called on, and takes others.
     if seen and full:
         full = [batch_size or full[0], *(full[1:] if shape is None else shape)]
         return like(tensor, full)

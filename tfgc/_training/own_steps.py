@@ -43,11 +43,7 @@ class StepHere(NamedTuple):
 
 
 class TracedSteps:
-    """Traces of a functional model's own `train_step`, made before it runs.
-
-    In the middle of the step, at its first call of the model, a trace would run the code of the step inside of itself:
-    what that puts on the model, or freezes, would differ before and after the call.
-    """
+    """Traces of a functional model's own `train_step`, made before it runs."""
 
     def __init__(self, model: keras.Model, verbose: bool) -> None:
         self._model, self._verbose = model, verbose
@@ -67,6 +63,8 @@ class TracedSteps:
         calls = self._known(_signature(specs, xla, state))
         if calls is not None and is_planned(specs, tuple(calls)):
             return StepHere(OwnStep(specs, None), calls)
+        # In the middle of the step, at its first call of the model, a trace would run the code of the step inside of
+        # itself: what that puts on the model, or freezes, would differ before and after the call.
         specs, start = _holding_both(specs, before), time.perf_counter()
         trace = plan_report.planned(
             self._model, lambda: tracing.own_step(self._model, specs, xla=xla), verbose=self._verbose

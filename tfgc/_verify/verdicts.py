@@ -165,14 +165,12 @@ class StepComparison:
         self._all += found
 
     def _with_spread(self, difference: Difference, spread: float, from_unlike: float) -> Difference:
-        """The difference, tolerated if plain TensorFlow differs from itself by at least half as much.
-
-        Or if a plain result of another kind, such as None for zeros, is no further off than the first one may be.
-        """
+        """The difference, tolerated if plain TensorFlow differs from itself by at least half as much."""
         if difference.passes:
             return difference
         if difference.relative <= 2 * spread:
             allowed, note = 2 * spread, f"as plain TensorFlow differs by {spread:.2g} from itself"
+        # Or if a plain result of another kind, such as None for zeros, is no further off than the first one may be.
         elif from_unlike <= difference.allowed:
             allowed, note = math.inf, "as another run of plain TensorFlow has it"
         else:
