@@ -11,14 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import (
-    backward_order,
-    graph_building,
-    graph_copies,
-    operation_seeds,
-    private_api,
-    shared_constants,
-)
+from tfgc._framework import backward_order, graph_building, graph_copies, operation_seeds, private_api, shared_constants
 from tfgc._pure import obstacles, python_random, random_draws, side_effects, taken_results
 from tfgc._pure.tensor_packing import Packing
 
