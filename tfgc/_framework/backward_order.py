@@ -87,9 +87,7 @@ class BackwardChain:
         self._made: list[tf.Tensor] = []  # by the last one
         self._forward: list[tuple[tf.Tensor, list[tf.Tensor]]] = []
 
-    def run(
-        self, function: Callable[[dict[Ref, Any]], list], refs: Sequence[Ref], table: Mapping[Ref, Any]
-    ) -> list[Any]:
+    def run(self, call: Callable[[dict[Ref, Any]], list], refs: Sequence[Ref], table: Mapping[Ref, Any]) -> list[Any]:
         """Run what is next on what it reads of `table`, noting where its backward pass will start and end."""
         starts: list[tf.Tensor] = []
         ends: list[tuple[tf.Tensor, tf.Tensor]] = []
@@ -108,7 +106,7 @@ class BackwardChain:
         copies: list[tf.Tensor] = []
         given = {ref: passed(table[ref], functools.partial(end, table[ref]), copies) for ref in refs}
         self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
-        made = function(given)
+        made = call(given)
         for ref, copy in given.items():
             if tensor_attributes.mask_of(copy) is None and tensor_attributes.mask_of(table[ref]) is not None:
                 tensor_attributes.set_mask(table[ref], None)  # as Keras's attention does

@@ -31,12 +31,10 @@ def operations_run(step: Callable[[], Any]) -> list[Interval]:
 
     On a GPU what its kernels took, not what the CPU took to start them. Raises `TfgcError` during another profile.
     """
-    options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
-    )
+    levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0, device_tracer_level=1)
     with _temporary.folder() as folder:
         try:
-            tf.profiler.experimental.start(folder, options)
+            tf.profiler.experimental.start(folder, levels)
         except tf.errors.AlreadyExistsError as error:
             raise TfgcError(
                 "layers cannot be timed while another profile is being taken: stop that one first"

@@ -61,9 +61,7 @@ def is_composite(value: Any) -> bool:
 
 def attributes(tensor: Any) -> list[tuple[str, tf.Tensor]]:
     """The tensors attached to a tensor, as pairs of a name and a tensor."""
-    return [
-        (name, value) for name, value in sorted(getattr(tensor, "__dict__", {}).items()) if isinstance(value, tf.Tensor)
-    ]
+    return [(name, x) for name, x in sorted(getattr(tensor, "__dict__", {}).items()) if isinstance(x, tf.Tensor)]
 
 
 def activation(tensor: Any) -> tuple[str | None, Any]:

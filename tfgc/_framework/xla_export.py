@@ -46,7 +46,5 @@ def _assigned(device: str, function: Any, arguments: list[tf.TensorSpec]) -> int
     except tf.errors.OpError:  # A size may be the value of an argument: it is known when the step runs.
         return 0
     module = attribute(hlo_pb2, "HloProto").FromString(answer)
-    allocations = module.buffer_assignment.buffer_allocations
-    return sum(
-        a.size for a in allocations if not (a.is_entry_computation_parameter or a.maybe_live_out or a.is_constant)
-    )
+    buffers = module.buffer_assignment.buffer_allocations
+    return sum(b.size for b in buffers if not (b.is_entry_computation_parameter or b.maybe_live_out or b.is_constant))

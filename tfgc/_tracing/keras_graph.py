@@ -69,13 +69,12 @@ class Program:
         self._read: list[tuple[Any, FunctionalGraph]] = [(model, self.function)]
         self._names = {t.name for t in self.function.inputs}
         inputs = {t.name: t for t in self.function.inputs}
-        for name in input_shapes or {}:
+        given = input_shapes or {}
+        for name in given:
             if name not in inputs:
                 hint = did_you_mean(name, inputs) or f"; it has {', '.join(map(repr, inputs))}"
                 raise OptionError(f"input_shapes: the model has no input {name!r}{hint}")
-        specs = {
-            Ref(name): shapes.resized(t, batch_size, (input_shapes or {}).get(name), seen) for name, t in inputs.items()
-        }
+        specs = {Ref(name): shapes.resized(t, batch_size, given.get(name), seen) for name, t in inputs.items()}
         refs = {id(t): Ref(t.name) for t in self.function.inputs}
         self._flatten(self.function, refs, "", None)
         self.outputs = tuple(refs[id(t)] for t in self.function.outputs)

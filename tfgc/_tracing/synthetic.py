@@ -9,15 +9,13 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models
-from tfgc._tracing import keras_graph
+from tfgc._tracing.keras_graph import Shapes, read
 
 _SEED = 0
 _LINE = 8  # words in a line of text
 
 
-def batch(
-    model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None = None
-) -> tuple[Any, list[tf.Tensor]]:
+def batch(model: keras.Model, batch_size: int, input_shapes: Shapes | None = None) -> tuple[Any, list[tf.Tensor]]:
     """Inputs in the model's structure, and a list of targets, one for each output.
 
     Whole numbers are 0 or 1; strings are words that the model's lookups know, or lines of eight of them for a
@@ -38,13 +36,11 @@ def batch(
     return tf.nest.map_structure(tensor, inputs), [tensor(spec) for spec in outputs]
 
 
-def specs(
-    model: keras.Model, batch_size: int, input_shapes: keras_graph.Shapes | None = None
-) -> tuple[Any, list[tf.TensorSpec]]:
+def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = None) -> tuple[Any, list[tf.TensorSpec]]:
     """What `batch` makes, as `tf.TensorSpec`s; raises if a size of an input is open."""
     sides: Any = model.inputs, model.outputs
     if input_shapes:
-        graph = keras_graph.read(model, batch_size, input_shapes)
+        graph = read(model, batch_size, input_shapes)
         sides = [graph.specs[Ref(t.name)] for t in model.inputs], [graph.specs[ref] for ref in graph.outputs]
     for tensor, spec in zip(model.inputs, sides[0]):
         if None in spec.shape[1:]:

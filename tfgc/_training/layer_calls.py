@@ -176,9 +176,7 @@ def restore_parts(model: keras.Model) -> set[keras.Layer]:
     replaced = _taken(model).get(model)
     gone = [] if replaced is None else [(layer(), call()) for layer, call in replaced.calls]
     gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
-    changed = {
-        layer for layer in [*keras_models.layers_inside(model), *gone] if functional_graphs.is_patched_call(layer)
-    }
+    changed = {part for part in [*keras_models.layers_inside(model), *gone] if functional_graphs.is_patched_call(part)}
     changed.discard(model)
     for layer in changed:
         functional_graphs.restore_methods(layer)

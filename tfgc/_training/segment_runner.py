@@ -226,9 +226,8 @@ class _SegmentFunction:
         watch = taken_results.note_boundary if segment.selective else None
         self._program, self._watch = options.program, options.watch or watch
         self.nodes = segment_boundaries.leaf_nodes(segment)
-        self.needed, self.produced, self._release = segment_boundaries.boundary_tensors(
-            options.program.graph, self.nodes
-        )
+        boundary = segment_boundaries.boundary_tensors(options.program.graph, self.nodes)
+        self.needed, self.produced, self._release = boundary
         self.settings = layer_settings.Settings(options.program.layers(self.nodes))
 
     def __call__(self, *tensors: tf.Tensor, training: bool | None) -> list[Any]:

@@ -92,12 +92,10 @@ def _part(
         inputs = [program.placeholder(ref, f"{name}_input{k}") for k, ref in enumerate(enter)]
         table = dict(zip(enter, inputs))
         program.run(nodes, table)
-        outputs = [
-            _pass(table[ref], f"{name}_output{k}") if ref in enter else table[ref] for k, ref in enumerate(leave)
-        ]
+        made = [_pass(table[ref], f"{name}_output{k}") if ref in enter else table[ref] for k, ref in enumerate(leave)]
         single = keras_models.unpack_singleton
         taken = program.function.structured_inputs(inputs) if i == 0 else single(inputs)
-        given = program.function.structured_outputs(outputs) if last else single(outputs)
+        given = program.function.structured_outputs(made) if last else single(made)
         return keras.Model(taken, given, name=name)
 
     with _no_nodes_left(program):

@@ -144,17 +144,15 @@ class StepComparison:
         self._compared: dict[str, int] = {}
         self._blank: set[str] = set()
 
-    def compare(
-        self, mode: str, baseline: Steps, planned: Steps, others: Callable[[], Iterable[Steps]] = tuple
-    ) -> None:
-        """Compare plain with planned steps; `others` runs the plain ones again, each time with other roundings."""
+    def compare(self, mode: str, baseline: Steps, planned: Steps, again: Callable[[], Iterable[Steps]] = tuple) -> None:
+        """Compare plain with planned steps; `again` runs the plain ones again, each time with other roundings."""
         found = self._differences(mode, baseline, planned)
         failed = {d.result for d in found if not d.passes}
         if failed:
             spreads: dict[tuple[int, str, str], float] = collections.defaultdict(float)
             # None in one mode and zeros in another says nothing of how far other values may be off.
             unlike: dict[tuple[int, str, str], float] = {}
-            for steps in others():
+            for steps in again():
                 apart = {d.result: d.relative for d in self._differences(mode, steps, planned, failed)}
                 for d in self._differences(mode, baseline, steps, failed):
                     if d.relative < math.inf:
