@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
@@ -12,7 +11,7 @@ from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._planning import annotated, budgets, by_calls, planner
-from tfgc._planning.budgets import Budget, StepBudget
+from tfgc._planning.budgets import StepBudget
 from tfgc._planning.node_plans import NodePlans
 from tfgc._simulate.simulator import Prediction
 
@@ -21,13 +20,7 @@ _STEP = 2 ** (-1 / 8)
 
 
 def choose(
-    model: keras.Model,
-    graph: Graph,
-    mode: str,
-    strategy: planner.Strategy | None,
-    budget: Budget | None,
-    options: dict[str, Any],
-    own_step: OwnStep | None = None,
+    model: keras.Model, graph: Graph, mode: str, request: planner.Request, own_step: OwnStep | None
 ) -> tuple[Plan, Prediction, Prediction, bool]:
     """The least peak, what a strategy chooses, or what a budget buys, for a graph with the costs of the batch.
 
@@ -35,6 +28,7 @@ def choose(
     the plan, the step by it and the plain one, and whether these are the model's own `train_step`, not one call.
     """
     graph = annotated.with_loss(graph, model)
+    strategy, budget, options = request.strategy, request.budget, request.options
     nodes, fixed = NodePlans(graph, mode), budgets.fixed_bytes(model)
     limit = budgets.step_budget(model, nodes, budget)
     plain = nodes.estimate(None, fixed)

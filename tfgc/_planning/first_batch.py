@@ -19,6 +19,7 @@ from tfgc._planning import annotated, batch_specs, budgets, by_calls, counted_st
 from tfgc._planning.batch_specs import Shapes
 from tfgc._planning.budgets import Budget
 from tfgc._planning.node_plans import NodePlans
+from tfgc._planning.planner import Request
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes
 from tfgc._units import format_bytes
@@ -26,16 +27,6 @@ from tfgc._units import format_bytes
 # The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
 _LEAST_GAIN = 0.05
 Planned = TypeVar("Planned")
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What `tfgc.enable` was asked for; `layers` are those to choose among by calls, None: all."""
-
-    strategy: planner.Strategy | None
-    budget: Budget | None
-    options: dict[str, Any]
-    layers: tuple[keras.Layer, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +94,8 @@ def plan_step(
         overhead = None if plan.outlook is None else plan.outlook.overhead
         return PlannedStep(plan, mode, batch_size, None, None, overhead, time.perf_counter() - start)
     with budgets.explained(budget):
-        plan, step, plain, counts_own_step = counted_step.choose(
-            model, graph, "graph" if mode == "eager" else mode, request.strategy, budget, request.options, own_step
-        )
+        counted_mode = "graph" if mode == "eager" else mode
+        plan, step, plain, counts_own_step = counted_step.choose(model, graph, counted_mode, request, own_step)
     is_asked_for = request.strategy is not None or budget is not None
     unchanged = None if is_asked_for else _little_saved(plan, step, plain)
     if unchanged is not None:

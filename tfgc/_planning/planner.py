@@ -1,5 +1,6 @@
 """From a model to plans for it."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,16 @@ from tfgc._planning.budgets import Budget, StepBudget
 from tfgc._planning.node_plans import NodePlans, noted
 from tfgc._tracing.keras_graph import Shapes
 from tfgc.strategies import Strategy, _host_memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What `tfgc.enable` was asked for; `layers` are those to choose among by calls, None: all."""
+
+    strategy: Strategy | None
+    budget: Budget | None
+    options: dict[str, Any]
+    layers: tuple[keras.Layer, ...] | None = None
 
 
 @node_costs.remembered()

@@ -10,8 +10,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool
 from tfgc._framework import keras_models
 from tfgc._planning.budgets import Budget
-from tfgc._planning.first_batch import Request
-from tfgc._planning.planner import Strategy
+from tfgc._planning.planner import Request, Strategy
 from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector

@@ -23,7 +23,7 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._framework import fit_loop, isolated_traces
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Shapes, Signature
-from tfgc._planning.first_batch import PlannedStep, Request
+from tfgc._planning.planner import Request
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import layer_calls, plan_report
@@ -56,12 +56,12 @@ class FirstCall:
         self._lock = threading.Lock()
 
     @property
-    def plans(self) -> dict[Signature, PlannedStep]:
+    def plans(self) -> dict[Signature, first_batch.PlannedStep]:
         """The plans that were made, by signature."""
         return {signature: made.step for signature, made in self._made.copy().items()}
 
     @property
-    def latest(self) -> PlannedStep | None:
+    def latest(self) -> first_batch.PlannedStep | None:
         """The plan of the latest call; None before the first one."""
         return self.latest_made and self.latest_made.step
 
@@ -193,7 +193,7 @@ class FirstCall:
 class _Made:
     """The plan of a signature, the graph and inputs that it was made for, and what runs it; None: original code."""
 
-    step: PlannedStep
+    step: first_batch.PlannedStep
     program: keras_graph.Program
     specs: Any
     runner: Runner | None = None

@@ -22,7 +22,7 @@ from tfgc._errors import NothingSavedWarning, OpenSizesWarning, OptionError, war
 from tfgc._framework import fit_loop, isolated_traces, private_api
 from tfgc._planning import batch_specs, first_batch
 from tfgc._planning.batch_specs import Shapes
-from tfgc._planning.first_batch import PlannedStep, Request
+from tfgc._planning.planner import Request
 from tfgc._replay import call_checks
 from tfgc._training import layer_calls, plan_report
 from tfgc._training.own_steps import InStep
@@ -36,7 +36,7 @@ class FirstStep:
     """Replaces `call` and `train_step` of any model until it is disabled; `latest` is its plan, None before a step."""
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
-        self.latest: PlannedStep | None = None
+        self.latest: first_batch.PlannedStep | None = None
         self.has_budget = request.budget is not None
         self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
         self._call: Callable = model.call
@@ -160,7 +160,7 @@ class FirstStep:
 class _Made(NamedTuple):
     """A plan, the batch that it was made for, and what runs it; None: the model's original code."""
 
-    step: PlannedStep
+    step: first_batch.PlannedStep
     specs: Any
     by_calls: layer_calls.ByCalls | None
 

@@ -10,7 +10,7 @@ from tfgc._calls import tracing
 from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning import budgets, by_calls, estimates
-from tfgc._planning.first_batch import Request
+from tfgc._planning.planner import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
 from tfgc._training.first_call import FirstCall

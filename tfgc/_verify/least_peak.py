@@ -36,4 +36,4 @@ def plan_for(model: keras.Model, data: tuple[Any, Any, Any]) -> Plan:
             return plans.least()
         if shapes is None:
             return CallPlans(model, specs).least()
-    return first_batch.plan_step(model, data[0], "graph", first_batch.Request("optimal", None, {})).plan
+    return first_batch.plan_step(model, data[0], "graph", planner.Request("optimal", None, {})).plan
