@@ -146,9 +146,8 @@ class _Numbering:
 
     def makes(self, op: tf.Operation) -> tuple[int, ...]:
         """The buffers that an operation makes."""
-        return tuple(
-            self._number(t) for t in op.outputs if tensor_buffers.renamed(t) is None and self._buffers.bytes(t) >= SMALL
-        )
+        made = (t for t in op.outputs if tensor_buffers.renamed(t) is None)
+        return tuple(self._number(t) for t in made if self._buffers.bytes(t) >= SMALL)
 
     def of(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
         """The buffers of tensors, without those of constants, weights and shapes."""

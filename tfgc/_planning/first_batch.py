@@ -151,11 +151,7 @@ def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None
             f"weights, their gradients and optimizer slots are {format_bytes(constant)} of {format_bytes(whole)}, "
             "which no plan reduces. A larger batch, mixed precision or an optimizer with fewer slots shifts that"
         )
-    kept = max(
-        (segment for segment in plan.segments if segment.obstacle),
-        key=lambda segment: segment.inside_bytes or 0,
-        default=None,
-    )
+    kept = max((s for s in plan.segments if s.obstacle), key=lambda s: s.inside_bytes or 0, default=None)
     if kept is not None and (kept.inside_bytes or 0) > plain.activation_bytes / 2:
         return f"{kept} has to be kept: {kept.obstacle}"
     outlook = plan.outlook

@@ -4,7 +4,7 @@ One call of the optimizer's `apply` ends the step. It counts the iteration, aver
 without a gradient, as it would with all gradients. It needs a gradient, too: the smallest one waits for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -16,12 +16,12 @@ from tfgc._framework import complete_gradients, partial_steps, update_order
 AT_END, AS_READY = "at_end", "as_ready"
 
 
-def check_option(apply_gradients: Any, excluded: Mapping[str, str]) -> None:
-    """Raise an `OptionError` for a time that there is not, or that does not go with options, each with its reason."""
+def check_option(apply_gradients: Any, *excluded: tuple[bool, str, str]) -> None:
+    """Raise `OptionError` for a time that there is not, or not with options that are set: whether, what, and why."""
     if apply_gradients not in (AT_END, AS_READY):
         raise OptionError(f"apply_gradients={apply_gradients!r} is unknown: give {AT_END!r} or {AS_READY!r}")
-    if apply_gradients == AS_READY:
-        for option, reason in excluded.items():
+    for is_set, option, reason in excluded:
+        if is_set and apply_gradients == AS_READY:
             raise OptionError(f"apply_gradients={AS_READY!r} cannot be combined with {option}: {reason}")
 
 

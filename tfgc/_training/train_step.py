@@ -123,24 +123,24 @@ def train_step(
     keras_names.check_losses(loss, model)
     keras_names.check_metrics(metrics or (), model)
     out_of_memory.check_on_oom(on_oom)
-    excluded: dict[str, tuple[bool, str]] = {
-        "jit_compile=True": (jit_compile, "XLA chooses when each weight is updated. Leave one of them out"),
-        f"micro_batches={micro_batches!r}": (
+    replicas = tf.distribute.has_strategy()
+    early_updates.check_option(
+        apply_gradients,
+        (jit_compile, "jit_compile=True", "XLA chooses when each weight is updated. Leave one of them out"),
+        (
             micro_batches > 1,
+            f"micro_batches={micro_batches!r}",
             "no gradient is complete before the last slice, when all of them are there. Use a plan with slices, "
             "tfgc.plan(model, ..., slices=...)",
         ),
-        f"on_oom={on_oom!r}": (
+        (
             on_oom is not None,
+            f"on_oom={on_oom!r}",
             "a weight that is updated cannot be put back. Leave one of them out",
         ),
-        "tf.distribute": (
-            tf.distribute.has_strategy(),
-            "replicas add up all gradients at once. Leave apply_gradients out",
-        ),
-    }
-    early_updates.check_option(apply_gradients, {name: why for name, (is_set, why) in excluded.items() if is_set})
-    if on_oom is not None and tf.distribute.has_strategy():
+        (replicas, "tf.distribute", "replicas add up all gradients at once. Leave apply_gradients out"),
+    )
+    if on_oom is not None and replicas:
         raise OptionError("on_oom='replan': a step of several replicas cannot be taken back; leave it out")
     check_plan(plan)
     mode = "compiled" if run_eagerly else "xla" if jit_compile else "graph"
