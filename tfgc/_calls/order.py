@@ -109,11 +109,7 @@ class Orders:
 
 
 class _Numbered:
-    """A piece, with the numbers of the buffers of its second run.
-
-    `for_own` and `for_all` say which copies its own backward pass, and all others, read in place of buffers of the
-    first run.
-    """
+    """A piece, with the numbers of the buffers of its second run."""
 
     def __init__(self, step: Step, piece: Piece, offset: int) -> None:
         self.replay = replay(step, piece)
@@ -123,5 +119,6 @@ class _Numbered:
             operation = step.operations[i]
             reads = [b + offset if b in made else b for b in operation.reads]
             self.runs.append((i, reads, [b + offset for b in operation.makes], True))
+        # Which copies its own backward pass, and all others, read in place of buffers of the first run.
         self.for_own = {b: b + offset for b in self.replay.leaves}
         self.for_all = {b: b + offset for b in self.replay.remade - self.replay.leaves}

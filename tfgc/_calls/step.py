@@ -43,11 +43,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a step.
-
-    Its workspace is taken until the end of the step; under XLA only if it is not recomputed, and in truth to the end of
-    its own backward pass where they are deviations from a mean.
-    """
+    """One operation of a step."""
 
     late: bool  # whether it depends on a gradient
     reads: tuple[int, ...]  # buffers
@@ -55,6 +51,8 @@ class Operation:
     waits: tuple[int, ...]  # the late operations that it reads or waits for
     in_place: bool  # whether it writes over an input that nothing else reads
     work: int  # in flops
+    # Bytes that are taken until the end of the step; under XLA only if it is not recomputed, and in truth to the end of
+    # its own backward pass where they are deviations from a mean.
     workspace: int
     temporary: int  # bytes that it takes while it runs, besides those that it reads and makes
     owner: Call

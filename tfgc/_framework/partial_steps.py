@@ -31,11 +31,9 @@ def asks_for_its_rate(optimizer: keras.Optimizer) -> bool:
 
 @contextlib.contextmanager
 def updating(optimizer: keras.Optimizer) -> Iterator[None]:
-    """Let the one call of `optimizer.apply` in here update some weights of a step that another call ends.
-
-    It counts no iteration, so that all weights see the same number, and averages no weights.
-    """
+    """Let the one call of `optimizer.apply` in here update some weights of a step that another call ends."""
     counted: list[Any] = []
+    # It counts no iteration, so that all weights see the same number, and averages no weights.
     with replaced(optimizer.iterations, "assign_add", counted.append), replaced(optimizer, "use_ema", False):
         yield
     if len(counted) != 1:

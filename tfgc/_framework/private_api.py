@@ -115,14 +115,11 @@ def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | Non
 
 
 def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
-    """Read Keras variables as they are stored, whatever the autocast scope.
-
-    In an eager call those of one device by one operation: an operation for each takes most of the time that a small
-    compiled segment costs beyond its plain function.
-    """
+    """Read Keras variables as they are stored, whatever the autocast scope."""
     variables = list(variables)
     if tf.executing_eagerly() and not in_stateless_scope():
         stored = [storage(variable) for variable in variables]
+        # An operation for each takes most of the time that a small compiled segment costs beyond its plain function.
         if are_plain(stored):
             return _read_at_once(stored)
     with AutocastScope(None):

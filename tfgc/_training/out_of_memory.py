@@ -108,20 +108,17 @@ def diagnose(step: StepByPlan) -> Diagnosis:
 
 
 class GuardedStep:
-    """A step that explains the error when it runs out of memory, or runs again by a plan that needs less.
+    """A step that explains the error when it runs out of memory, or runs again by a plan that needs less."""
 
-    `what` names it in messages. `atomic` takes it back; None if it is not to be run again. The mode is "graph", "xla",
-    or "compiled" in Python.
-    """
-
-    mode: str
+    mode: str  # "graph", "xla", or "compiled" in Python
     attempt: Callable[..., Any]  # runs the step
     planned: Callable[..., StepByPlan | None]  # the step as its plan sees it; None if it has no plan
     can_be_taken_back: Callable[..., bool]  # whether `on_oom="replan"` is possible here, so that it can be offered
     replace: Callable[..., None]  # lets the next attempt run by another plan, which is predicted to need so many bytes
 
     def __init__(self, what: str, atomic: AtomicStep | None) -> None:
-        self.what, self.atomic = what, atomic
+        self.what = what  # names it in messages
+        self.atomic = atomic  # takes it back; None if it is not to be run again
 
     def guarded(self, *args: Any) -> Any:
         """Run the step; an error of memory has the explanation, and that the step is run again is warned of."""

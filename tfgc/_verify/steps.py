@@ -84,10 +84,7 @@ class Step:
 
 @contextlib.contextmanager
 def users_code(what: str, way_out: str) -> Iterator[None]:
-    """Run code of the user's in here: an error becomes one of tfgc, with its reason in a line and the way out.
-
-    Errors of tfgc, and of memory that runs out, pass through.
-    """
+    """Run code of the user's in here: an error becomes one of tfgc, with its reason in a line and the way out."""
     try:
         yield
     except (*OUT_OF_MEMORY, TfgcError):
