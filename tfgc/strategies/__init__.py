@@ -2,7 +2,7 @@
 
 A strategy is a function `plan(graph, *, budget=None, **options) -> Plan`. It needs neither TensorFlow nor Keras, and
 any function of that signature is accepted wherever a name is. Its budget is in bytes of buffers, weights and optimizer
-slots left out, as `Outlook.peak_bytes` counts them; `_planning.budget_fit` translates the budgets of users. A strategy
+slots left out, as `Outlook.peak_bytes` counts them; `_planning.node_plans` translates the budgets of users. A strategy
 that makes a whole Pareto front at once also has a function `frontier(graph, **options) -> Frontier`.
 """
 
