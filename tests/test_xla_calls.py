@@ -163,7 +163,7 @@ def test_plans_say_that_they_are_for_xla_and_load_again():
     step = tfgc.estimate(model, plan=plan, example=SEQUENCE, mode="xla")
     plain = tfgc.estimate(model, example=SEQUENCE, mode="xla")
     assert step.activation_bytes < 0.5 * plain.activation_bytes
-    assert step.allocated_bytes >= step.peak_bytes
+    assert step.allocated_bytes > step.peak_bytes  # There are gaps in its heap.
     front = tfgc.pareto(model, example=SEQUENCE, mode="xla")
     assert front[0].outlook.peak_bytes <= plan.outlook.peak_bytes
     assert front[-1].outlook.overhead == 0
@@ -271,6 +271,14 @@ def test_the_weights_of_a_layer_that_is_called_twice_are_transposed_once():
     model = keras.Model(inputs, layer(layer(inputs)))
     (copies,) = reading.read(tracing.trace(model, noise(8, 16, 32), xla=True), xla=True).resident
     assert copies == 3 * 32 * 32 * F32 // 2
+
+
+@pytest.mark.parametrize(("positions", "workspace"), [(16, 0), (12, 32 << 20)])
+def test_products_take_a_workspace_where_attention_does_not_fit_into_tiles(positions, workspace):
+    x = keras.Input((positions, 8))
+    model = keras.Model(x, L.Dense(4)(L.MultiHeadAttention(2, 4)(x, x)))
+    peak = CallPlans(model, noise(4, positions, 8), xla=True).estimate(None, 0).peak_bytes
+    assert workspace <= peak < workspace + (1 << 20)
 
 
 @pytest.mark.gate

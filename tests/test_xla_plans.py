@@ -148,6 +148,51 @@ def test_what_is_dropped_before_a_sum_is_stored_as_a_mask_and_before_a_product_a
     assert sum(cost.forward_saving_trace) == size
 
 
+class Residual(L.Layer):
+    """What it adds is a product that its backward pass does not read."""
+
+    def build(self, shape):
+        self.norm, self.dense, self.drop = L.LayerNormalization(), L.Dense(shape[-1]), L.Dropout(0.5)
+
+    def call(self, x, training=None):
+        return x + self.drop(self.dense(self.norm(x)), training=training)
+
+
+class TwoDropouts(L.Layer):
+    def build(self, shape):
+        self.drops = [L.Dropout(0.5), L.Dropout(0.2)]
+
+    def call(self, x, training=None):
+        return [drop(x, training=training) for drop in self.drops]
+
+
+def test_a_dropout_of_what_a_layer_computes_itself_leaves_a_buffer():
+    """It counted as its input: twelve such layers were one buffer, and no plan could cut between them."""
+    x = keras.Input((16, 32))
+    model = keras.Model(x, L.LayerNormalization()(Residual(name="second")(Residual(name="first")(x))))
+    b = Buffers.of(graph_of(model))
+    assert b.number[Ref("second")] != b.number[Ref("first")] not in b.graph_outputs
+
+
+def test_what_is_drawn_and_not_compared_is_stored_as_it_was_drawn():
+    x = keras.Input((16, 32), name="x")
+    scaled = L.GaussianDropout(0.5, name="drop")(L.Dense(32)(x))
+    assert saved(keras.Model(x, L.LayerNormalization()(L.Add()([x, scaled]))), "drop")[0] == {"drop"}
+
+
+def test_masks_are_counted_one_by_one():
+    x = keras.Input((16, 32), name="x")
+    one, two = TwoDropouts(name="drops")(L.Dense(32)(x))
+    model = keras.Model(x, [L.Add(name="left")([x, one]), L.Add(name="right")([x, two])])
+    assert saved(model, "drops")[1] == [4 * 16 * 32] * 2
+
+
+def test_a_softmax_of_no_attention_needs_no_workspace():
+    x = keras.Input((8, 8, 4))
+    head = L.Conv2D(21, 1, activation="softmax")(L.Dense(8)(x))
+    assert max(map(peak_of, (cost.backward_trace for cost in graph_of(keras.Model(x, head)).costs))) < 1 << 20
+
+
 @pytest.mark.parametrize(("positions", "workspace"), [(32, 0), (20, 32 << 20)])
 def test_products_take_a_workspace_where_attention_does_not_fit_into_tiles(positions, workspace):
     x = keras.Input((positions, 8))
@@ -196,10 +241,10 @@ def test_budgets_are_kept_as_xla_is_predicted(budget):
     assert step.needed_bytes - step.fixed_bytes == round(1.05 * (step.allocated_bytes - step.fixed_bytes))
 
 
-def test_a_step_under_xla_that_recomputes_nothing_leaves_nothing_for_gaps():
+def test_a_step_under_xla_that_recomputes_nothing_needs_no_margin():
     model = residual()
     plain = tfgc.estimate(model, 8, mode="xla")
-    assert plain.needed_bytes == plain.allocated_bytes
+    assert plain.needed_bytes == plain.allocated_bytes > plain.peak_bytes  # There are gaps in its heap.
     chosen = tfgc.plan(model, 8, budget="100%", mode="xla")
     assert all(segment.mode == "keep" for segment in chosen.segments)
 

@@ -14,11 +14,10 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from tfgc._costs import tensor_lists
+from tfgc._costs import tensor_lists, xla_masks
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
-from tfgc._pure import random_draws
-from tfgc._pure.flop_counts import SHAPE_ONLY, VIEWS
+from tfgc._pure.flop_counts import SHAPE_ONLY
 
 ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
     "BroadcastTo", "Cast", "ConcatV2", "Cos", "Equal", "ExpandDims", "Expm1", "Fill", "FloorDiv", "FloorMod", "Greater",
@@ -32,9 +31,7 @@ _READS_FUSED = frozenset(["All", "Any", "ArgMax", "BiasAddGrad", "Erf", "Erfc", 
 _BY_SIGN = {"ReluGrad": "Relu"}
 _CONVOLUTIONS = frozenset(["Conv2D", "Conv3D", "DepthwiseConv2dNative"])
 PADS = frozenset(["MirrorPad", "Pad", "PadV2"])
-_SCALED = frozenset(["Cast", "Mul", "SelectV2"]) | VIEWS
-# What one kernel sums up over all dimensions but the last.
-_ROWS = 4096
+_ROWS = 4096  # that one kernel sums up, over all dimensions but the last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +40,7 @@ class FusedOutput:
 
     inputs: tuple[int, ...]  # positions of those that it is made of
     saved: tuple[int, ...]  # which of the buffers that the call saves inside it is made of, by position among them
-    drawn: tuple[int, ...]  # which of them are random numbers
+    masks: tuple[tuple[int, int], ...]  # the same, with numbers of elements, if they are compared random numbers alone
     inside: bool  # whether it is made of a buffer inside the call, for which the output stands then
     operation: str  # the type of the operation that makes it
 
@@ -133,24 +130,17 @@ class Fusion:
         return FusedOutput(
             inputs=tuple(i for i, t in enumerate(inputs) if t.ref() in behind),
             saved=tuple(i for i, ref in enumerate(saved) if ref in large),
-            drawn=tuple(i for i, ref in enumerate(saved) if ref in large and random_draws.draws([ref.deref().op])),
+            masks=xla_masks.of_draws({i: ref.deref() for i, ref in enumerate(saved) if ref in large}, len(large)),
             inside=bool(large),
             operation=root.op.type,
         )
 
     def _is_fused(self, root: tf.Tensor) -> bool:
-        return root.op.type in ELEMENTWISE and not self.reads_memory(root) and not self._is_mask_of_softmax(root)
-
-    def _is_mask_of_softmax(self, root: tf.Tensor) -> bool:
-        """Whether a tensor is the mask of a dropout behind a softmax, which XLA stores in place of the random numbers.
-
-        The kernel that draws computes all of another dropout, and its mask again from what was drawn; not a softmax.
-        """
-        if root.dtype != tf.bool:
-            return False
-        selects = [op for op in root.consumers() if op.type == "SelectV2" and op.inputs[0] is root]
-        scaled = [t for op in selects if op not in self._beyond for t in op.inputs[1:] if t.op.type == "Mul"]
-        return any(_is_softmax(t.op) for t in scaled)
+        return (
+            root.op.type in ELEMENTWISE
+            and not self.reads_memory(root)
+            and not xla_masks.is_of_softmax(root, self._beyond)
+        )
 
     def behind(self, tensors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
         """What takes memory of that which tensors are computed from again; what takes memory itself as it is."""
@@ -173,13 +163,6 @@ class Fusion:
         for t in op.inputs:
             root = self._buffers.root(t)
             yield from root.op.inputs if root.op.type == _BY_SIGN.get(op.type, "") else (t,)
-
-
-def _is_softmax(op: tf.Operation, steps: int = 4) -> bool:
-    """Whether an operation is a softmax, or scales or masks one in as few steps as a layer takes."""
-    if op.type == "Softmax":
-        return True
-    return bool(steps) and op.type in _SCALED and any(_is_softmax(t.op, steps - 1) for t in op.inputs)
 
 
 def _sums_few_rows(op: tf.Operation) -> bool:

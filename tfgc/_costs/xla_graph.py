@@ -124,30 +124,29 @@ def _fused(tensors: _Tensors, node: Node, footprint: Footprint | None) -> Node:
     refs = tuple(dict.fromkeys(node.inputs))
     saved, internal = tensors.replaced(cost.saved_tensors), list(cost.saved_internal_bytes)
     aliases = list(cost.aliases)
-    traces = [cost.forward_trace, cost.forward_saving_trace]
+    traces = [cost.forward_trace, cost.forward_saving_trace, cost.backward_trace]
     dropped: set[int] = set()
     for i, (ref, output) in enumerate(zip(node.made, footprint.fused_outputs)):
         made_of = () if output is None else tensors.replaced(refs[k] for k in output.inputs)
         if output is None or tensors.is_written(ref, output, made_of):
             continue
-        masks = bool(output.saved) and output.saved == output.drawn and bool(made_of)
-        if masks:
+        masks = output.masks if made_of else ()
+        for k, count in masks:
             # What adds the result up draws it, too, and stores which numbers stay in place of those that it drew.
-            for k in output.drawn:
-                drawn, internal[k] = internal[k], min(internal[k], graph.elements(node))
-                traces[1] = _replacing(traces[1], drawn, internal[k])
+            drawn, internal[k] = internal[k], min(internal[k], count)
+            traces[1:] = _replacing(traces[1], drawn, internal[k]), _replacing(traces[2], -drawn, -internal[k])
         if output.inside and not masks:
             # The output stands for one buffer inside, the largest that is saved.
             if output.saved:
                 saved = (*saved, ref)
                 largest = max(output.saved, key=internal.__getitem__)
                 dropped.add(largest)
-                traces[1] = _without(traces[1], internal[largest])
+                traces[1:] = _without(traces[1], internal[largest]), _without(traces[2], -internal[largest])
             behind[ref] = (ref, *made_of)
         elif made_of:
             behind[ref] = made_of
             aliases[i] = max(made_of, key=graph.bytes)
-            traces = [_without(trace, graph.bytes(ref)) for trace in traces]
+            traces[:2] = (_without(trace, graph.bytes(ref)) for trace in traces[:2])
             saved = tuple(dict.fromkeys(r for s in saved for r in (made_of if s == ref else (s,))))
     return dataclasses.replace(
         node,
@@ -159,6 +158,7 @@ def _fused(tensors: _Tensors, node: Node, footprint: Footprint | None) -> Node:
             aliases=tuple(aliases),
             forward_trace=traces[0],
             forward_saving_trace=traces[1],
+            backward_trace=traces[2],
         ),
     )
 
@@ -179,11 +179,12 @@ def _with_copies(cost: Cost, copied: Iterable[tuple[Ref, int]]) -> Cost:
 
 
 def _without(trace: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """A byte trace without the last buffer of that size."""
+    """A byte trace without the last change of that size."""
     places = [i for i, count in enumerate(trace) if count == size]
     return trace[: places[-1]] + trace[places[-1] + 1 :] if places else trace
 
 
 def _replacing(trace: tuple[int, ...], size: int, other: int) -> tuple[int, ...]:
-    """A byte trace whose last buffer of a size has another size."""
-    return (*_without(trace, size), other) if size in trace else trace
+    """A byte trace whose last change of a size has another size."""
+    last = max((i for i, change in enumerate(trace) if change == size), default=None)
+    return trace if last is None else (*trace[:last], other, *trace[last + 1 :])

@@ -20,9 +20,10 @@ from tfgc._costs import tensor_lists
 from tfgc._costs.call_operations import Operations
 from tfgc._costs.tensor_buffers import Buffers, renamed
 from tfgc._costs.xla_fusion import ELEMENTWISE
-from tfgc._pure.flop_counts import MATRIX_PRODUCTS, multiplications_per_element
+from tfgc._pure.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
 
 _PRODUCTS = MATRIX_PRODUCTS | {"Einsum"}
+_BATCHED = _PRODUCTS - {"MatMul"}
 _CORES, _TILE, _ALIGNED = 132, 128, 16
 # Units of cost for a floating-point operation of a tile, a byte, a byte of the parts, and the start of adding up.
 _OPERATION, _BYTE, _PART, _START = 100.0, 0.194136, 193.1384, 4.36e7
@@ -42,12 +43,18 @@ def parts(op: tf.Operation) -> int:
 
 def is_untiled(operations: Iterable[tf.Operation]) -> bool:
     """Whether one of them is the softmax of attention to a number of positions that is no multiple of a tile's."""
-    return any(op.type == "Softmax" and _positions(op) % _LEAST_TILE for op in operations)
+    scores = [op.inputs[0] for op in operations if op.type == "Softmax" and (op.inputs[0].shape.rank or 0) > 3]
+    return any((t.shape[-1] or 0) % _LEAST_TILE and _is_of_batched_product(t) for t in scores)
 
 
-def _positions(op: tf.Operation) -> int:
-    shape = op.outputs[0].shape
-    return (shape[-1] or 0) if shape.rank and shape.rank > 3 else 0
+def _is_of_batched_product(tensor: tf.Tensor, steps: int = 6) -> bool:
+    """Whether a tensor is a product of activations, masked and scaled in as few steps as a layer takes."""
+    op = tensor.op
+    if op.type in _BATCHED:
+        return True
+    return (
+        bool(steps) and op.type in ELEMENTWISE | VIEWS and any(_is_of_batched_product(t, steps - 1) for t in op.inputs)
+    )
 
 
 def workspace(operations: Iterable[tf.Operation]) -> int:

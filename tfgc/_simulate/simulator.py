@@ -28,10 +28,10 @@ class Prediction:
         activation_bytes: The part of it that a plan can change: the peak without weights, their gradients and optimizer
             slots.
         fixed_bytes: Bytes of weights and optimizer slots, for a plan by calls also of large constants, and under XLA of
-            transposed kernels, which are there all the time.
+            copies of weights, which are there all the time.
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
-            are larger than requested. Under XLA the heap that it lays out, with the gaps between buffers. From
-            `tfgc.estimate` alone, else None.
+            are larger than requested. Under XLA, which has none, the heap that it lays out beside weights and
+            slots, with the gaps between buffers. From `tfgc.estimate` alone, else None.
         most_allocated_bytes: The most of several steps, with the chunks of the weights. They differ, since what one
             step leaves behind decides where the next one's buffers go. None where only one step is simulated. If the
             plan recomputes, it has 5 % more of what a plan changes: predictions for XLA may be too low, and a graph

@@ -1,12 +1,14 @@
 """The plan without nesting of least peak, and those of least work at each peak, by dynamic programming."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tfgc.strategies._flat_plans import FlatPlans, Path
 
+Found = TypeVar("Found")
 # Of memory, where bytes are counted in slots.
 SLOTS = 512
 
@@ -51,6 +53,12 @@ def front(plans: FlatPlans, most: int) -> list[Path]:
     found = _LeastWork(plans, most)
     falls = found.of_all < np.concatenate([[np.inf], found.of_all[:-1]])
     return [found.path(room) for room in np.flatnonzero(falls).tolist()]
+
+
+def spread(found: list[Found], most: int) -> list[Found]:
+    """At most so many, evenly spaced, with the first and the last."""
+    places = np.linspace(0, len(found) - 1, min(most, len(found)))
+    return [found[place] for place in np.rint(places).astype(int)]
 
 
 def slot_bytes(counts: Iterable[ArrayLike], most: int) -> float:

@@ -15,9 +15,7 @@ outlook bounds the gap: no plan of that peak has less overhead than `least_overh
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from tfgc import strategies
 from tfgc._core.graph import Graph
@@ -25,7 +23,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, check_bool, check_int
 from tfgc._simulate import outlooks
 from tfgc.strategies import _cut_places
-from tfgc.strategies._flat_paths import front
+from tfgc.strategies._flat_paths import front, spread
 from tfgc.strategies._flat_plans import FlatPlans
 from tfgc.strategies._frontier import Frontier
 from tfgc.strategies._nested_plans import NestedPlans
@@ -35,7 +33,6 @@ _CANDIDATES, _LOW_CANDIDATES = 128, 32
 _SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES = 24, 16
 # Of so many positions nested plans are always made; of more, up to this multiple of the least peak without nesting.
 _FEW, _NESTED_UP_TO = 40, 1.3
-Found = TypeVar("Found")
 # Up to so many nodes the plan of `optimal` is part of the front.
 _SMALL = 1000
 
@@ -117,14 +114,14 @@ def _without_nesting(
     paths = front(plans, most)
     if paths:
         low = min(most, 2 * min(map(plans.peak, paths)))
-        for path in _spread(paths, over_all) + _spread(front(plans, low), low_end):
+        for path in spread(paths, over_all) + spread(front(plans, low), low_end):
             yield plans.plan(path, strategy="budget", options=options)
 
 
 def _nested(graph: Graph, places: Sequence[int], most: int, options: dict[str, int]) -> Iterator[Plan]:
     """Plans with nested replays, from the least peak to `most`."""
     found = NestedPlans(graph, places, most)
-    for slot in _spread(found.front(), _CANDIDATES):
+    for slot in spread(found.front(), _CANDIDATES):
         yield Plan.from_pieces(graph, found.pieces(slot), strategy="budget", options=options)
 
 
@@ -134,9 +131,3 @@ def _in_slices(graph: Graph, places: Sequence[int], most: int, options: dict[str
     yield dataclasses.replace(least, strategy="budget", options=options)
     plans = FlatPlans(graph, most, places, options["slices"])
     yield from _without_nesting(plans, most, options, _SLICED_CANDIDATES, _LOW_SLICED_CANDIDATES)
-
-
-def _spread(found: list[Found], most: int) -> list[Found]:
-    """At most so many, evenly spaced, with the first and the last."""
-    places = np.linspace(0, len(found) - 1, min(most, len(found)))
-    return [found[place] for place in np.rint(places).astype(int)]

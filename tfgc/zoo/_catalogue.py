@@ -25,14 +25,21 @@ APPLICATIONS = [
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network that `build` knows."""
+    """A network that `build` knows.
 
-    name: str  # what `build` is given
-    source: str  # "tfgc.zoo" or "keras.applications"
-    family: str  # the module that has its builder; empty for those of Keras
-    # The builder's in order, each with its default; None as an `image_size` is the size of the paper.
+    Attributes:
+        name: What `build` is given.
+        source: "tfgc.zoo" or "keras.applications".
+        family: The module that has its builder; empty for those of Keras.
+        arguments: The builder's arguments in order, each with its default; None as an `image_size` is that of the paper.
+        summary: What it is, in one line.
+    """
+
+    name: str
+    source: str
+    family: str
     arguments: dict[str, Any]
-    summary: str  # what it is, in one line
+    summary: str
 
 
 def catalogue() -> list[Network]:
