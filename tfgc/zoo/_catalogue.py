@@ -31,7 +31,7 @@ class Network:
         name: What `build` is given.
         source: "tfgc.zoo" or "keras.applications".
         family: The module that has its builder; empty for those of Keras.
-        arguments: The builder's arguments in order, each with its default; None as an `image_size` is that of the paper.
+        arguments: The builder's arguments in order, each with its default; None as an `image_size` is the paper's.
         summary: What it is, in one line.
     """
 
