@@ -22,7 +22,7 @@ from models import Halved
 
 import tfgc
 from tfgc._cli.group import cli
-from tfgc._compiled import buffers, compiler, step, targets
+from tfgc._compiled import compiler, step, targets
 from tfgc._compiled import memory as compiled
 
 L = keras.layers
@@ -213,7 +213,7 @@ def dumped(folder):
 def test_the_largest_buffers_are_named_by_layer(tmp_path):
     dumped(tmp_path)
     model = keras.Sequential([keras.Input((4, 4, 1)), L.Conv2D(1, 1, name="conv0"), L.MaxPooling2D(name="pool")])
-    assert buffers.largest(tmp_path, model) == (
+    assert compiled._largest_buffers(tmp_path, model) == (
         tfgc.CompiledBuffer(1048576, "pool", "replay/gradient_tape/pool_1/MaxPool2d/MaxPoolGrad"),
         tfgc.CompiledBuffer(524288, "conv0", "net_1/first_run/conv0_1/convolution"),
         tfgc.CompiledBuffer(12, "", "odd.4"),

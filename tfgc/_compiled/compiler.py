@@ -31,17 +31,9 @@ def check_installed() -> None:
 
 
 def run(step: bytes, target: Target, timeout: float, dump: pathlib.Path) -> dict[str, Any]:
-    """Compile a step in StableHLO; return what `worker.compile_step` found.
+    """Compile a step in StableHLO within so many seconds; return what `worker.compile_step` found.
 
-    Args:
-        step: The module.
-        target: The device to compile for.
-        timeout: Seconds to wait.
-        dump: A folder for XLA's own texts: modules before and after optimization, and its assignment of buffers.
-
-    Raises:
-        UnsupportedModelError: If the compiler refuses the step.
-        TfgcError: If the compiler is not installed, or ran out of time or memory.
+    XLA's own texts go to the folder `dump`: modules before and after optimization, and its assignment of buffers.
     """
     check_installed()
     begin = time.monotonic()

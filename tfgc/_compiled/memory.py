@@ -1,6 +1,7 @@
 """What a training step needs on a GPU, as XLA's compiler lays it out: `tfgc.compiled_memory`."""
 
 import pathlib
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +9,15 @@ from typing import Any
 import keras
 
 from tfgc import _temporary
-from tfgc._compiled import buffers, compiler, step, targets
+from tfgc._compiled import compiler, step, targets
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
 from tfgc._framework import keras_models, keras_names
-from tfgc._records.compiled_memory import CompiledMemory
+from tfgc._records.compiled_memory import CompiledBuffer, CompiledMemory
+
+_MOST_BUFFERS = 8
+_LIVE = re.compile(r"^\s*(?P<name>[\w.\-]+)\{[\d,]*\}: (?P<bytes>\d+) bytes")
+_METADATA = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = .*?op_name=\"(?P<operation>[^\"]*)\"", re.MULTILINE)
 
 
 def compiled_memory(
@@ -80,11 +85,11 @@ def compiled_memory(
             found = compiler.run(step.stable_hlo(model, plan, batch, optimizer), device, timeout, texts)
         finally:
             _copy(folder, dump)
-        biggest = buffers.largest(texts, model)
+        buffers = _largest_buffers(texts, model)
     kept = found["argument_bytes"] + found["output_bytes"] - found["alias_bytes"]
     return CompiledMemory(
         target, device.device, device.memory_bytes, kept + found["temp_bytes"], found["argument_bytes"],
-        found["temp_bytes"], biggest, found["seconds"], found["compiler"],
+        found["temp_bytes"], buffers, found["seconds"], found["compiler"],
     )  # fmt: skip
 
 
@@ -95,3 +100,37 @@ def _copy(folder: str, dump: str | None) -> None:
             shutil.copytree(folder, dump, dirs_exist_ok=True)
         except OSError as error:
             raise TfgcError(f"cannot write {str(dump)!r}: {error.strerror or error}") from error
+
+
+def _largest_buffers(dump: pathlib.Path, model: keras.Model) -> tuple[CompiledBuffer, ...]:
+    """The largest temporaries at the peak, largest first, from the texts that XLA dumped."""
+    live = _read(dump, "*-live-range.txt")
+    peak = live.partition("(peak):")[2]
+    operations = {m["name"]: m["operation"] for m in _METADATA.finditer(_read(dump, "*after_optimizations.txt"))}
+    layers = {layer.name for layer in keras_models.layers_inside(model)[1:]}
+    found = []
+    for line in peak.splitlines():
+        match = _LIVE.match(line)
+        if match is not None and not match["name"].startswith("XLA_Args"):
+            operation = operations.get(match["name"], match["name"])
+            found.append(CompiledBuffer(int(match["bytes"]), _layer_of(operation, layers), operation))
+    return tuple(sorted(found, key=lambda buffer: -buffer.bytes)[:_MOST_BUFFERS])
+
+
+def _layer_of(operation: str, known: set[str]) -> str:
+    """The innermost layer that an operation's scopes name.
+
+    >>> _layer_of("net_1/replay/conv2_1/convolution", {"conv2", "bn2"})
+    'conv2'
+    """
+    for scope in reversed(operation.split("/")[:-1]):
+        name = next((name for name in (scope, re.sub(r"_\d+$", "", scope)) if name in known), None)
+        if name is not None:
+            return name
+    return ""
+
+
+def _read(dump: pathlib.Path, pattern: str) -> str:
+    """The largest dumped text of a kind: that of the step, should there be other modules."""
+    paths = sorted(dump.glob(pattern), key=lambda path: path.stat().st_size)
+    return paths[-1].read_text(errors="replace") if paths else ""

@@ -17,16 +17,10 @@ from tfgc._training.trainer import Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Shapes and dtypes of one batch, as structures of `tf.TensorSpec`.
+    """Shapes and dtypes of one batch, as structures of `tf.TensorSpec`, and the loss that `model.compile` takes."""
 
-    Attributes:
-        x: Inputs in the model's structure.
-        y: Targets.
-        loss: What `model.compile` takes.
-    """
-
-    x: Any
-    y: Any
+    x: Any  # inputs, in the model's structure
+    y: Any  # targets
     loss: Any
 
 
@@ -37,12 +31,7 @@ def batch(
     example: Any,
     loss: Any,
 ) -> Batch:
-    """The batch that a step takes: of an example's sizes, or of the model's inputs.
-
-    Raises:
-        OptionError: If a size is unknown, or a loss has no targets.
-        UnsupportedModelError: If the model is not built.
-    """
+    """The batch that a step takes: of an example's sizes, or of the model's inputs."""
     if not model.built:
         raise UnsupportedModelError(f"{model.name!r} is not built yet: call it on a batch first")
     if batch_size is not None:
@@ -66,12 +55,7 @@ def batch(
 
 
 def stable_hlo(model: keras.Model, plan: Plan | None, batch: Batch, optimizer: keras.Optimizer | str | None) -> bytes:
-    """The whole training step of a model by a plan, or as plain Keras trains it; the model is as before afterwards.
-
-    Raises:
-        PlanMismatchError: If the plan was made for another model.
-        UnsupportedModelError: If the model has no trainable weights, or XLA cannot compile an operation.
-    """
+    """The whole training step of a model by a plan, or as plain Keras trains it; the model is as before afterwards."""
     if not model.trainable_weights:
         raise UnsupportedModelError(f"{model.name!r} has no trainable weights, so no step trains it")
     with layer_calls.restored_afterwards(model):

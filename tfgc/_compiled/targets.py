@@ -11,33 +11,19 @@ from tfgc._errors import OptionError, did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What XLA's GPU compiler knows of a device.
+    """What XLA's GPU compiler knows of a device."""
 
-    Attributes:
-        device: Its name.
-        capability: Its CUDA compute capability: (major, minor).
-        memory_bytes: The memory that it has.
-        cores: Streaming multiprocessors.
-        fpus_per_core: Float32 units of each.
-        clock_ghz: Their clock rate in GHz.
-        memory_bandwidth: Bytes a second.
-        l2_bytes: Size of the L2 cache.
-        threads_per_core: Resident threads of a multiprocessor.
-        shared_memory_per_core: Bytes.
-        shared_memory_per_block: Bytes that a block may ask for.
-    """
-
-    device: str
-    capability: tuple[int, int]
+    device: str  # its name
+    capability: tuple[int, int]  # its CUDA compute capability: (major, minor)
     memory_bytes: int
-    cores: int
-    fpus_per_core: int
+    cores: int  # streaming multiprocessors
+    fpus_per_core: int  # float32 units of each
     clock_ghz: float
-    memory_bandwidth: int
-    l2_bytes: int
-    threads_per_core: int
-    shared_memory_per_core: int
-    shared_memory_per_block: int
+    memory_bandwidth: int  # bytes a second
+    l2_bytes: int  # size of the L2 cache
+    threads_per_core: int  # that are resident
+    shared_memory_per_core: int  # bytes
+    shared_memory_per_block: int  # bytes that a block may ask for
 
     def description(self) -> str:
         """The device as text of XLA's `GpuTargetConfigProto`."""
@@ -93,9 +79,6 @@ TARGETS = {
 
 def find(name: str) -> Target:
     """The target of a name.
-
-    Raises:
-        OptionError: For an unknown name, with near ones.
 
     >>> find("t4").capability
     (7, 5)
