@@ -33,17 +33,12 @@ def fused(graph: Graph, footprints: Mapping[str, Footprint]) -> Graph:
 
 
 class _Tensors:
-    """Which tensors of a graph XLA writes to memory, found out as its nodes are gone through in order.
-
-    Attributes:
-        behind: What each other one is made of that is in memory.
-        copied: Those of them that one node reads from memory, and makes for itself.
-    """
+    """Which tensors of a graph XLA writes to memory, found out as its nodes are gone through in order."""
 
     def __init__(self, graph: Graph, footprints: Mapping[str, Footprint]) -> None:
         self.graph = graph
-        self.behind: dict[Ref, tuple[Ref, ...]] = {}
-        self.copied: set[Ref] = set()
+        self.behind: dict[Ref, tuple[Ref, ...]] = {}  # what each other one is made of that is in memory
+        self.copied: set[Ref] = set()  # those of them that one node reads from memory, and makes for itself
         self._written = {*graph.outputs}
         self._readers: dict[Ref, list[str]] = collections.defaultdict(list)  # from memory
         self._shared = {*_shared(graph, footprints)}
