@@ -1,14 +1,18 @@
 """What makes both runs of a segment wait: the second one for gradients, and draws of the first under XLA.
 
-Without it TensorFlow and XLA would merge the runs, or run what reads nothing large at the start of the step.
+Without it TensorFlow and XLA would merge the runs, or run what reads nothing large at the start of the step. Results of
+the first run are behind a barrier where XLA would store what it computes them from.
 """
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from tfgc._costs import xla_splits
 from tfgc._framework import graph_building, private_api, shared_constants
+from tfgc._framework.internals import gen_xla_ops
 
 
 @contextlib.contextmanager
@@ -63,3 +67,16 @@ def waiting(
     # A copy for each argument, since one tensor may be passed twice.
     held = [graph_building.capture(x) if in_xla and i in layouts else wait(x) for i, x in enumerate(inputs[:arguments])]
     return held + [wait(x) if in_xla and x.dtype.is_integer else graph_building.capture(x) for x in inputs[arguments:]]
+
+
+def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Results of a first run. Under XLA those that products in parts make are behind a barrier, which stores them.
+
+    Else XLA keeps the parts for the replays that read them, and adds them up there: in a GPT four times the bytes of
+    each checkpoint. Other results have no barrier: it made plans larger, as one before each replay did, since what else
+    reads the tensor kept another copy of it.
+    """
+    barrier: Any = gen_xla_ops.xla_optimization_barrier
+    in_xla = private_api.in_xla()
+    in_parts = [in_xla and t.dtype.is_floating and xla_splits.is_made_of_parts(t) for t in tensors]
+    return [barrier([t])[0] if is_behind else t for t, is_behind in zip(tensors, in_parts)]

@@ -20,7 +20,7 @@ from tfgc._framework import (
 )
 from tfgc._pure import replay_checksums
 from tfgc._pure.functional import Run
-from tfgc._replay import xla_checkpoints
+from tfgc._replay import fence
 from tfgc._replay.host_inputs import HostInputs
 from tfgc._replay.two_runs import FirstRun, TwoRuns
 
@@ -95,7 +95,7 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     if host is not None and tf.executing_eagerly():
         first = dataclasses.replace(first, inputs=[])
     replay = _Replay(recomputation, first, run.checksums, host, frozen)
-    results = xla_checkpoints.in_memory([tensors[i] for i in positions])
+    results = fence.in_memory([tensors[i] for i in positions])
     made = graph_gradients.attached(results, arguments, replay.backward, replay.asked)
     for i, tensor in zip(positions, made):
         tensors[i] = tensor
