@@ -92,8 +92,7 @@ class _Block:
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]
         # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
-        asked_for = replayed_gradients.asked_for(effects.reads)
-        frozen = replayed_gradients.frozen_since(effects.reads, asked_for, self._trained)
+        asked_for, frozen = replayed_gradients.asked_for(effects.reads, self._trained)
         inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
         if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.

@@ -42,24 +42,17 @@ class Inputs(NamedTuple):
     frozen: Mapping[int, keras.Variable]  # of sources that count only if they train when gradients are asked for
 
 
-def asked_for(variables: Sequence[keras.Variable]) -> list[bool]:
-    """Of each variable whether a gradient may be asked for: it trains, or a tape watches it."""
-    trains = [bool(variable.trainable) for variable in variables]
-    frozen = [variable for variable, is_trained in zip(variables, trains) if not is_trained]
-    watched = iter(private_api.watched(frozen))
-    return [is_trained or next(watched) for is_trained in trains]
+def asked_for(variables: Sequence[keras.Variable], trained: set[int]) -> tuple[list[bool], dict[int, keras.Variable]]:
+    """Of each variable whether a gradient may be asked for (it trains, or a tape watches it), and others that trained.
 
-
-def frozen_since(
-    variables: Sequence[keras.Variable], asked_for: Sequence[bool], trained: set[int]
-) -> dict[int, keras.Variable]:
-    """The variables, by position, that are not asked for but trained in an earlier call.
-
-    A GAN's discriminator is frozen for the generator's step, and may be thawed between its own call and the gradient.
-    `trained` are the ids of variables that trained in a call; those of this one are added.
+    Those, by position, did in an earlier call: a GAN's discriminator is frozen for the generator's step, and may be
+    thawed between its own call and the gradient. `trained` are the ids of variables that trained in a call; those of
+    this one are added.
     """
-    trained.update(id(variable) for variable, is_asked_for in zip(variables, asked_for) if is_asked_for)
-    return {i: v for i, v in enumerate(variables) if not asked_for[i] and id(v) in trained}
+    watched = iter(private_api.watched([variable for variable in variables if not variable.trainable]))
+    asked = [bool(variable.trainable) or next(watched) for variable in variables]
+    trained.update(id(variable) for variable, is_asked_for in zip(variables, asked) if is_asked_for)
+    return asked, {i: v for i, v in enumerate(variables) if not asked[i] and id(v) in trained}
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:
