@@ -156,7 +156,8 @@ class KnownCalls:
         copied = self._from_copies(call) if self.function.copied and not tf.executing_eagerly() else None
         if copied is not None:
             return copied
-        shared = self._from_counterpart(call)
+        other = self._shared
+        shared = _of_counterpart(other.calls._known.get(call.key), other) if other and other.alike() else None
         if isinstance(shared, SharedTrace):
             return self._keep_compiled(call, shared)
         copied = self._trace(call) if shared is None and call.compiled and self.function.copied else None
@@ -218,7 +219,7 @@ class KnownCalls:
         key = (call.key, call.packing.shapes, graph_copies.device())
         shared = self._shared
         if shared is not None and key in shared.calls._copies and shared.alike():
-            return self._of_counterpart(shared.calls._copies.get(key), shared)
+            return _of_counterpart(shared.calls._copies.get(key), shared)
         copied = self._trace(call)
         if not self.function.captures_vary:
             self._copies[key] = copied
@@ -250,22 +251,15 @@ class KnownCalls:
         """What is copied in the graph being built; None for what cannot be."""
         return self._copied.setdefault(tf.compat.v1.get_default_graph(), RecentlyUsed(_MOST_KNOWN))
 
-    def _from_counterpart(self, call: Call) -> Effects | SharedTrace | None:
-        """What the counterpart knows of such a call, with the variables of this block; None if that is nothing."""
-        shared = self._shared
-        if shared is None or not shared.alike():
-            return None
-        known = shared.calls._known.get(call.key)
-        return self._of_counterpart(known, shared)
 
-    @staticmethod
-    def _of_counterpart(known: Any, shared: Counterpart) -> Any:
-        effects = known if known is None or isinstance(known, Effects) else known.effects
-        if effects is None or effects.obstacle is not None or effects.variables:
-            return None
-        reads, writes = shared.of(effects.reads), shared.of(effects.writes)
-        if reads is None or writes is None:
-            return None
-        effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
-        traced = isinstance(known, (CompiledRecomputation, CopiedRecomputation))
-        return SharedTrace(known, effects, shared.of) if traced else effects
+def _of_counterpart(known: Any, shared: Counterpart) -> Any:
+    """What the counterpart knows of a call, with the variables of this block; None if that is nothing."""
+    effects = known if known is None or isinstance(known, Effects) else known.effects
+    if effects is None or effects.obstacle is not None or effects.variables:
+        return None
+    reads, writes = shared.of(effects.reads), shared.of(effects.writes)
+    if reads is None or writes is None:
+        return None
+    effects = dataclasses.replace(effects, reads=tuple(reads), writes=tuple(writes))
+    traced = isinstance(known, (CompiledRecomputation, CopiedRecomputation))
+    return SharedTrace(known, effects, shared.of) if traced else effects
