@@ -20,7 +20,7 @@ A `tf.function` that closes over a plain variable, holds a recomputed function a
 differentiated through a `tf.while_loop` as well: TensorFlow keeps its backward pass and raises.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +29,6 @@ from tfgc._errors import NotReplayableWarning, warn
 from tfgc._framework import graph_building, private_api, tensor_attributes
 from tfgc._pure import functional
 from tfgc._replay import replayed_gradients
-from tfgc._replay.asked_outputs import stopped
 from tfgc._replay.fence import seeds_in_time
 from tfgc._replay.known_calls import Call, Counterpart, Function, KnownCalls
 from tfgc._replay.replayed_gradients import Inputs
@@ -44,7 +43,7 @@ def block(
     compiled: bool = False,
     share_traces_with: Counterpart | None = None,
     **options: Any,
-) -> "KeptBlock | RecomputedBlock | CompiledBlock":
+) -> "KeptBlock | RecomputedBlock":
     """Make a function one differentiable piece: recomputed, or kept whole.
 
     Args:
@@ -54,19 +53,33 @@ def block(
         share_traces_with: A block that does the same with other variables, whose traces serve this one, too.
     """
     calls = KnownCalls(Function(fn, name, **options), share_traces_with)
-    uncompiled = RecomputedBlock(calls) if replay else KeptBlock(calls)
-    return CompiledBlock(uncompiled) if compiled else uncompiled
+    return RecomputedBlock(calls, compiled) if replay else KeptBlock(calls, compiled)
 
 
 class _Block:
-    """A function, run by what is known of its calls; subclasses say where gradients come from."""
+    """A function, run by what is known of its calls; subclasses say where gradients come from.
 
-    def __init__(self, calls: KnownCalls) -> None:
-        self.calls = calls
+    If `compiled`, eager calls go through `tf.function`s; what cannot be compiled runs as it would without.
+    """
+
+    def __init__(self, calls: KnownCalls, compiled: bool) -> None:
+        self.calls, self._is_compiled = calls, compiled
         self._warned = False
         self._trained: set[int] = set()  # ids of variables that trained in a call
 
-    def run(self, call: Call, known: TwoRuns | None) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_compiled and tf.executing_eagerly():
+            call = self.calls.call(args, kwargs, compiled=True)
+            known = self.calls.find(call)
+            if known is not None or self.calls.can_be_compiled(call):
+                return self._run_call(call, known)
+        return self._uncompiled(args, kwargs)
+
+    def _uncompiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run a call op by op, or in the graph being built."""
+        raise NotImplementedError
+
+    def _run_call(self, call: Call, known: TwoRuns | None) -> Any:
         """Run a call as a pure function, in the way that is `known` of its kind, or that a look at it shows."""
         recomputation = known or self.calls.look(call)
         obstacle = recomputation.effects.obstacle
@@ -117,11 +130,11 @@ class _Block:
 class KeptBlock(_Block):
     """A function that runs once: TensorFlow keeps what its backward pass needs."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _uncompiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         return self.calls.function.fn(*args, **kwargs)
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
-        given = stopped(inputs.tensors, inputs.sources)
+        given = _stopped(inputs.tensors, inputs.sources)
         asked = recomputation.asked_outputs(given) if tf.executing_eagerly() else None
         if asked is None:
             run = recomputation.forward(given)
@@ -136,9 +149,9 @@ class KeptBlock(_Block):
 class RecomputedBlock(_Block):
     """A function that stores its inputs alone, and runs again for its gradient, by tfgc or by another wrapper."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _uncompiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         call = self.calls.call(args, kwargs, compiled=False)
-        return self.run(call, self.calls.find(call))
+        return self._run_call(call, self.calls.find(call))
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         wrap = self.calls.function.wrap
@@ -150,7 +163,7 @@ class RecomputedBlock(_Block):
                 run = recomputation.forward(inputs.tensors)
             return run.finish(replayed_gradients.attach(run, recomputation, inputs))
         # No eager tape may store anything of this run. In a graph tf.vectorized_map needs the plain gradient.
-        run = recomputation.forward(stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
+        run = recomputation.forward(_stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))
         if private_api.has_tangents(run.tensors):
             return call.run_plainly()
         if not is_new and private_api.is_recorded(run.tensors):
@@ -159,17 +172,6 @@ class RecomputedBlock(_Block):
         return run.finish(replayed_gradients.attach(run, recomputation, inputs))
 
 
-class CompiledBlock:
-    """A block whose eager calls go through `tf.function`s; what cannot be compiled runs as the block does."""
-
-    def __init__(self, uncompiled: KeptBlock | RecomputedBlock) -> None:
-        self.calls = uncompiled.calls
-        self._uncompiled = uncompiled
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly():
-            call = self.calls.call(args, kwargs, compiled=True)
-            known = self.calls.find(call)
-            if known is not None or self.calls.can_be_compiled(call):
-                return self._uncompiled.run(call, known)
-        return self._uncompiled(*args, **kwargs)
+def _stopped(inputs: Sequence[tf.Tensor], sources: Collection[int]) -> list[tf.Tensor]:
+    """The inputs, of which only the sources let gradients through."""
+    return [x if i in sources else tf.stop_gradient(x) for i, x in enumerate(inputs)]

@@ -7,10 +7,9 @@ import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional, side_effects, traced_calls
-from tfgc._replay.asked_outputs import AskedOutputs
 from tfgc._replay.fence import fence, waiting
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation
-from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
+from tfgc._replay.two_runs import AskedOutputs, FirstRun, Gradients, TwoRuns
 
 
 class CopiedRecomputation(TwoRuns):

@@ -28,9 +28,8 @@ from tfgc._framework import (
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
-from tfgc._replay.asked_outputs import AskedOutputs, Reached
 from tfgc._replay.fence import fence, waiting
-from tfgc._replay.two_runs import FirstRun, Gradients, TwoRuns
+from tfgc._replay.two_runs import AskedOutputs, FirstRun, Gradients, Reached, TwoRuns
 
 Tensors: TypeAlias = list[tf.Tensor]
 # Shapes whose trace is found without asking TensorFlow, and sets of inputs that gradients are asked for.
@@ -229,14 +228,9 @@ class _ConcreteCache:
 
     def __call__(self, *lists: list[tf.Tensor]) -> Any:
         tensors = [tensor for given in lists for tensor in given]
-        if not all(map(_is_plain, tensors)):
+        if not all(isinstance(t, tf.Tensor) and not tf.is_symbolic_tensor(t) for t in tensors):  # or sparse gradients
             return self._function(*lists)
         return concrete_functions.call_flat(self.concrete(lists), tensors)
-
-
-def _is_plain(tensor: Any) -> bool:
-    """Eager, and no `tf.IndexedSlices`."""
-    return isinstance(tensor, tf.Tensor) and not tf.is_symbolic_tensor(tensor)
 
 
 def _alike(first: Sequence[tf.TensorSpec], second: Sequence[tf.TensorSpec]) -> bool:
