@@ -19,9 +19,10 @@ import tensorflow as tf
 
 from tfgc._core.graph import Cost, Graph, Node, Ref, Spec
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs import batch_coupling, gradient_graphs, grappler, tensor_lists, xla_functions, xla_graph
+from tfgc._costs import batch_coupling, gradient_graphs, grappler, xla_functions, xla_graph
 from tfgc._costs.call_operations import Call
 from tfgc._costs.gradient_graphs import Footprint
+from tfgc._costs.tensor_buffers import tensor_bytes
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, keras_models, slice_rows, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
@@ -206,9 +207,9 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
     products: list[Any] = [weights[i] for i in slice_rows.places(weights, samples, samples)] if samples else []
     cost = dataclasses.replace(
         footprint.cost,
-        product_bytes=sum(map(tensor_lists.tensor_bytes, products)),
-        row_bytes=sum(tensor_lists.tensor_bytes(t) for g in products for t in slice_rows.factors(g) or ()),
-        gradient_bytes=sum(tensor_lists.tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
+        product_bytes=sum(map(tensor_bytes, products)),
+        row_bytes=sum(tensor_bytes(t) for g in products for t in slice_rows.factors(g) or ()),
+        gradient_bytes=sum(tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         differentiable=any(g is not None for g in gradients),
         obstacle=obstacle,
         sliceable=sliceable,

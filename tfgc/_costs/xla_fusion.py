@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from tfgc._costs import tensor_lists, xla_masks
+from tfgc._costs import xla_masks
 from tfgc._costs.call_operations import Operations
-from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed
+from tfgc._costs.tensor_buffers import IN_PLACE, Buffers, renamed, tensor_bytes
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 ELEMENTWISE = (IN_PLACE - {"Erf", "Erfc", "LogSoftmax", "Softmax"}) | {
@@ -84,7 +84,7 @@ class Fusion:
         Over more rows XLA sums up in two kernels, and computes deviations again (`tree_reduction_rewriter`).
         """
         written = op.type == "SquaredDifference" and any(map(_sums_few_rows, op.outputs[0].consumers()))
-        return tensor_lists.tensor_bytes(op.inputs[0]) if written and self._operations.late else 0
+        return tensor_bytes(op.inputs[0]) if written and self._operations.late else 0
 
     def copied_weights(self) -> int:
         """What copies of the weights of convolutions take, from the start of the step to its end.
@@ -99,7 +99,7 @@ class Fusion:
                 if read.op in self._operations.free:
                     # Calls of one layer each read its weight.
                     place = read.op.inputs[0] if read.op.type == "ReadVariableOp" else read
-                    weights[place.ref()] = tensor_lists.tensor_bytes(op.inputs[1])
+                    weights[place.ref()] = tensor_bytes(op.inputs[1])
         return sum(weights.values()) // 2
 
     def zeros_of(self, op: tf.Operation) -> int:

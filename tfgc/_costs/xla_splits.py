@@ -16,9 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import tensor_lists
 from tfgc._costs.call_operations import Operations
-from tfgc._costs.tensor_buffers import Buffers, renamed
+from tfgc._costs.tensor_buffers import Buffers, renamed, tensor_bytes
 from tfgc._costs.xla_fusion import ELEMENTWISE
 from tfgc._pure.flop_counts import MATRIX_PRODUCTS, VIEWS, multiplications_per_element
 
@@ -72,7 +71,7 @@ def merged_weights(operations: Operations, buffers: Buffers) -> int:
     read: dict[Any, list[int]] = defaultdict(list)
     for op in operations.forward:
         if op.type in _PRODUCTS and len(op.inputs) == 2 and buffers.root(op.inputs[1]).op in operations.free:
-            read[buffers.root(op.inputs[0]).ref()].append(tensor_lists.tensor_bytes(op.inputs[1]))
+            read[buffers.root(op.inputs[0]).ref()].append(tensor_bytes(op.inputs[1]))
     return sum(sum(sizes) for sizes in read.values() if len(sizes) > 1)
 
 
@@ -92,8 +91,8 @@ def _besides(op: tf.Operation) -> int:
     inner, element = multiplications_per_element(op), op.inputs[0].dtype.size
     step = count * max(_ALIGNED // element, 1)
     padded = math.ceil(inner / step) * step
-    operands = 0 if padded == inner else sum(map(tensor_lists.tensor_bytes, op.inputs[:2])) * padded // inner
-    return (count - 1) * tensor_lists.tensor_bytes(op.outputs[0]) + operands
+    operands = 0 if padded == inner else sum(map(tensor_bytes, op.inputs[:2])) * padded // inner
+    return (count - 1) * tensor_bytes(op.outputs[0]) + operands
 
 
 def is_made_of_parts(tensor: tf.Tensor) -> bool:
