@@ -174,7 +174,8 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
 
         def call() -> list[Any]:
             program.run([node.name], table, training=True)
-            return [_values(table[ref]) for ref in node.made]
+            # Of a sparse output its values: its `Spec` counts it as if it were dense.
+            return [t.values if isinstance(t, tf.SparseTensor) else t for t in map(table.get, node.made)]
 
         functions: list[Temporary] = []
         apart = None if xla else xla_functions.measured(functions.append)
@@ -200,7 +201,7 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
     footprint = gradient_graphs.footprint(
         Call(graph, inputs, variables, outputs, upstream, gradients, sources, program.name),
         xla=xla,
-        temporary=xla_functions.most(functions),
+        temporary=Temporary(*map(max, zip(Temporary(), *functions))),  # They run one after the other.
     )
     found = dict(zip([ref for ref in refs if flowing[ref]], gradients))
     weights = [g for g in gradients[len(sources) :] if g is not None]
@@ -222,11 +223,6 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
 def _is_declared(made: tf.Tensor, declared: Spec) -> bool:
     """Whether an output may have the shape that was declared for it; of a sparse one nobody knows how many values."""
     return made.shape.is_compatible_with(declared.shape) or not made.shape.is_fully_defined()
-
-
-def _values(made: Any) -> tf.Tensor:
-    """What stands for an output: of a sparse one its values. Its `Spec` counts it as if it were dense."""
-    return made.values if isinstance(made, tf.SparseTensor) else made
 
 
 def _bound(node: Node, footprint: Footprint) -> Cost:

@@ -48,18 +48,12 @@ def times(program: Program, graph: Graph) -> dict[str, NodeSeconds]:
 
 def timed(graph: Graph, times: dict[str, NodeSeconds], factor: float = 1.0) -> Graph:
     """`graph` with measured seconds, times a factor."""
-
-    def cost(node: Node) -> Any:
-        scaled = NodeSeconds(*(factor * seconds for seconds in times[node.name]))
-        return dataclasses.replace(
-            graph.cost(node),
-            seconds=scaled.forward,
-            backward_seconds=scaled.backward,
-            replay_seconds=scaled.replay,
-            selective_seconds=scaled.selective,
-        )
-
-    return dataclasses.replace(graph, nodes=tuple(dataclasses.replace(node, cost=cost(node)) for node in graph.nodes))
+    fields = "seconds", "backward_seconds", "replay_seconds", "selective_seconds"
+    nodes = []
+    for node, cost in zip(graph.nodes, graph.costs):
+        scaled: dict[str, Any] = {field: factor * count for field, count in zip(fields, times[node.name])}
+        nodes.append(dataclasses.replace(node, cost=dataclasses.replace(cost, **scaled)))
+    return dataclasses.replace(graph, nodes=tuple(nodes))
 
 
 def _call(program: Program, graph: Graph, node: Node) -> str:
@@ -85,16 +79,11 @@ def _file(graph: Graph) -> pathlib.Path:
 
 def _load(file: pathlib.Path) -> dict[str, NodeSeconds]:
     try:
-        return {call: _seconds(times) for call, times in checked_json.loads(file.read_text()).items()}
+        written = checked_json.loads(file.read_text()).items()
+        known = {call: NodeSeconds(*map(float, times)) for call, times in written}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-
-
-def _seconds(times: Any) -> NodeSeconds:
-    found = NodeSeconds(*map(float, times))
-    if not all(0 <= seconds < math.inf for seconds in found):
-        raise ValueError(f"{times!r} are no seconds")
-    return found
+    return known if all(0 <= seconds < math.inf for times in known.values() for seconds in times) else {}
 
 
 def _store(file: pathlib.Path, known: dict[str, NodeSeconds]) -> None:

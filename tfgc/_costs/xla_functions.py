@@ -5,10 +5,9 @@ lays out buffers for what such a function computes on its way: for a depthwise c
 channels two of the size that its weights' gradient would have without groups.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -17,8 +16,7 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import functional, inner_functions
 
 
-@dataclasses.dataclass(frozen=True)
-class Temporary:
+class Temporary(NamedTuple):
     """Bytes that XLA takes while it runs a function, beside arguments and results: forward, and for its gradients."""
 
     forward: int = 0
@@ -62,11 +60,6 @@ def temporary(body: Callable[[], Any]) -> Temporary:
         tf.gradients([t for t in made if t.dtype.is_floating], sources)
         late = set(graph.get_operations()) - set(calls)
         return Temporary(forward, max(map(xla_export.temporary_bytes, late), default=0))
-
-
-def most(found: list[Temporary]) -> Temporary:
-    """What the functions of one call need, which run one after the other."""
-    return Temporary(max((t.forward for t in found), default=0), max((t.backward for t in found), default=0))
 
 
 def added(trace: tuple[int, ...], count: int) -> tuple[int, ...]:
