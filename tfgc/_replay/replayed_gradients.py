@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -72,22 +72,12 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[b
 
 def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     """The tensors of `run`, with gradients that come from a replay."""
-    effects, (inputs, sources, on_host, frozen) = recomputation.effects, given
-    arguments = [inputs[i] for i in sources]
+    effects, positions = recomputation.effects, run.differentiable
+    arguments = [given.tensors[i] for i in given.sources]
     arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
-    positions = run.differentiable
     if not arguments or not positions:
         return run.tensors
-    tensors = list(run.tensors)
-    if tf.executing_eagerly():
-        # What is attached to an argument must not live as long as the tape does.
-        inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
-    doubtful, backlog = _doubtful(inputs, sources), weight_gradients.backlog()
-    first = FirstRun(inputs, sources, run.without_tensors(), run.draws, run.results, doubtful, backlog)
-    host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
-    if host is not None and tf.executing_eagerly():
-        first = dataclasses.replace(first, inputs=[])
-    replay = _Replay(recomputation, first, run.checksums, host, frozen)
+    tensors, replay = list(run.tensors), _Replay(run, recomputation, given)
     results = fence.in_memory([tensors[i] for i in positions])
     made = graph_gradients.attached(results, arguments, replay.backward, replay.asked)
     for i, tensor in zip(positions, made):
@@ -95,23 +85,24 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     return tensors
 
 
-def _doubtful(inputs: Sequence[tf.Tensor], sources: Iterable[int]) -> frozenset[int]:
-    """The sources that no tape records, where one records others, in a graph."""
-    if tf.executing_eagerly():
-        return frozenset()
-    recorded = {i for i in sources if private_api.is_recorded([inputs[i]])}
-    return frozenset(sources) - recorded if recorded else frozenset()
-
-
 class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
-    def __init__(
-        self, recomputation: TwoRuns, first: FirstRun, checksums: list[tf.Tensor], host: HostInputs | None,
-        frozen: Mapping[int, keras.Variable],
-    ) -> None:  # fmt: skip
-        self._recomputation, self._first, self._checksums, self._host = recomputation, first, checksums, host
-        self._frozen, self._number = frozen, next(replay_order.numbers)
+    def __init__(self, run: Run, recomputation: TwoRuns, given: Inputs) -> None:
+        inputs, sources, on_host, self._frozen = given
+        recorded: set[int] = set()
+        if tf.executing_eagerly():
+            # What is attached to an argument must not live as long as the tape does.
+            inputs = [tf.identity(x) if tensor_attributes.attributes(x) else x for x in inputs]
+        else:
+            recorded.update(i for i in sources if private_api.is_recorded([inputs[i]]))
+        doubtful = frozenset(sources) - recorded if recorded else frozenset()
+        self._host = HostInputs(inputs, on_host, recomputation.name) if on_host else None
+        held = [] if self._host is not None and tf.executing_eagerly() else inputs
+        backlog = weight_gradients.backlog()
+        self._first = FirstRun(held, sources, run.without_tensors(), run.draws, run.results, doubtful, backlog)
+        self._recomputation, self._checksums = recomputation, run.checksums
+        self._number = next(replay_order.numbers)
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
 
