@@ -1,5 +1,6 @@
 """`tfgc.recompute`: a state-safe `tf.recompute_grad` for hand-written loops."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -71,11 +72,11 @@ def recompute(fn: Callable) -> Callable:
     return recomputed
 
 
+@dataclasses.dataclass(frozen=True)
 class _Itself(tf.types.experimental.TraceType):
     """How `tf.function` takes a recomputed function as an argument: as a value, each of which gets a new trace."""
 
-    def __init__(self, function: Callable) -> None:
-        self._function = function
+    function: Callable
 
     def is_subtype_of(self, other: Any) -> bool:
         return self == other
@@ -84,10 +85,4 @@ class _Itself(tf.types.experimental.TraceType):
         return self if all(self == other for other in others) else None
 
     def placeholder_value(self, placeholder_context: Any) -> Callable:
-        return self._function
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self._function is other._function
-
-    def __hash__(self) -> int:
-        return id(self._function)
+        return self.function
