@@ -65,6 +65,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         workspaces = tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
         folded = grappler.folded(call.graph.get_operations(), buffers)
         zero_bytes, constants = 0, grappler.sizes([*operations.early, *operations.late], folded, buffers)
+    by_cublas = (max(xla_splits.workspaces(ops).values(), default=0) for ops in (operations.early, operations.late))
     moved = () if xla else grappler.early_products(call, operations, buffers)
     besides = (xla_splits if xla else kernel_memory).while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
@@ -110,7 +111,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         fused_outputs=tuple(fusion.output(t, inputs, [*internal]) for t in outputs) if fusion else (),
         constants=constants,
         zero_bytes=zero_bytes,
-        workspace=Temporary(*map(xla_splits.workspace, (operations.early, operations.late))) if fusion else NONE,
+        workspace=Temporary(*by_cublas) if fusion else NONE,
         merged_weight_bytes=xla_splits.merged_weights(operations, buffers) if fusion else 0,
         is_untiled=bool(fusion) and xla_splits.is_untiled(operations.forward),
     )

@@ -56,11 +56,6 @@ def _is_of_batched_product(tensor: tf.Tensor, steps: int = 6) -> bool:
     )
 
 
-def workspace(operations: Iterable[tf.Operation]) -> int:
-    """Bytes that cuBLAS takes while it computes the products among operations."""
-    return max(workspaces(operations).values(), default=0)
-
-
 def workspaces(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
     """Bytes that cuBLAS takes for each product among operations."""
     return {op: _WORKSPACE for op in operations if op.type in _PRODUCTS}
