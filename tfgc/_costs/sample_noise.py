@@ -5,7 +5,6 @@ and values on both sides of these, are put among the noise, as fuzzers (AFL's di
 among its inputs. Every sample has another share of them, so that samples, and both halves of a batch, differ.
 """
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -56,7 +55,8 @@ def special_values(operations: Sequence[tf.Operation]) -> list[float]:
     called = {name for node in nodes for name in _functions(node)}
     if called:
         library = {f.signature.name: f.node_def for f in operations[0].graph.as_graph_def().library.function}
-        for name in operation_order.reached(called & library.keys(), functools.partial(_called_by, library)):
+        calls = {name: [f for n in inside for f in _functions(n) if f in library] for name, inside in library.items()}
+        for name in operation_order.reached(called & library.keys(), calls.__getitem__):
             nodes += library[name]
             found |= _compared_in(library[name])
     to_bool = tf.bool.as_datatype_enum
@@ -122,10 +122,6 @@ def _numbers(constant: Any) -> set[float]:
     if constant is None or constant.dtype.kind not in "iufV" or constant.size > _FEW:  # bfloat16 is a V
         return set()
     return {x for x in constant.astype("float64").ravel().tolist() if math.isfinite(x) and abs(x) < 2**31 - 1}
-
-
-def _called_by(library: dict[str, Any], name: str) -> list[str]:
-    return [other for node in library[name] for other in _functions(node) if other in library]
 
 
 def _compared_in(nodes: Sequence[Any]) -> set[float]:

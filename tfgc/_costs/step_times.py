@@ -83,24 +83,18 @@ class _Step:
     def charged(self, seconds: dict[str, float]) -> list[NodeSeconds]:
         """Seconds by operation as those of nodes."""
         totals = [[0.0, 0.0, 0.0, 0.0] for _ in self._graph.nodes]
-        for name, count in seconds.items():
-            charge = self._charge(name)
-            if charge is not None:
-                total = totals[charge.position]
-                total[charge.backward] += count
-                total[2] += count * charge.replay
-                total[3] += count * charge.selective
+        for operation, count in seconds.items():
+            # One that is not in the traced graph is inside of one that is (a loop, a call of a function), or stands for
+            # others of its scope (TensorFlow's optimizer made it).
+            name = operation
+            while name and name not in self._charges:
+                name = name.rpartition("/")[0]
+            if name in self._charges:
+                position, backward, replay, selective = self._charges[name]
+                totals[position][backward] += count
+                totals[position][2] += count * replay
+                totals[position][3] += count * selective
         return [NodeSeconds(*total) for total in totals]
-
-    def _charge(self, name: str) -> _Charge | None:
-        """That of an operation.
-
-        One that is not in the traced graph is inside of one that is (a loop, a call of a function), or stands for
-        others of its scope (TensorFlow's optimizer made it).
-        """
-        while name and name not in self._charges:
-            name = name.rpartition("/")[0]
-        return self._charges.get(name)
 
     def _trace(self, inputs: list[tf.Tensor], values: list[tf.Tensor]) -> list[Any]:
         self._weights = {id(v): value for v, value in zip(self._variables, values) if v.trainable}

@@ -111,12 +111,8 @@ def _overwritten(
     op: tf.Operation, output: tf.Tensor, buffers: Buffers, alive: Mapping[Any, int], dying: Sequence[Any]
 ) -> Any:
     """The input whose buffer an in-place operation reuses for an output, or None."""
-    if op.type in IN_PLACE:
-        for t in op.inputs:
-            ref = buffers.root(t).ref()
-            if ref in alive and ref in dying and alive[ref] == buffers.bytes(output):
-                return ref
-    return None
+    read = (buffers.root(t).ref() for t in op.inputs) if op.type in IN_PLACE else ()
+    return next((r for r in read if r in alive and r in dying and alive[r] == buffers.bytes(output)), None)
 
 
 def renamed(tensor: tf.Tensor) -> tf.Tensor | None:
