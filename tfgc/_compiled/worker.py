@@ -50,10 +50,6 @@ def compile_step(step: bytes, target: str) -> dict:
     }
 
 
-def main(step: str, target: str, reply: str) -> None:
-    found = compile_step(pathlib.Path(step).read_bytes(), pathlib.Path(target).read_text())
-    pathlib.Path(reply).write_text(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given, device, reply = map(pathlib.Path, sys.argv[1:])
+    reply.write_text(json.dumps(compile_step(given.read_bytes(), device.read_text())))
