@@ -8,7 +8,7 @@ cotangent flows.
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tfgc._core.graph import Cost, Graph, Node
 from tfgc._core.tensors import Ref
@@ -41,7 +41,10 @@ class _Tensors:
         self.copied: set[Ref] = set()  # those of them that one node reads from memory, and makes for itself
         self._written = {*graph.outputs}
         self._readers: dict[Ref, list[str]] = collections.defaultdict(list)  # from memory
-        self._shared = {*_shared(graph, footprints)}
+        # What several nodes read is written once, but for concatenations, which all of them read from their parts.
+        readers = collections.Counter(ref for node in graph.nodes for ref in set(node.inputs))
+        several = (ref for ref, count in readers.items() if count > 1)
+        self._shared = {ref for ref in several if _made_by(ref, footprints) != "ConcatV2"}
         for node in graph.nodes:
             refs = tuple(dict.fromkeys(node.inputs))
             if node.name not in footprints:
@@ -71,12 +74,6 @@ class _Tensors:
     def copied_by(self, node: Node) -> list[Ref]:
         """The tensors that a node reads from memory, and makes for itself."""
         return [ref for ref in dict.fromkeys(node.inputs) if ref in self.copied and node.name in self._readers[ref]]
-
-
-def _shared(graph: Graph, footprints: Mapping[str, Footprint]) -> Iterator[Ref]:
-    """What several nodes read: it is written once, but for concatenations, which all of them read from their parts."""
-    readers = collections.Counter(ref for node in graph.nodes for ref in set(node.inputs))
-    return (ref for ref, count in readers.items() if count > 1 and _made_by(ref, footprints) != "ConcatV2")
 
 
 def _made_by(ref: Ref, footprints: Mapping[str, Footprint]) -> str:
