@@ -111,7 +111,7 @@ def _obstacle(
     kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
     try:
         with graph_building.eagerly_recorded():
-            runs = NoiseRuns(program, node.name, given, masked, read)
+            runs = NoiseRuns(program, node, given, masked, read)
             by_rows = drawn_rows.obstacle(operations, SAMPLES, xla=False) is None  # It runs op by op.
             return runs.compared(kinds, None if by_rows else random_draws.count(operations))
     except OUT_OF_MEMORY:

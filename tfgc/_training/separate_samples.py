@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import independence, sample_noise
-from tfgc._costs.equal_results import equal
+from tfgc._costs.noise_runs import equal
 from tfgc._costs.sample_noise import SAMPLES, Kind
 from tfgc._errors import OptionError, UnsupportedModelError, one_line
 from tfgc._framework import graph_building, layer_settings
