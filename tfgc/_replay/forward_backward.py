@@ -202,9 +202,8 @@ class _ConcreteCache:
 
     def __init__(self, python_function: Callable) -> None:
         # TensorFlow warns of retracing by code object, and a `partial` has none.
-        partial = functools.partial(python_function)
-        self._python_function = partial
-        self._function = tf.function(partial, autograph=False, reduce_retracing=True)
+        self._python_function = functools.partial(python_function)
+        self._function = tf.function(self._python_function, autograph=False, reduce_retracing=True)
         self._concrete: RecentlyUsed[tuple, Any] = RecentlyUsed(_MOST_SHAPES)
 
     def concrete(self, lists: Sequence[list[tf.Tensor]]) -> Any:
@@ -212,19 +211,17 @@ class _ConcreteCache:
         key = tuple(concrete_functions.shape_of(tensor) for given in lists for tensor in given)
         function = self._concrete.get(key)
         if function is None:
-            self._concrete[key] = function = self._traced(lists)
-        return function
-
-    def _traced(self, lists: Sequence[list[tf.Tensor]]) -> Any:
-        try:
-            return concrete_functions.concrete(self._function, lists)
-        except OUT_OF_MEMORY:
-            raise
-        except Exception:
-            # From the second shape on TensorFlow traces open sizes, which some layers do not take.
-            if not self._concrete:
+            try:
+                function = concrete_functions.concrete(self._function, lists)
+            except OUT_OF_MEMORY:
                 raise
-            return concrete_functions.concrete(tf.function(self._python_function, autograph=False), lists)
+            except Exception:
+                # From the second shape on TensorFlow traces open sizes, which some layers do not take.
+                if not self._concrete:
+                    raise
+                function = concrete_functions.concrete(tf.function(self._python_function, autograph=False), lists)
+            self._concrete[key] = function
+        return function
 
     def __call__(self, *lists: list[tf.Tensor]) -> Any:
         tensors = [tensor for given in lists for tensor in given]
