@@ -51,14 +51,6 @@ class _Charge(NamedTuple):
     selective: bool
 
 
-class _Pass(NamedTuple):
-    """A node's forward pass, as it was traced: its operations, and what its gradients are taken of."""
-
-    operations: list[tf.Operation]
-    tape: tf.GradientTape
-    sources: list[Any]
-
-
 class _Step:
     """A training step whose operations are known by node."""
 
@@ -69,7 +61,8 @@ class _Step:
         self._packing.take_tensors()
         self._weights: dict[int, tf.Tensor] = {}  # the values of trainable variables, by their ids
         self._table: dict[Ref, Any] = {}
-        self._passes: list[_Pass] = []
+        # Of each node's forward pass, as it was traced: its operations, their tape, and what gradients are taken of.
+        self._passes: list[tuple[list[tf.Operation], tf.GradientTape, list[Any]]] = []
         self._variables = side_effects.discover(self._forward, self._packing).reads
         self._arguments = inputs, [tf.convert_to_tensor(variable.value) for variable in self._variables]
         self._charges: dict[str, _Charge] = {}
@@ -115,7 +108,7 @@ class _Step:
             with operation_hooks.noted() as made, tf.GradientTape() as tape:
                 tape.watch(sources)
                 self._program.run([node.name], table, training=True)
-            self._passes.append(_Pass(made, tape, sources))
+            self._passes.append((made, tape, sources))
         return [table[ref] for ref in self._graph.outputs]
 
     def _backward(self) -> tuple[list[Any], list[list[tf.Operation]]]:
@@ -140,7 +133,7 @@ class _Step:
     def _note(self, backward: list[list[tf.Operation]], inputs: list[tf.Tensor], values: list[tf.Tensor]) -> None:
         """Note what each operation's time counts as."""
         given, made = [*inputs, *values], list(self._table.values())
-        forward = [traced.operations for traced in self._passes]
+        forward = [operations for operations, _, _ in self._passes]
         early, late = (list(itertools.chain.from_iterable(operations)) for operations in (forward, backward))
         tensors = [t for t in tf.nest.flatten(made, expand_composites=True) if t.op not in {x.op for x in given}]
         read = {t.ref(): t for op in late for t in op.inputs}
