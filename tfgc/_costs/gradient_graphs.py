@@ -66,7 +66,9 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         folded = grappler.folded(call.graph.get_operations(), buffers)
         zero_bytes, constants = 0, grappler.sizes([*operations.early, *operations.late], folded, buffers)
     by_cublas = (max(xla_splits.workspaces(ops).values(), default=0) for ops in (operations.early, operations.late))
-    moved = () if xla else grappler.early_products(call, operations, buffers)
+    may_move = operations.late if not xla and grappler.are_made(call.scope) else ()
+    found = grappler.moved(may_move, operations.after_upstream, operations.free, buffers)
+    moved = [buffers.bytes(t) for _, t in found]  # what the forward pass makes of products of the backward pass
     besides = (xla_splits if xla else kernel_memory).while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs.call_operations import Call, Operations
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._framework import shared_constants
 from tfgc._pure.flop_counts import SHAPE_ONLY
@@ -83,14 +82,6 @@ def moved(
             if buffers.bytes(root) == buffers.bytes(product) and readers[root.ref()] != {product.op}:
                 found[root.ref()] = op, root
     return list(found.values())
-
-
-def early_products(call: Call, operations: Operations, buffers: Buffers) -> tuple[int, ...]:
-    """Bytes of each product that the forward pass of a call makes."""
-    if not are_made(call.scope):
-        return ()
-    found = moved(operations.late, operations.after_upstream, operations.free, buffers)
-    return tuple(buffers.bytes(tensor) for _, tensor in found)
 
 
 def _scaled(op: tf.Operation) -> tf.Tensor | None:
