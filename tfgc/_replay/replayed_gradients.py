@@ -60,14 +60,10 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[b
 
     `asked_for` says of each variable whether a gradient may be asked for.
     """
-    flows = [x.dtype.is_floating or x.dtype.is_complex for x in inputs]
-    for i, is_asked_for in enumerate(asked_for, start=n_arguments):
-        flows[i] &= is_asked_for
-    if tf.executing_eagerly():
-        # Every tape that could ask is active by now. In a graph, unused gradients are pruned, unless they have effects.
-        for i, x in enumerate(inputs[:n_arguments]):
-            flows[i] &= private_api.is_recorded([x])
-    return [i for i, f in enumerate(flows) if f]
+    in_graph = not tf.executing_eagerly()
+    # Every tape that could ask is active by now. In a graph, unused gradients are pruned, unless they have effects.
+    flows = [in_graph or private_api.is_recorded([x]) for x in inputs[:n_arguments]] + [*asked_for]
+    return [i for i, x in enumerate(inputs) if flows[i] and (x.dtype.is_floating or x.dtype.is_complex)]
 
 
 def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
