@@ -61,7 +61,7 @@ def compiled(name):
             continue
         step = tfgc.estimate(model, plan=plan, example=(x, y), mode="xla")
         rows[side] = {
-            "compiled": found.temp_bytes, "predicted": step.peak_bytes - weights, "overhead": step.overhead,
+            "compiled": found.temp_bytes, "predicted": step.allocated_bytes - weights, "overhead": step.overhead,
             "by": None if plan is None else "calls" if plan.calls else "nodes", "compiler": found.compiler,
         }  # fmt: skip
         if budget is not None:
