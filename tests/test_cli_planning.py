@@ -589,6 +589,22 @@ def test_sweep_means_the_same_by_auto_as_plan_does(monkeypatch, kind):
     assert front.choices[0].budget_bytes == budgets.budget_bytes("auto", None, budgets.resident_bytes(model)) > 900_000
 
 
+@pytest.mark.parametrize(
+    ("given", "planned"),
+    [((), ["sqrt-compiled", "sqrt-graph"]), (("--mode", "xla"), ["plain-xla", "sqrt-xla"])],
+)
+def test_compare_runs_planned_steps_in_the_modes_that_are_named(monkeypatch, given, planned):
+    asked = []
+
+    def study(cases, **_):
+        asked.extend(case.name for case in cases)
+        raise TfgcError("enough")
+
+    monkeypatch.setattr(compare, "study", study)
+    assert CliRunner().invoke(cli, ["compare", *CHAIN, *given]).exit_code
+    assert asked == ["plain-eager", "plain-graph", *planned]
+
+
 def test_compare_means_the_same_by_auto_as_plan_does(monkeypatch):
     model, asked = fresh(chain), []
     monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**6)

@@ -16,6 +16,15 @@ from tfgc._errors import TfgcError
 )
 @click.option("--plan", "plan_paths", multiple=True, type=options.INPUT, help="Measure this plan file; repeatable.")
 @click.option("--budget", help="Memory for the whole step, for strategies that take a budget.")
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    type=click.Choice(["compiled", "graph", "xla"]),
+    default=("compiled", "graph"),
+    show_default=True,
+    help="How planned steps run; repeatable.",
+)
 @click.option("--steps", type=int, default=5, show_default=True, help="Measured steps per case.")
 @click.option("--plot", "plot_path", type=options.PICTURE, help="Plot memory over time to this PNG file.")
 @options.json_option
@@ -24,6 +33,7 @@ def command(
     strategy: tuple[str, ...] | None,
     plan_paths: tuple[str, ...],
     budget: str | None,
+    modes: tuple[str, ...],
     steps: int,
     plot_path: str | None,
     json_path: str | None,
@@ -31,16 +41,23 @@ def command(
     """Measure memory and time of training with and without tfgc.
 
     NAME is trained plainly, with a GradientTape, and by plans. The cases run one after the other, each in a
-    separate process: plain-eager, plain-graph, and each strategy and plan twice, with compiled segments
-    ("compiled") and in tf.function ("graph"). A case that runs out of memory is reported as "oom". `tfgc report`
-    reads the JSON file, which also holds the predicted Pareto front.
+    separate process: plain-eager, plain-graph, and each strategy and plan in each mode: in a loop with compiled
+    segments ("compiled"), in tf.function ("graph"), or compiled as a whole, beside plain-xla ("xla"). A case that runs
+    out of memory is reported as "oom". `tfgc report` reads the JSON file, which also holds the predicted Pareto front.
     """
     from tfgc._measure import case_choice, compare
     from tfgc._records import measurement
     from tfgc._report import command_tables, plots, study_tables, svg
 
     cases = case_choice.plan_cases(
-        network.name, network.batch_size, strategy, steps=steps, plans=plan_paths, budget=budget, **network.sizes()
+        network.name,
+        network.batch_size,
+        strategy,
+        steps=steps,
+        plans=plan_paths,
+        budget=budget,
+        modes=modes,
+        **network.sizes(),
     )
     if plot_path:
         svg.require("a plot", "plot")
