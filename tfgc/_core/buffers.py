@@ -77,12 +77,11 @@ class Buffers:
 
     def _is_in_place(self, position: int) -> bool:
         overwritten = self.graph.costs[position].overwrites
-        number = None if overwritten is None else self.number[overwritten]
-        if number is None or position == 0:
+        if overwritten is None or position == 0:
             return False
-        if number not in self.outputs[position - 1] or number in self.graph_outputs:
-            return False
-        return self.readers[number] == [position] and not self.savers[number]
+        number = self.number[overwritten]
+        is_of_last = number in self.outputs[position - 1] and number not in self.graph_outputs
+        return is_of_last and self.readers[number] == [position] and not self.savers[number]
 
     @functools.cached_property
     def readers(self) -> list[list[int]]:

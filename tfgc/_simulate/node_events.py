@@ -81,9 +81,8 @@ class NodeEvents:
 
     def store(self, i: int, run: Run, selective: bool) -> list[int]:
         """Store what a replay takes over of a node that has just run; return what stays until the replay is done."""
-        b, results = self.buffers, []
-        if b.result_bytes[i]:
-            results.append(self.new(b.result_bytes[i]))
+        b = self.buffers
+        results = [self.new(b.result_bytes[i])] if b.result_bytes[i] else []
         self.events[-1].results = tuple(results)
         if selective and b.selective_bytes[i]:
             saved = self.graph.costs[i].selective_saved_bytes

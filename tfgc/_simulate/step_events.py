@@ -99,8 +99,7 @@ class StepEvents(NodeEvents):
                 inner = segment.inner.segments if segment.inner else (Segment(segment.nodes, "keep"),)
                 takes_over = not replay and segment.takes_over_results
                 self._run(inner, outside, replay=True, takes_over=takes_over, products=products)
-            if kept:
-                self.events[-1].reads.extend(kept)
+            self.events[-1].reads.extend(kept)
             if self.compiled and not replay:
                 given = outside.values() if segment.mode == "recompute" else _saved(b, part, run)
                 returned = _returned(b, part, run, segment.mode == "keep")

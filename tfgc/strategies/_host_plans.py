@@ -88,10 +88,7 @@ class HostPlans:
         """About the least budget from `low` to `high` that some plan is within, found to 1 %."""
         while high > 1.01 * low:
             middle = int((low * high) ** 0.5)
-            if self.cheapest(middle) is None:
-                low = middle + 1
-            else:
-                high = middle
+            low, high = (middle + 1, high) if self.cheapest(middle) is None else (low, middle)
         return high
 
     def _extend(

@@ -29,8 +29,6 @@ def plan(graph: Graph, *, segments: int | None = None) -> Plan:
     n = strategies.segment_count(graph, segments)
     separators = [p for p in range(1, len(graph)) if sum(ref.node not in graph.inputs for ref in graph.cut(p)) == 1]
     before = [0, *itertools.accumulate(graph.node_bytes)]
-    cuts = set()
-    for i in range(1, n):
-        if separators:
-            cuts.add(min(separators, key=lambda p: (abs(before[p] - i * before[-1] / n), p)))
+    share = before[-1] / n
+    cuts = {min(separators, key=lambda p: abs(before[p] - i * share)) for i in range(1, n) if separators}
     return Plan.from_cuts(graph, cuts, strategy="articulation", options={"segments": n})

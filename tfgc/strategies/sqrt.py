@@ -30,9 +30,6 @@ def plan(graph: Graph, *, segments: int | None = None) -> Plan:
     for i in range(1, n):
         allowed = range(last + 1, len(graph) - (n - i) + 1)
         close = [p for p in allowed if abs(before[p] - i * share) <= share / 4]
-        if close:
-            last = min(close, key=lambda p: (graph.cut_bytes[p], abs(before[p] - i * share)))
-        else:
-            last = min(allowed, key=lambda p: abs(before[p] - i * share))
+        last = min(close or allowed, key=lambda p: (graph.cut_bytes[p] if close else 0, abs(before[p] - i * share)))
         cuts.append(last)
     return Plan.from_cuts(graph, cuts, strategy="sqrt", options={"segments": n})
