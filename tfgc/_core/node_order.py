@@ -14,12 +14,9 @@ def order(nodes: Sequence[Node], outputs: Iterable[Ref], after: Iterable[tuple[i
     """Sort nodes so that few bytes are alive at once.
 
     Among the nodes whose inputs are ready, the one that leaves the smallest cut comes first; ties keep the given
-    order, so the result is deterministic. Unknown dimensions count as 1 here: they affect the order, not any figure.
-
-    Args:
-        nodes: Nodes in some order that respects the edges.
-        outputs: What stays alive to the end.
-        after: Pairs (i, j) of positions: node j must not run before node i.
+    order, which respects the edges, so the result is deterministic. Unknown dimensions count as 1 here: they affect
+    the order, not any figure. `outputs` stay alive to the end. `after` are pairs (i, j) of positions: node j must not
+    run before node i.
     """
     position = {node.name: i for i, node in enumerate(nodes)}
     waits = [{position[ref.node] for ref in node.inputs if ref.node in position} for node in nodes]

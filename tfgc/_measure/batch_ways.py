@@ -22,11 +22,9 @@ class Step(NamedTuple):
 class Way:
     """Training by whichever of some plans needs least, those of one batch and of the first one that none of them fits.
 
-    Args:
-        known: Function from a batch to what makes and predicts plans for it, and to the bytes that are there all the
-            time: weights, slots and the batch itself, which lies on the device as long as the step runs.
-        plans_for: Function from a batch to the plans to look at; None is plain training.
-        above: How many batches in a row must be predicted not to fit above the one that does.
+    `known` gives for a batch what makes and predicts plans for it, and the bytes that are there all the time: weights,
+    slots and the batch itself, which lies on the device as long as the step runs. `plans_for` gives the plans to look
+    at; None is plain training. `above` batches in a row must be predicted not to fit above the one that does.
     """
 
     def __init__(

@@ -45,13 +45,10 @@ class Steps(NamedTuple):
 
 
 class FlatPlans:
-    """All plans without nesting of one graph.
+    """All plans without nesting of one graph; none of interest exceeds `limit` bytes.
 
-    Args:
-        limit: Bytes that no plan of interest exceeds.
-        places: Positions where segments that are recomputed may start; by default all where one may start.
-        slices: Of the batch, in which segments whose nodes allow it may run; see `sliced`.
-        host: Whether segments may store their inputs on the host. `_host_plans` says what fits then.
+    Segments that are recomputed may start at `places`, by default at all where one may; those whose nodes allow it may
+    run in `slices` of the batch (see `sliced`), and store inputs on the `host`: `_host_plans` says what fits then.
     """
 
     def __init__(
@@ -175,7 +172,5 @@ class FlatPlans:
             if steps.host[row]:
                 on_host.add(end)
         plan = Plan.from_pieces(self.graph, pieces, strategy=strategy, options=options)
-        offload = (end in on_host for _, end, _ in pieces)
-        return dataclasses.replace(
-            plan, segments=tuple(dataclasses.replace(s, offload=o) for s, o in zip(plan.segments, offload))
-        )
+        segments = (dataclasses.replace(s, offload=end in on_host) for s, (_, end, _) in zip(plan.segments, pieces))
+        return dataclasses.replace(plan, segments=tuple(segments))

@@ -12,11 +12,9 @@ from tfgc._simulate.simulator import Prediction, allocated_bytes
 class Frontier:
     """Plans of one graph, from the least peak to the plain step; each next one does less work.
 
-    Args:
-        graph, plans: A `Graph`, and plans of it.
-        more: Makes further plans below a number of bytes, which takes time, so that it is called when they are wanted.
-        up_to: That number as a multiple of the least peak of `plans`. Only further plans with a lower peak count, and
-            with no less work than the best of `plans` has there. So they change nothing for larger budgets.
+    `more` makes further plans below a number of bytes, which takes time, so that it is called when they are wanted;
+    `up_to` is that number as a multiple of the least peak of `plans`. Only further plans with a lower peak count, and
+    with no less work than the best of `plans` has there. So they change nothing for larger budgets.
     """
 
     def __init__(

@@ -27,19 +27,15 @@ from tfgc.strategies._segment_costs import SegmentCosts
 
 
 class NestedPlans:
-    """Plans of a graph with segments that start at given positions.
+    """Plans of a graph with segments that start at given positions, ascending, 0 among them.
 
-    Args:
-        positions: Where segments may start, ascending, 0 among them.
-        most: Bytes; plans that need more are left out.
+    Those that need more than `most` bytes are left out.
     """
 
     def __init__(self, graph: Graph, positions: Sequence[int], most: int) -> None:
         self._buffers = b = Buffers.of(graph)
         self._work, _ = node_work(graph)
-        self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(
-            work.replay != work.forward for work in self._work
-        )
+        self._takes_over = any((*b.result_bytes, *b.selective_bytes)) or any(w.replay != w.forward for w in self._work)
         self._costs = costs = SegmentCosts(b, self._work)
         self._forward_peak = np.array(costs.forward_peak)
         self._forward_work = np.array([work.forward for work in self._work])
@@ -221,9 +217,8 @@ class NestedPlans:
                 is_split = len(inner) > 1 or (self._takes_over and option.results is None)
                 how = "selective" if option.selective else "recompute"
                 pieces.append((start, stop, inner if is_split else how))
-            elif pieces and pieces[-1][2] == "keep":
-                pieces.append((pieces.pop()[0], stop, "keep"))
             else:
-                pieces.append((start, stop, "keep"))
+                kept_from = pieces.pop()[0] if pieces and pieces[-1][2] == "keep" else start
+                pieces.append((kept_from, stop, "keep"))
             start, row, slot = stop, option.rest, slot - int(self._in_slots(option.added))
         return pieces

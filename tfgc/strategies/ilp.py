@@ -45,13 +45,11 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
     if least is None:
         prediction = simulator.predict(graph, strategies.get("optimal")(graph))
         raise InfeasibleBudgetError(budget, prediction.peak_bytes, prediction.node)
-    path, gap = _solved(optimize, sparse, plans, budget, time_limit)
+    path, gap = _solved(optimize, sparse, plans, time_limit)
     return plans.plan(path or least, strategy="ilp", options={"gap": gap})
 
 
-def _solved(
-    optimize: Any, sparse: Any, plans: FlatPlans, budget: int, time_limit: float
-) -> tuple[Path | None, float | None]:
+def _solved(optimize: Any, sparse: Any, plans: FlatPlans, time_limit: float) -> tuple[Path | None, float | None]:
     """The path of least work, None if none was found in time, and the optimality gap that is left.
 
     One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
@@ -59,8 +57,8 @@ def _solved(
     steps = Steps(*(np.concatenate(column) for column in zip(*plans.steps.values())))
     counts = [len(each.need) for each in plans.steps.values()]
     source, row = np.repeat(list(plans.steps), counts), np.concatenate([np.arange(count) for count in counts])
+    n, states, budget = len(source), len(plans.states), plans.limit
     ends = {end: need for end, need in plans.ends.items() if need <= budget}
-    n, states = len(source), len(plans.states)
     each, need, added = np.arange(n), steps.need / budget, steps.added / budget
 
     def matrix(rows: Any, columns: Any, values: Any, height: int) -> Any:
