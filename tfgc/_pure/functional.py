@@ -9,10 +9,10 @@ write to a plain `tf.Variable`) is what `side_effects` finds out, by tracing it 
 """
 
 import contextlib
-import contextvars
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -22,11 +22,10 @@ from tfgc._pure import inner_functions, random_draws, replay_checksums
 from tfgc._pure.tensor_packing import Packing, spec_of
 
 Label = tuple[str, tf.TensorSpec]  # the layer behind a checksum, and the spec of what it made
+# What gives what stands for a variable in a trace that is never run.
+StandIn: TypeAlias = Callable[[keras.Variable], Any]
 
-_checksums: contextvars.ContextVar[list[tuple[Label, tf.Tensor]] | None] = contextvars.ContextVar(
-    "tfgc_checksums", default=None
-)
-
+_checksums: ContextVar[list[tuple[Label, tf.Tensor]] | None] = ContextVar("tfgc_checksums", default=None)
 
 IN_CUSTOM_GRADIENT = (
     "{!r} is read inside of a function with a tf.custom_gradient. Give the function the weight as an argument to let "
@@ -61,9 +60,7 @@ class Scope(keras.StatelessScope):
     A trace that is never run has no values. When it first reads a variable, `stand_in` gives what stands for it.
     """
 
-    def __init__(
-        self, values: dict[int, tf.Tensor] | None, stand_in: Callable[[keras.Variable], Any] | None = None
-    ) -> None:
+    def __init__(self, values: dict[int, tf.Tensor] | None, stand_in: StandIn | None = None) -> None:
         super().__init__(collect_losses=True)
         self._stand_in = stand_in
         self.obstacle: str | None = None  # why what runs here would have other gradients than outside
@@ -146,9 +143,8 @@ class Scope(keras.StatelessScope):
     def outcome(self, result: Any, draws: list[tf.Tensor]) -> "Run":
         """The `Run` of what was done in this scope: a function's result, and what it drew."""
         packed = Packing(result, made=True)
-        outputs = packed.take_tensors()
         sums = [checksum for _, checksum in self.checksums or ()]
-        tensors = [*outputs, *self.losses, *sums, *(value for _, value in self.written.values())]
+        tensors = [*packed.take_tensors(), *self.losses, *sums, *(value for _, value in self.written.values())]
         specs = [spec_of(t) for t in tensors]
         labels = [label for label, _ in self.checksums or ()]
         return Run(tensors, specs, packed, self.loss_layers, labels, [v for v, _ in self.written.values()], draws)

@@ -19,13 +19,7 @@ TYPES = frozenset(
     ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal"]
     + ["RandomShuffle", "Multinomial", "RandomPoissonV2", "RngReadAndSkip"]
 )
-_SEEDED = (
-    "StatelessRandom",
-    "StatelessTruncated",
-    "StatelessParameterized",
-    "StatelessMultinomial",
-    "StatelessShuffle",
-)
+_SEEDED = tuple(f"Stateless{kind}" for kind in ("Random", "Truncated", "Parameterized", "Multinomial", "Shuffle"))
 _DRAWN_FROM_SEEDS = frozenset(
     ["StatelessRandomUniformV2", "StatelessRandomUniformIntV2", "StatelessRandomUniformFullIntV2", "StatelessShuffle"]
     + ["StatelessRandomNormalV2", "StatelessTruncatedNormalV2", "StatelessMultinomial", "StatelessRandomPoisson"]

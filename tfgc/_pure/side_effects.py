@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfgc._framework import diverted_calls, graph_building, private_api, tensor_attributes
 from tfgc._pure import inner_functions, obstacles, python_random, random_draws
-from tfgc._pure.functional import Scope
+from tfgc._pure.functional import Scope, StandIn
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -74,9 +74,7 @@ class Trace:
     `captured` are all eager tensors that the graph captures.
     """
 
-    def __init__(
-        self, fn: Callable, packing: Packing, stand_in: Callable[[keras.Variable], tf.Tensor] | None = None
-    ) -> None:
+    def __init__(self, fn: Callable, packing: Packing, stand_in: StandIn | None = None) -> None:
         self._fn, self._packing, self._stand_in = fn, packing, stand_in
         self.scope = Scope(None, stand_in)
         self.result: Any = None

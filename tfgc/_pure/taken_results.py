@@ -111,13 +111,11 @@ def _masks(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
 
 
 class _Products:
-    def __init__(
-        self, operations: Sequence[tf.Operation], arguments: Iterable[tf.Tensor], ends: Iterable[tf.Tensor]
-    ) -> None:
+    def __init__(self, ops: Iterable[tf.Operation], arguments: Iterable[tf.Tensor], ends: Iterable[tf.Tensor]) -> None:
         self._active = {tensor.op for tensor in arguments}
         self._readers: dict[Any, list[tf.Operation]] = {}
         self._ends = {tensor.ref() for tensor in ends}
-        for op in operations:
+        for op in ops:
             if any(tensor.op in self._active for tensor in op.inputs):
                 self._active.add(op)
             for tensor in op.inputs:

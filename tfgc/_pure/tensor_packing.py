@@ -141,15 +141,10 @@ class Packing:
         other.specs = [self.specs[slot] for slot in kept]
         other._leaves = []
         for leaf in self._leaves:
-            no_logits = leaf.kind == "tensor" and leaf.slots[0] not in moved
-            other._leaves.append(
-                _Leaf(
-                    leaf.kind,
-                    None if no_logits else leaf.static,
-                    tuple(moved[slot] for slot in leaf.slots if slot in moved),
-                    tuple((name, moved[slot]) for name, slot in leaf.attached if slot in moved),
-                )
-            )
+            static = None if leaf.kind == "tensor" and leaf.slots[0] not in moved else leaf.static
+            kept_slots = tuple(moved[slot] for slot in leaf.slots if slot in moved)
+            attached = tuple((name, moved[slot]) for name, slot in leaf.attached if slot in moved)
+            other._leaves.append(_Leaf(leaf.kind, static, kept_slots, attached))
         return other
 
     @property

@@ -86,28 +86,26 @@ class TracedCall:
     def _given(self) -> list[tf.Tensor]:
         return [*self._arguments, *self._variables]
 
-    def backward(
-        self, sources: Sequence[int], asked: Sequence[int], doubtful: Iterable[int] = ()
-    ) -> "Gradients | None":
+    def backward(self, sources: Sequence[int], asked: Sequence[int], unasked: Iterable[int] = ()) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
 
-        They come from the `asked` differentiable tensors. Nothing waits for those of `doubtful` inputs, which may be
+        They come from the `asked` differentiable tensors. Nothing waits for those of `unasked` inputs, which may be
         pruned. A copy is given the inputs, draws and results of the first run, and what flows back. None where a copy
         would itself have no gradient, since it holds a `tf.custom_gradient` that cannot be copied, or draws once more.
         """
         try:
-            return self._backward(sources, asked, doubtful)
+            return self._backward(sources, asked, unasked)
         finally:
             del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
 
-    def _backward(self, sources: Sequence[int], asked: Sequence[int], doubtful: Iterable[int]) -> "Gradients | None":
+    def _backward(self, sources: Sequence[int], asked: Sequence[int], unasked: Iterable[int]) -> "Gradients | None":
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
             flowing = [[tensors[i] for i in asked] for tensors in (targets, upstream)]
             gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
-        unasked = [self._given[i] for i in doubtful]
-        pairs = [pair for chain in self._chains for pair in chain.edges(unasked)]
+        prunable = [self._given[i] for i in unasked]
+        pairs = [pair for chain in self._chains for pair in chain.edges(prunable)]
         edges: list[shared_constants.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
