@@ -37,10 +37,8 @@ def available() -> list[str]:
 
 def get(suite: str) -> ModuleType:
     """The module of a suite."""
-    if suite not in available():
-        raise OptionError(
-            f"there is no suite {suite!r}{did_you_mean(suite, available())} (available: {', '.join(available())})"
-        )
+    if suite not in (known := available()):
+        raise OptionError(f"there is no suite {suite!r}{did_you_mean(suite, known)} (available: {', '.join(known)})")
     return importlib.import_module(f"{__name__}.{suite.replace('-', '_')}")
 
 

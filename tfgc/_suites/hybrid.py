@@ -44,9 +44,7 @@ def rows(scale: float) -> list[_rows.SuiteRow]:
 
 
 def _row(network: str, batch: int, goal: dict[str, Any], link: dict[str, float]) -> _rows.SuiteRow:
-    plain, optimal, offload, hybrid = _rows.cases(
-        network, batch, "plain-graph", "optimal-graph", "offload-graph", "hybrid-graph"
-    )
+    plain, optimal, offload, hybrid = _rows.cases(network, batch, "plain-graph", *_LABELS)
     offload = dataclasses.replace(offload, options=link)
     share = round(_rows.MARGIN * goal["goal_share"], 4)
     hybrid = dataclasses.replace(hybrid, options={**link, **_SLICES}, target_ratio=share)

@@ -82,10 +82,8 @@ def _cells(row: OgcFigures, which: int) -> list[str]:
     """A row of cut-offs (0) or overheads (1)."""
     cells = [_figures.heading(row.study), format_percent(row.published[which], ".0f")]
     for name in _CASES:
-        measured, predicted = (
-            format_percent(of(name)[which], f".{1 - which}f") for of in (row.measured, row.predicted)
-        )
-        cells += [_figures.status(row.study, name) or measured, predicted]
+        ours, predicted = (format_percent(of(name)[which], f".{1 - which}f") for of in (row.measured, row.predicted))
+        cells += [_figures.status(row.study, name) or ours, predicted]
     return cells
 
 
@@ -104,9 +102,7 @@ def _outcomes(figures: list[OgcFigures]) -> str:
 
 def _held(figures: list[OgcFigures], which: int) -> str:
     """In how many networks each case does at least as well as published, by cut-off (0) or overhead (1)."""
-    pairs = {
-        label: [(row.figures(name)[which], row.published[which]) for row in figures] for name, label in _CASES.items()
-    }
+    pairs = {label: [(r.figures(case)[which], r.published[which]) for r in figures] for case, label in _CASES.items()}
     if which:
         return _figures.counts("At most the published overhead", pairs)
     return _figures.counts("At least the published cut-off", pairs, operator.ge)

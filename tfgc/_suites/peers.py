@@ -11,13 +11,8 @@ from tfgc._units import format_bytes, format_percent, format_seconds
 
 # Where nothing is random and no state moves; statistics; Dropout.
 _NETWORKS = (("sample_cnn", 8, 128), ("resnet50", 16, 112), ("transformer_encoder", 4, None))
-_PEERS = (
-    "recompute_grad",
-    "RematScope full",
-    "RematScope activations",
-    "RematScope larger_than",
-    "RematScope list_of_layers",
-)
+_MODES = ("full", "activations", "larger_than", "list_of_layers")
+_PEERS = ("recompute_grad", *(f"RematScope {mode}" for mode in _MODES))
 _TORCH = "sample_cnn"
 _HEADS = ("network, batch", "case", "peak", "cut-off", "step", "time of plain", "first step's update")
 _LEGEND = (

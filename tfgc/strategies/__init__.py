@@ -51,10 +51,8 @@ def get(strategy: Strategy) -> Callable[..., Plan]:
 
 
 def _module(name: str) -> ModuleType:
-    if name not in available():
-        raise OptionError(
-            f"there is no strategy {name!r}{did_you_mean(name, available())} (available: {', '.join(available())})"
-        )
+    if name not in (known := available()):
+        raise OptionError(f"there is no strategy {name!r}{did_you_mean(name, known)} (available: {', '.join(known)})")
     return importlib.import_module(f"{__name__}.{name}")
 
 
