@@ -94,9 +94,7 @@ class Finder:
         self._own: set[str] = set()
         self._apart: dict[str, ModuleType] = {}
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """What the import system asks: the spec of a module, None if it is not to come from here."""
         if path is None and (name in self.named or self._asked_from_inside()):
             return self.search(name, own=True)

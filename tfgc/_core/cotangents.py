@@ -5,7 +5,6 @@ TensorFlow's tape does. None of this depends on a plan.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfgc._core.graph import Graph
@@ -26,9 +25,7 @@ NO_CHANGES = CotangentChanges()
 class CotangentFlow:
     """The cotangents of one backward pass, last node first. The arguments are as in `Buffers`."""
 
-    def __init__(
-        self, graph: Graph, number: Mapping[Ref, int], size: Sequence[int], outputs: Sequence[Sequence[int]]
-    ) -> None:
+    def __init__(self, graph: Graph, number: dict[Ref, int], size: list[int], outputs: list[tuple[int, ...]]) -> None:
         self._graph, self._number, self._size, self._outputs = graph, number, size, outputs
         self._of: dict[int, list[int]] = {}  # cotangents of each buffer
         self._owners: dict[int, int] = {}  # how many buffers a cotangent belongs to

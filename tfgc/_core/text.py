@@ -14,12 +14,10 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], shown: Sequence[
     cells = [[row[i] for i in shown] for row in (titles, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(shown) - 1)]
     lines = []
-    for *first_cells, words in cells:
+    for *first_cells, last in cells:
         head = "".join(f"{cell:{width}}  " for cell, width in zip(first_cells, widths))
         room = max(_WIDTH - len(head), 30)
-        first, *rest = textwrap.wrap(
-            words, room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
+        first, *rest = textwrap.wrap(last, room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         lines += [head + first, *(" " * len(head) + line for line in rest)]
     return "\n".join(lines).replace(HARD_SPACE, " ")
 

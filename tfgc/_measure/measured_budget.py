@@ -79,10 +79,8 @@ def fitting(
             is_run(ask(limit), limit)
     best = _best(runs, budget)
     if best is None:
-        least = min(runs, key=lambda run: run.measured)
-        raise InfeasibleBudgetError(
-            budget, least.measured, least.node, f" as measured (predicted: {least.predicted:,})"
-        )
+        run = min(runs, key=lambda run: run.measured)
+        raise InfeasibleBudgetError(budget, run.measured, run.node, f" as measured (predicted: {run.predicted:,})")
     return best, len(runs)
 
 

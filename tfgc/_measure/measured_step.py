@@ -71,14 +71,11 @@ class MeasuredStep:
         model, label = self.model, shipped.label(self.confirm)
         if plan.batch_size is None:
             raise OptionError(f"{label}: give a batch_size, since a step of one batch is measured")
-        build = shipped.shipped(model, self.confirm, self.common["optimizer"], self.common["loss"])
+        mode, optimizer, loss = (self.common[name] for name in ("mode", "optimizer", "loss"))
+        build = shipped.shipped(model, self.confirm, optimizer, loss)
         example = examples.portable(self._batch(plan.batch_size))
-        record = compare.run(
-            Case(
-                model.name, (build, None), "confirm", self.common["mode"], plan.batch_size, plan=plan.to_json(),
-                example=example,
-            )
-        )  # fmt: skip
+        case = Case(model.name, (build, None), "confirm", mode, plan.batch_size, plan=plan.to_json(), example=example)
+        record = compare.run(case)
         if record.peak_bytes_max is None:
             raise TfgcError(
                 f"{label}: a step of {model.name!r} cannot be run in a child process: {record.status}, {record.detail}"

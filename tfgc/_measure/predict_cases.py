@@ -31,12 +31,12 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
     Given plans by calls of a functional model are in no front: its plans and the plain step are read by nodes.
     """
     first = job.cases[0]
-    batch_size, shapes = first.batch_size, first.input_shapes
+    batch, sizes = first.batch_size, first.input_shapes
     given = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
     data: Any = None
     of_calls: dict[str, Plan] = {}  # apart from the other cases
     if any_model.takes_example(model, first.example):
-        data = examples.batch(any_model.completed(model, first.example, batch_size), batch_size)
+        data = examples.batch(any_model.completed(model, first.example, batch), batch)
         fixed = budgets.fixed_bytes(model)
     else:
         fixed, declared = budgets.fixed_bytes(model, "sgd"), keras_graph.read(model)
@@ -51,11 +51,9 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         if data is not None:
             return _Reading(CallPlans(model, data, xla=xla), fixed, resident, given)
         if by_call:
-            plans = by_calls.plans_of_functional(model, batch_size, shapes, "xla" if xla else "graph")
+            plans = by_calls.plans_of_functional(model, batch, sizes, "xla" if xla else "graph")
             return _Reading(plans, fixed, resident, of_calls)
-        graph = annotated.graph_of(
-            model, batch_size, shapes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla
-        )
+        graph = annotated.graph_of(model, batch, sizes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla)
         return _Reading(NodePlans(graph), fixed, resident, given)
 
     found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}

@@ -42,13 +42,11 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
                 "larger one: declare it without a batch, as keras.Input(shape) does"
             )
     optimizer = job.optimizer or getattr(model, "optimizer", None) or "adam"
-    fixed = budgets.fixed_bytes(model, optimizer)
+    fixed, xla = budgets.fixed_bytes(model, optimizer), job.mode == "xla"
 
     @functools.cache
     def plans(batch: int) -> tuple[NodePlans, int]:
-        graph = annotated.graph_of(
-            model, batch, job.input_shapes, None, whole_step=True, loss="mse", xla=job.mode == "xla"
-        )
+        graph = annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss="mse", xla=xla)
         data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
         return NodePlans(graph), fixed + data
 

@@ -27,11 +27,9 @@ def chosen_rows(suite: str, scale: float, networks: Collection[str] = ()) -> lis
         raise OptionError(f"scale={scale!r}: it is the part of each published batch to run, above 0 and at most 1")
     rows = _suites.get(suite).rows(scale)
     known = list(dict.fromkeys(row.network for row in rows))
-    for name in networks:
-        if name not in known:
-            raise OptionError(
-                f"{suite} has no network {name!r}{did_you_mean(name, known)} (it has: {', '.join(known)})"
-            )
+    for one in networks:
+        if one not in known:
+            raise OptionError(f"{suite} has no network {one!r}{did_you_mean(one, known)} (it has: {', '.join(known)})")
     return [row for row in rows if not networks or row.network in networks]
 
 

@@ -103,8 +103,6 @@ def _peak(torch: Any, step: Callable[[], float]) -> int:
         path = os.path.join(folder, "trace.json")
         profiler.export_chrome_trace(path)
         with open(path) as file:
-            events = json.load(file)["traceEvents"]
-    marks = sorted(
-        (e["ts"], e["args"]["Total Allocated"], e["args"]["Bytes"]) for e in events if e["name"] == "[memory]"
-    )
-    return int(max(total for _, total, _ in marks) - (marks[0][1] - marks[0][2]))
+            trace = json.load(file)["traceEvents"]
+    held = sorted((e["ts"], e["args"]["Total Allocated"], e["args"]["Bytes"]) for e in trace if e["name"] == "[memory]")
+    return int(max(total for _, total, _ in held) - (held[0][1] - held[0][2]))

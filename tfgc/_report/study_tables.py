@@ -141,9 +141,8 @@ def plan(name: str, parts: Sequence[SegmentSummary]) -> TextTable:
 
     for i, part in enumerate(parts, start=1):
         add(str(i), part)
-    return TextTable(
-        f"Segments of {name}", ("segment", "first ... last node", "nodes", "mode", "stored", "inside"), cells
-    )
+    heads = ("segment", "first ... last node", "nodes", "mode", "stored", "inside")
+    return TextTable(f"Segments of {name}", heads, cells)
 
 
 def published(study: Study) -> TextTable | None:

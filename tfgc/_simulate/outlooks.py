@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from tfgc._core.buffers import Buffers
 from tfgc._core.graph import Graph
@@ -85,15 +84,13 @@ def _pieces(work: NodeWork, size: int, without_products: int) -> list[tuple[floa
     return [(work.selective / without_products, without_products), ((work.replay - work.selective) / rest, rest)]
 
 
-def _names(b: Buffers, part: Sequence[int], numbers: AbstractSet[int]) -> tuple[str, ...]:
+def _names(b: Buffers, part: Sequence[int], numbers: set[int]) -> tuple[str, ...]:
     """What nodes read of these buffers, as names of tensors."""
     read = dict.fromkeys(ref for i in part for ref in b.graph.nodes[i].inputs)
     return tuple(ref.name for ref in read if b.number[ref] in numbers)
 
 
-def _costed(
-    graph: Graph, segments: Sequence[Segment], held: AbstractSet[int], takes_over: bool = True
-) -> tuple[Segment, ...]:
+def _costed(graph: Graph, segments: Sequence[Segment], held: set[int], takes_over: bool = True) -> tuple[Segment, ...]:
     """The segments with what they store on top of `held` buffers, would store if kept, and cost to run again."""
     b, (works, _), costed = Buffers.of(graph), graph.once(node_work), []
     on_device = host_copies.on_device(b, segments) if any(segment.offload for segment in segments) else set()

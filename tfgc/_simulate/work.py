@@ -27,12 +27,10 @@ def node_work(graph: Graph) -> tuple[list[NodeWork], str]:
     """The work of each node, and its unit: seconds if every node was timed, else flops."""
     if all(cost.seconds is not None for cost in graph.costs):
         return [
-            _work(cost.seconds or 0.0, cost.backward_seconds or 0.0, cost.replay_seconds, cost.selective_seconds)
-            for cost in graph.costs
+            _work(c.seconds or 0.0, c.backward_seconds or 0.0, c.replay_seconds, c.selective_seconds)
+            for c in graph.costs
         ], "s"
-    return [
-        _work(cost.flops, cost.backward_flops, cost.replay_flops, cost.selective_flops) for cost in graph.costs
-    ], "flop"
+    return [_work(c.flops, c.backward_flops, c.replay_flops, c.selective_flops) for c in graph.costs], "flop"
 
 
 def _work(forward: float, backward: float, replay: float | None, selective: float | None) -> NodeWork:

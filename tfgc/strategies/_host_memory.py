@@ -69,14 +69,12 @@ def _link(graph: Graph, bandwidth: Any, speed: Any) -> float | None:
     return per_second / speed
 
 
-def _byte_count(name: str, value: Any) -> int:
+def _byte_count(name: str, size: Any) -> int:
     try:
-        return parse_bytes(value)
+        return parse_bytes(size)
     except OptionError:
-        offer = ", or a device such as 'GPU:0' to measure its link" if name == "bandwidth" else ""
-        raise OptionError(
-            f"{name}={value!r}: must be a positive number of bytes such as 12e9 or '12GB'{offer}"
-        ) from None
+        also = ", or a device such as 'GPU:0' to measure its link" if name == "bandwidth" else ""
+        raise OptionError(f"{name}={size!r}: must be a positive number of bytes such as 12e9 or '12GB'{also}") from None
 
 
 def device_of(bandwidth: Any) -> str | None:

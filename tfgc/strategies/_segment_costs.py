@@ -8,7 +8,6 @@ figures equal those that `_simulate.simulator` counts event by event.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from tfgc._core.buffers import Buffers
@@ -57,12 +56,12 @@ class SegmentCosts:
             change[max(b.last_read[number], b.producer[number]) + 1] -= size
         self._live = list(itertools.accumulate(change))
 
-    def live(self, position: int, held: AbstractSet[int]) -> int:
+    def live(self, position: int, held: frozenset[int]) -> int:
         """Bytes alive before `position` in a plain forward pass, without what is held."""
         b = self.buffers
         return self._live[position] - sum(b.size[x] for x in held if b.last_read[x] >= position)
 
-    def sweep(self, start: int, held: AbstractSet[int], limit: float) -> Iterator[SegmentCost]:
+    def sweep(self, start: int, held: frozenset[int], limit: float) -> Iterator[SegmentCost]:
         """Yield a `SegmentCost` for each end, and a selective one, as long as no more than `limit` bytes are needed."""
         growing = _GrowingSegment(self, self._live, start, held)
         for end in range(start + 1, self.replayable_until[start] + 1):
@@ -83,14 +82,13 @@ def runs_until(flags: Sequence[bool]) -> list[int]:
 class _GrowingSegment:
     """A segment with one start, whose end moves on."""
 
-    def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: AbstractSet[int]) -> None:
-        self._buffers, self._start, self._held = costs.buffers, start, held
+    def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: frozenset[int]) -> None:
+        self._buffers = b = costs.buffers
+        self._start, self._held = start, held
         self._inputs: frozenset[int] = frozenset()
         self._input_bytes = self._result_bytes = self._product_bytes = 0
-        self._first_pass = FirstPass(costs.buffers, costs.forward_peak, live, start, held)
-        self._replay = Replay(
-            costs.buffers, costs.saving_peak, costs.work, start, costs.selective_peak, costs.selective_work
-        )
+        self._first_pass = FirstPass(b, costs.forward_peak, live, start, held)
+        self._replay = Replay(b, costs.saving_peak, costs.work, start, costs.selective_peak, costs.selective_work)
 
     @property
     def least(self) -> int:

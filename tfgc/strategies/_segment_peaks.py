@@ -4,7 +4,6 @@ Each peak is also that of the segment as a selective one, which stores products 
 """
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from tfgc._core.buffers import Buffers
 
@@ -13,7 +12,7 @@ class FirstPass:
     """The peak of the first pass, in which captured inputs stay after their last use, and small results as well."""
 
     def __init__(
-        self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: AbstractSet[int]
+        self, b: Buffers, forward_peak: Sequence[int], live: Sequence[int], start: int, held: frozenset[int]
     ) -> None:
         self._size, self._last_read, self._forward_peak = b.size, b.last_read, forward_peak
         self._result_bytes, self._product_bytes = b.result_bytes, b.selective_before

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 @options.cost_options
 @options.json_option
 def command(
-    network: choices.NetworkChoice,
-    planning: choices.PlanChoice,
-    costs: choices.Costs,
-    json_path: str | None,
+    network: choices.NetworkChoice, planning: choices.PlanChoice, costs: choices.Costs, json_path: str | None
 ) -> None:
     """Show what a plan stores and recomputes, and what it costs.
 

@@ -11,10 +11,8 @@ _DEFAULT = "report.html"
 @click.command("report", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=options.INPUT)
 @click.option(
-    "-o", "--output", type=options.OUTPUT,
-    callback=lambda context, option, path: _output(context, path),
-    help="File to write: .html (self-contained page), .md (Markdown) or .png (figures).  "
-    "[default: report.html]",
+    "-o", "--output", type=options.OUTPUT, callback=lambda context, option, path: _output(context, path),
+    help="File to write: .html (self-contained page), .md (Markdown) or .png (figures).  [default: report.html]",
 )  # fmt: skip
 @options.json_option
 def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
