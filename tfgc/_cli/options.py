@@ -32,12 +32,11 @@ def networks(text: str) -> list[str]:
 
 def _chosen(argument: str, kind: type, options: Sequence[Decorator]) -> Decorator:
     """A decorator that adds options to a command, which gets their values as one `kind` in an argument."""
-    fields = inspect.get_annotations(kind)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_choice(**given: Any) -> Any:
-            choice = kind(**{field: given.pop(field) for field in fields if field in given})
+            choice = kind(**{field: given.pop(field) for field in inspect.get_annotations(kind) if field in given})
             return command(**{argument: choice}, **given)
 
         return functools.reduce(lambda made, option: option(made), reversed(options), with_choice)

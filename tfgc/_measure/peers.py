@@ -48,8 +48,7 @@ def wrap_call(peer: str | None, model: keras.Model) -> Callable[..., Any]:
 
     def call(x: Any, training: bool | None = None) -> Any:
         for part in parts[:-1]:
-            flat = tf.nest.flatten(x)
-            x = tf.recompute_grad(functools.partial(run, part, x, training))(*flat)
+            x = tf.recompute_grad(functools.partial(run, part, x, training))(*tf.nest.flatten(x))
         return parts[-1](x, training=training)
 
     return call

@@ -84,8 +84,7 @@ def _revived(config: dict[str, Any]) -> Any:
     try:
         return keras.saving.deserialize_keras_object(config, safe_mode=False)
     except TypeError as error:
-        words = str(error).rpartition("Exception encountered: ")[2]
-        raise TypeError(words) from error
+        raise TypeError(str(error).rpartition("Exception encountered: ")[2]) from error
 
 
 def _compiled_with(model: Any) -> dict[str, Any]:
@@ -122,8 +121,7 @@ def _objects(model: keras.Model, optimizer: Any, loss: Any) -> Iterator[tuple[st
         own = getattr(part, "__dict__", {})
         for value in [part, *(own[name] for name in own if name not in layer_settings.books())]:
             named = value if isinstance(value, types.FunctionType) else type(value)
-            package = getattr(named, "__module__", "").partition(".")[0]
-            if package in ("keras", "tensorflow", "builtins", "tfgc"):
+            if getattr(named, "__module__", "").partition(".")[0] in ("keras", "tensorflow", "builtins", "tfgc"):
                 continue
             if isinstance(value, types.FunctionType) or hasattr(value, "get_config"):
                 yield keras.saving.get_registered_name(named), named

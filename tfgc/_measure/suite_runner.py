@@ -92,8 +92,7 @@ def _planned_and_run(
         planned = tuple(_in_bytes(case, study) for case in cases)
         predictions: CasePredictions = process.ask(PredictionJob(planned, measure, row.front))
     except TfgcError as error:
-        failed = CasePrediction(error=str(error))
-        study = _with(study, [compare.unmeasured(case, failed) for case in cases], row)
+        study = _with(study, [compare.unmeasured(case, CasePrediction(error=str(error))) for case in cases], row)
         file.put(study)
         for case in cases:
             on_event("done", case.name)

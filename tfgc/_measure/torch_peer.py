@@ -74,9 +74,8 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 def _converted(torch: Any, name: Any, image_size: int | None) -> tuple[Any, tuple[int, ...]]:
     """The network as a `torch.nn.Sequential`, and the shape of its input without the batch."""
-    model = zoo.build(name, image_size)
     nn, layers, shape = torch.nn, [], ()
-    for layer in model.layers:
+    for layer in zoo.build(name, image_size).layers:
         if isinstance(layer, keras.layers.InputLayer):
             height, width, *_ = _shape(layer.output)
             shape = (1, height, width)

@@ -34,8 +34,7 @@ def main(answer: str, parent: str, *folders: str) -> None:
     """Do the job on standard input, and pickle the reply into `answer`."""
     _child_process.begin(int(parent))
     _user_modules.install(folders, trusted=("__main__",))
-    job = pickle.load(sys.stdin.buffer)
-    reply = _reply(job)
+    reply = _reply(pickle.load(sys.stdin.buffer))
     with open(f"{answer}.part", "wb") as file:
         cloudpickle.dump(reply, file)
     os.rename(file.name, answer)  # whole, so that it counts however this process ends

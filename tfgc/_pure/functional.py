@@ -231,7 +231,6 @@ def run(
     args, kwargs = packing.unpack(tensors)
     table = {id(v): value for v, value in zip(variables, values)}
     found: list[tf.Tensor] = []
-    alike = random_draws.alike_in_both_runs()
-    with Scope(table) as scope, inner_functions.inlined(scope.apart), draws(found), alike:
+    with Scope(table) as scope, inner_functions.inlined(scope.apart), draws(found), random_draws.alike_in_both_runs():
         result = fn(*args, **kwargs)
     return scope.outcome(result, found)

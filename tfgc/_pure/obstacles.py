@@ -72,8 +72,7 @@ def in_functions(graph: Any) -> dict[str, str]:
 
 def functions_called(node: Any) -> list[str]:
     """The functions of branches and loops that a node runs, by name."""
-    values = node.attr.values()
-    return [f.name for value in values for f in (value.func, *value.list.func) if f.name]
+    return [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
 
 
 def branches_differ(graph: Any) -> bool:

@@ -61,9 +61,8 @@ def too_large(operations: Sequence[tf.Operation], share: float = SHARE) -> tf.Op
     draws = [op for op in operations if op.type in TYPES]
     if not draws:
         return None
-    drawn = sum(map(_bytes_of, draws))
     computed = sum(_bytes_of(op) for op in operations if op.type not in ("Placeholder", "Const"))
-    return max(draws, key=_bytes_of) if not drawn <= share * computed else None
+    return max(draws, key=_bytes_of) if not sum(map(_bytes_of, draws)) <= share * computed else None
 
 
 def _bytes_of(op: tf.Operation) -> float:

@@ -44,9 +44,8 @@ class Packing:
         self._made = made
         self._leaves = [self._take(leaf) for leaf in tf.nest.flatten(value)]
         self._structure = tf.nest.map_structure(lambda _: None, value)
-        flat = type(value) is list and len(value) == len(self._leaves)
         plain = (leaf.kind == "tensor" and leaf.static is None and not leaf.attached for leaf in self._leaves)
-        self._flat = flat and all(plain)
+        self._flat = type(value) is list and len(value) == len(self._leaves) and all(plain)
 
     def _take(self, value: Any) -> _Leaf:
         """Take the tensors out of a value that is no structure."""
@@ -167,8 +166,7 @@ class Packing:
     def key(self) -> Hashable:
         """Hashable; equal for calls that `discover` need look at only once."""
         leaves = tuple((leaf.kind, _hashable(leaf.static), leaf.slots, leaf.attached) for leaf in self._leaves)
-        dtypes = tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
-        return (repr(self._structure), leaves, dtypes)
+        return repr(self._structure), leaves, tuple((spec.dtype, spec.shape.rank) for spec in self.specs)
 
 
 _FLAGS = bool | str | int | float | tf.TypeSpec | None

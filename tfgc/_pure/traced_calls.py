@@ -68,8 +68,7 @@ class TracedCall:
         self.shapes = [x.shape for x in self._given]  # of the arguments, then the values of the variables
         results = taken_results.small_results(operations, self._given)
         if selective:
-            ends = [*boundaries, *self._tensors]
-            results += taken_results.selective_results(operations, self._arguments, ends)
+            results += taken_results.selective_results(operations, self._arguments, [*boundaries, *self._tensors])
         self._n_forward = len(operations)
         self.n_draws, self.n_results = len(drawing), len(results)
         self._results = [op.outputs[0] for op in drawing] + results
@@ -124,8 +123,7 @@ class Gradients:
 
     def copy(self, tensors: Sequence[tf.Tensor], name: str) -> list[Any]:
         """The gradients in the graph being built; see `graph_copies.Part.copy`."""
-        flat = self._part.copy(tensors, name)
-        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
+        return tf.nest.pack_sequence_as(self._structure, self._part.copy(tensors, name), expand_composites=True)
 
 
 def _is_differentiable(tensor: tf.Tensor) -> bool:

@@ -101,8 +101,7 @@ def max_batch(result: MaxBatch) -> TextTable:
     """The table of a `MaxBatch`: a row for plain training and one for the strategy."""
     heads = ("way", "predicted", "needs", "measured", "takes", "does not fit", "times plain")
     title = f"{result.network}: the largest batch in {format_bytes(result.budget_bytes)}"
-    rows = [_reach(result, reach) for reach in result.reaches]
-    return TextTable(title, heads, rows, _legend_of_max_batch(result))
+    return TextTable(title, heads, [_reach(result, reach) for reach in result.reaches], _legend_of_max_batch(result))
 
 
 def _reach(result: MaxBatch, reach: Reach) -> tuple[str, ...]:

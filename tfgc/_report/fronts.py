@@ -41,13 +41,14 @@ def summary(facts: dict[str, Any]) -> list[str]:
     count, nested = facts["segments"], ", nested" if facts["nested"] else ""
     left_out = "weights and slots" if facts["whole_step"] else "weights, their gradients and slots"
     seconds = "seconds" if facts["unit"] == "s" else "flops"
+    gap = f"{format_percent(abs(facts['gap']))} {'above' if facts['gap'] >= 0 else 'below'}"  # slices may go below
     confirmed = confirmation.of(facts["options"])
     lines = [
         f"{facts['network']}, batch {facts['batch_size']}: {facts['strategy']}, {count} segment{'s' * (count > 1)}, "
         f"{facts['recomputed']} recomputed{nested}",
         f"  peak        {size['peak_bytes']} of {size['plain_bytes']}, cut-off {format_percent(facts['cut_off'])} "
         f"({left_out} left out)",
-        f"  floor       {size['floor_bytes']}, set by {facts['floor_node']}; this plan is {_gap(facts['gap'])}",
+        f"  floor       {size['floor_bytes']}, set by {facts['floor_node']}; this plan is {gap}",
         f"  overhead    {format_percent(facts['overhead'])} more work, in {seconds}; no plan of this peak has less "
         f"than {format_percent(facts['least_overhead'])}",
         f"  whole step  {size['step_bytes']} with weights and slots, {size['allocated_bytes']} in the allocator's "
@@ -112,8 +113,3 @@ def _legend(front: FrontRecord) -> str:
         f"peak above weights and slots that is saved. overhead: extra work, in {work}. nested: a replay "
         f"is split again. No plan goes below {format_bytes(front.floor_bytes)}, set by {front.floor_node}."
     )
-
-
-def _gap(gap: float) -> str:
-    """How far a peak is from the floor; slices of the batch go below it."""
-    return f"{format_percent(abs(gap))} {'above' if gap >= 0 else 'below'}"

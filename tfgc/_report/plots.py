@@ -12,12 +12,11 @@ from tfgc._units import format_bytes, format_percent
 
 def of_study(study: Study) -> list[Plot]:
     """All plots that the results of one study allow."""
-    of = study_summary.heading(study)
     drawn = [
         memory(study),
         closer(study),
         front(study),
-        *(plan_plot.plan(of, name, parts) for name, parts in study_tables.plans(study)),
+        *(plan_plot.plan(study_summary.heading(study), name, parts) for name, parts in study_tables.plans(study)),
     ]
     return [plot for plot in drawn if plot is not None]
 

@@ -149,8 +149,7 @@ class _AllocatorReplay:
         for buffer in event.results:
             self._chunks[buffer] = [self._allocate(self._events.sizes[buffer])]
         if event.gradient_bytes:
-            gradients = self._weight_gradients.setdefault(event.position, [])
-            gradients.append(self._allocate(event.gradient_bytes))
+            self._weight_gradients.setdefault(event.position, []).append(self._allocate(event.gradient_bytes))
         sizes = self._buffers.cotangent_bytes
         upstream = _Chunks((sizes[c], self._cotangents.pop(c)) for c in ended if c in self._cotangents)
         kept = []

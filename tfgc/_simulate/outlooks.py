@@ -97,9 +97,8 @@ def _costed(graph: Graph, segments: Sequence[Segment], held: set[int], takes_ove
     for segment in segments:
         positions = [graph.position[name] for name in segment.nodes]
         runs = b.replayed(positions)
-        made = {x for i in positions for x in b.outputs[i]}
         saved = {x for i in positions for x in b.saved[i]}
-        inputs = ({x for i in runs for x in b.inputs[i]} | saved) - made
+        inputs = ({x for i in runs for x in b.inputs[i]} | saved) - {x for i in positions for x in b.outputs[i]}
         on_host = inputs - on_device if segment.offload else set()
         inside = sum(b.size[x] for x in saved - held) + sum(b.internal_bytes[i] for i in positions)
         outside = sum(b.size[x] for x in inputs - held)

@@ -37,8 +37,7 @@ class StepEvents(NodeEvents):
     ) -> None:
         super().__init__(graph, compiled=mode == "compiled")
         self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
-        inputs = {number: self.new(0) for number in range(len(graph.inputs))}
-        self._run(segments, inputs)
+        self._run(segments, {number: self.new(0) for number in range(len(graph.inputs))})
         self.host_bytes = self._host.bytes
         if link is not None:
             self._host.take_time(link)

@@ -39,8 +39,7 @@ class Lifetimes:
     def heap_bytes(self) -> int:
         """The size of the heap; what was not freed lives to the end."""
         starts, ends, places, tops = np.zeros((4, len(self._buffers)), np.int64)
-        last = self._now + 1
-        spans = [(-(-b.size // _ALIGNED) * _ALIGNED, b.start, b.end or last) for b in self._buffers]
+        spans = [(-(-b.size // _ALIGNED) * _ALIGNED, b.start, b.end or self._now + 1) for b in self._buffers]
         spans.sort(key=lambda span: (-span[0], span[1] - span[2], span[1]))
         for i, (size, start, end) in enumerate(spans):
             meanwhile = np.flatnonzero((starts[:i] < end) & (ends[:i] > start))

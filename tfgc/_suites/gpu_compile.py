@@ -69,8 +69,7 @@ def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[
     share = "" if record is plain or cut_off is None else format_percent(1 - cut_off)
     excess = _excess(record, plain)
     kept = "" if excess is None else "holds" if excess <= 0 else f"missed by {format_percent(excess)}"
-    off = format_percent(_off(record), "+.1f")
-    return *head, format_bytes(record.peak_bytes), share, ours[0], off, ours[1], kept
+    return *head, format_bytes(record.peak_bytes), share, ours[0], format_percent(_off(record), "+.1f"), ours[1], kept
 
 
 def _off(record: Measurement) -> float:

@@ -59,8 +59,7 @@ def _study() -> Iterator[tuple[str, int, dict[str, Any]]]:
         if table["plain", depth]["activation_mb"] != "oom":
             goal = _least({system: row for (system, at), row in table.items() if at == depth})
         yield f"resnet{depth}", 32, goal
-    inception = {row["system"]: row for row in _rows.published("tf1_inception_v4")}
-    yield "inception_v4", 32, _least(inception)
+    yield "inception_v4", 32, _least({row["system"]: row for row in _rows.published("tf1_inception_v4")})
 
 
 def _least(systems: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -85,8 +84,7 @@ def sheets(results: Results) -> list[TextTable]:
     verdicts = {_figures.heading(study): _verdict(study) for study in results.studies}
     verdicts = {name: "met" if found.startswith("met") else found for name, found in verdicts.items()}
     summary = _figures.outcome("The goal, by a smaller peak in no more time", verdicts)
-    rows = map(_cells, results.studies)
-    return [_figures.table("Slices and host memory", _HEADS, rows, _LEGEND, summary)]
+    return [_figures.table("Slices and host memory", _HEADS, map(_cells, results.studies), _LEGEND, summary)]
 
 
 def _cells(study: Study) -> list[str]:

@@ -30,9 +30,8 @@ def rows(scale: float) -> list[_rows.SuiteRow]:
         plain, theirs = (row for row in table if row["network"] == published_as)
         base = plain["base_mib"]
         share = (theirs["peak_mib"] - (theirs["base_mib"] or base)) / (plain["peak_mib"] - base)
-        published = {"share": share, "times": theirs["step_s"] / plain["step_s"]}
         cases = _rows.cases(network, _rows.scaled(plain["batch"], scale), *_CASES, shares={"nested": 0.0}, steps=3)
-        made.append(_rows.SuiteRow(cases, published))
+        made.append(_rows.SuiteRow(cases, {"share": share, "times": theirs["step_s"] / plain["step_s"]}))
     return made
 
 

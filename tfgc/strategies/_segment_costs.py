@@ -154,7 +154,6 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int,
     inside = segment.replay_peak - results - captured - waiting
     replay = max(g.of_a_slice for g in gradients) + sum(g.perhaps for g in gradients)
     replay += max(0, sliced_events.share(inside, samples, slices))
-    sums = sum(g.joined for g in gradients)
-    products = sum(g.products for g in gradients)
-    replay_peak = captured + waiting + handed + sums + max(replay, products)
+    replay_peak = captured + waiting + handed + sum(g.joined for g in gradients)
+    replay_peak += max(replay, sum(g.products for g in gradients))
     return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work, slices=slices)

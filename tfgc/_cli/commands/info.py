@@ -27,8 +27,7 @@ def command(json_path: str | None) -> None:
         return
     from tfgc._units import format_bytes
 
-    versions = {**facts["versions"], **dict.fromkeys(facts["missing"], "")}
-    for package, version in versions.items():
+    for package, version in {**facts["versions"], **dict.fromkeys(facts["missing"], "")}.items():
         missing = f'not installed: pip install "tfgc[{_EXTRAS.get(package)}]"'
         click.echo(f"{package:16} {version or missing}")
     click.echo(f"{'machine':16} {facts['machine']}, {facts['cpus']} processors, {facts['kernels']} kernels")

@@ -37,5 +37,4 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
 
 def _output(context: click.Context, path: str | None) -> str | None:
     """The file to write; none where the results are printed in its place."""
-    printed = context.params["json_path"] == "-"
-    return path if path is not None or printed else options.written(_DEFAULT)
+    return path if path is not None or context.params["json_path"] == "-" else options.written(_DEFAULT)
