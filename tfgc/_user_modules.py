@@ -44,10 +44,7 @@ def install(folders: Sequence[str], trusted: Sequence[str] = ()) -> None:
 
 
 def module(name: str) -> ModuleType:
-    """Import a module that the user named: from the folders that are installed, else as Python does.
-
-    A file with the name of an installed module is not entered in `sys.modules`, where others look for that one.
-    """
+    """Import a module that the user named: from the folders that are installed, else as Python does."""
     if not all(name.split(".")):
         raise ImportError(f"{name!r} is not a module name")
     finder = next((one for one in sys.meta_path if isinstance(one, Finder)), None)
@@ -67,7 +64,7 @@ def module(name: str) -> ModuleType:
         except ImportError as error:
             why = f"{error}; {first!r} in the current folder has the name of an installed module: rename it"
             raise ImportError(why) from error
-    return finder.apart(spec)
+    return finder.apart(spec)  # In `sys.modules` others look for the installed module of that name.
 
 
 def function(name: str) -> object:

@@ -166,14 +166,11 @@ class Buffers:
 
     @property
     def loss_bytes(self) -> int:
-        """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs.
-
-        XLA writes the gradient over an output that no backward pass reads.
-        """
+        """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
         most = max(self.pending_gradient_bytes[-1], peak_of(self.graph.loss))
         return max(0, most - sum(self.size[number] for number in self.overwritten_outputs))
 
     @functools.cached_property
     def overwritten_outputs(self) -> list[int]:
-        """Outputs that the gradient of the loss is written over."""
+        """Outputs that XLA writes the gradient of the loss over, since no backward pass reads them."""
         return [number for number in self.graph_outputs if self.graph.xla and not self.savers[number]]

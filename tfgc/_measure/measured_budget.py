@@ -24,16 +24,13 @@ CLOSE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A plan that was run, the bytes that its step was predicted and measured to need, and the node at the former peak.
-
-    `limit` is the corrected budget: what the step might be predicted to need.
-    """
+    """A plan that was run, bytes that its step was predicted and measured to need, and the node at the former peak."""
 
     plan: Plan
     predicted: int
     measured: int
     node: str
-    limit: int
+    limit: int  # the corrected budget: what the step might be predicted to need
 
 
 def fitting(

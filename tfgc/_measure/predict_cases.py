@@ -26,15 +26,12 @@ from tfgc._tracing import keras_graph
 
 
 def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
-    """What a `PredictionJob` finds for its model, which is not changed; given plans have to be for this model.
-
-    Given plans by calls of a functional model are in no front: its plans and the plain step are read by nodes.
-    """
+    """What a `PredictionJob` finds for its model, which is not changed; given plans have to be for this model."""
     first = job.cases[0]
     batch, sizes = first.batch_size, first.input_shapes
     given = {case.case: Plan.from_json(case.plan) for case in job.cases if case.plan is not None}
     data: Any = None
-    of_calls: dict[str, Plan] = {}  # apart from the other cases
+    of_calls: dict[str, Plan] = {}  # of a functional model, and in no front, which is read by nodes
     if any_model.takes_example(model, first.example):
         data = examples.batch(any_model.completed(model, first.example, batch), batch)
         fixed = budgets.fixed_bytes(model)

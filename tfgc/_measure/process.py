@@ -59,12 +59,9 @@ class Ended:
 
 
 def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
-    """Run a job in a child process and wait for its end.
-
-    Its temporary files are removed with it: AutoGraph's, for one, would stay if a signal ends it.
-    """
+    """Run a job in a child process and wait for its end."""
     path, folders = _user_modules.for_child()
-    with _temporary.folder() as folder:
+    with _temporary.folder() as folder:  # Its temporary files, such as AutoGraph's, would stay if a signal ends it.
         answer = os.path.join(folder, "reply")
         with open(os.path.join(folder, "stderr"), "w+b") as stderr:
             child = subprocess.Popen(

@@ -40,10 +40,8 @@ def run(
     """Run the cases of a suite that its results file does not have yet, and put them there.
 
     Where the file is one of predictions, cases are planned and predicted, and nothing is run. If a largest batch cannot
-    be found, that is raised after all other rows were run.
-
-    With `measure`, plans count times that are measured on this device, not flops. `steps` are the counted ones of each
-    case, instead of the suite's.
+    be found, that is raised after all other rows were run. With `measure`, plans count times that are measured on this
+    device, not flops. `steps` are the counted ones of each case, instead of the suite's.
     """
     if steps is not None:
         steps = check_int("steps", steps)

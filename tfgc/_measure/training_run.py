@@ -131,11 +131,8 @@ def _snapshot(model: keras.Model) -> dict[str, Any]:
 
 
 def _wrong(case: Case, update: dict[str, Any], batch: tuple[Any, ...]) -> tuple[str, ...]:
-    """Which parts of the first update differ from plain steps: in both modes, and with weights one rounding off.
-
-    The plain steps run here, after everything that is measured.
-    """
-    references = []
+    """Which parts of the first update differ from plain steps: in both modes, and with weights one rounding off."""
+    references = []  # Plain steps run here, after everything that is measured.
     for mode, nudge in (("graph", 0.0), ("eager", 0.0), ("graph", 2.0**-23)):
         keras.utils.clear_session()
         plain = dataclasses.replace(case, mode=mode, peer=None, plan=None)

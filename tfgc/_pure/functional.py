@@ -38,11 +38,9 @@ BETWEEN_INPUTS = (
 
 
 def returns_states(written: Sequence[keras.Variable]) -> bool:
-    """Whether gradients may flow through what is written, and not only through results, as in `model.stateless_call`.
-
-    There states are tensors of the caller's. In graphs gradients go through those of a first run; a trainable variable
-    that is written is read again by the same call.
-    """
+    """Whether gradients may flow through what is written, not only through results, as in `model.stateless_call`."""
+    # There states are the caller's tensors. In graphs gradients go through those of a first run; a trainable variable
+    # that is written is read again by the same call.
     scope = private_api.stateless_scope_here()
     if scope is None or isinstance(scope, Scope):
         return False
@@ -156,10 +154,8 @@ class Scope(keras.StatelessScope):
 
 
 def _read_after_write(given: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The new value of a variable, with gradients going to the variable.
-
-    A tape sums the gradients of all its reads, whatever was written in between, and sees no path through the write.
-    """
+    """The new value of a variable, with gradients going to the variable."""
+    # A tape sums the gradients of all its reads, whatever was written in between, and sees no path through the write.
     return graph_gradients.attached([tf.stop_gradient(value)], [given], lambda upstream: [upstream])[0]
 
 

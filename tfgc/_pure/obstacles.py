@@ -21,10 +21,8 @@ _BRANCHING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 
 
 def obstacle(graph: Any, share: float = random_draws.SHARE) -> str | None:
-    """Name the first op that gives another result or effect when run again.
-
-    What random operations draw can be stored, if that is no more than a share of what the graph computes.
-    """
+    """Name the first op that gives another result or effect when run again."""
+    # What random operations draw can be stored, if that is no more than a share of what the graph computes.
     return among(graph.get_operations(), in_functions(graph).values(), share)
 
 
@@ -76,10 +74,8 @@ def functions_called(node: Any) -> list[str]:
 
 
 def branches_differ(graph: Any) -> bool:
-    """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them.
-
-    What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
-    """
+    """Whether gradients can flow through a tensor that enters some branches of a graph and not those beside them."""
+    # What a branch that is not taken reads has no gradient in eager code, and zeros from a trace.
     definition = graph.as_graph_def()
     functions = {function.signature.name: function for function in definition.library.function}
     nodes = [*definition.node, *(node for function in functions.values() for node in function.node_def)]

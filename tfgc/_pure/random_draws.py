@@ -49,10 +49,8 @@ def is_seeded(op_type: str) -> bool:
 
 
 def alike_in_both_runs() -> contextlib.AbstractContextManager:
-    """A context for each run of a function, in which what is drawn from a seed is drawn by TensorFlow's own kernels.
-
-    XLA draws other numbers from it, and which operations of a graph get into its automatic clusters differs by run.
-    """
+    """A context for each run of a function, in which what is drawn from a seed is drawn by TensorFlow's own kernels."""
+    # XLA draws other numbers from it, and which operations of a graph get into its automatic clusters differs by run.
     return operation_hooks.outside_clusters(is_seeded)
 
 

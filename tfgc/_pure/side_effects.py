@@ -37,10 +37,7 @@ class Effects:
 
 
 def discover(fn: Callable, packing: Packing) -> Effects:
-    """Trace `fn` once, symbolically, and return its `Effects`.
-
-    Layers not built yet are built by this, as by their first call.
-    """
+    """Trace `fn` once, symbolically, and return its `Effects`. Layers not built yet are built by this."""
     trace = Trace(fn, packing)
     traced = tf.function(lambda *tensors: trace.run(*tensors), autograph=False)
     before, start, generator = private_api.call_context(), python_random.state(), private_api.global_seed()
@@ -84,10 +81,8 @@ class Trace:
         self.obstacle = packing.unsupported
 
     def run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Run the function on the symbolic tensors of the graph being built.
-
-        TensorFlow does so once more if the function made variables; the last run counts.
-        """
+        """Run the function on the symbolic tensors of the graph being built."""
+        # TensorFlow does so once more if the function made variables; the last run counts.
         args, kwargs = given = self._packing.unpack(tensors)
         masked = tensor_attributes.masked(given)
         self.scope = Scope(None, self._stand_in)

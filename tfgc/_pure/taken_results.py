@@ -46,11 +46,8 @@ _BOUNDARIES: contextvars.ContextVar[list[tf.Tensor] | None] = contextvars.Contex
 
 
 def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """The small results of a traced function, whose operations are in the order in which they were made.
-
-    What depends on none of the `given` arguments and values of variables is a constant.
-    """
-    after = {tensor.op for tensor in given}
+    """The small results of a traced function, whose operations are in the order in which they were made."""
+    after = {tensor.op for tensor in given}  # What depends on no argument or value of a variable is a constant.
     found = []
     for op in operations:
         if op not in after and any(tensor.op in after for tensor in op.inputs):

@@ -17,13 +17,11 @@ def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
 
 
 class _Leaf(NamedTuple):
-    """What stands for one value of a structure.
-
-    `static` is the value, where it holds no tensor; the type of a composite one; of a tensor the activation that makes
-    it of its logits, or None.
-    """
+    """What stands for one value of a structure."""
 
     kind: str  # "tensor", "composite" (sparse, ragged) or "static"
+    # The value, where it holds no tensor; the type of a composite one; of a tensor the activation that makes it of its
+    # logits, or None.
     static: Any
     slots: tuple[int, ...] = ()  # positions of its tensors
     attached: tuple[tuple[str, int], ...] = ()  # names and positions of the tensors that Keras attached to it
@@ -112,10 +110,7 @@ class Packing:
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
     def unread(self, given: Sequence[tf.Tensor], returned: Sequence[tf.Tensor]) -> frozenset[int]:
-        """Slots of logits, attached to tensors or behind them, that a trace never looked at.
-
-        It got the symbolic tensors `given`. A mask counts as read: that there is one may matter.
-        """
+        """Slots of logits, attached to tensors or behind them, that a trace of the tensors `given` never looked at."""
         returned_ids = {id(tensor) for tensor in returned}
         found = set()
         for leaf in self._leaves:
@@ -123,6 +118,7 @@ class Packing:
                 continue
             # Of the logits behind a tensor `unpack` itself makes one operation.
             least = {leaf.slots[0]: 1} if leaf.static is not None else {}
+            # A mask counts as read: that there is one may matter.
             logits = (slot for name, slot in leaf.attached if name == tensor_attributes.LOGITS)
             for slot in {*least, *logits} - {leaf.slots[-1]}:
                 consumers = len(given[slot].consumers())

@@ -58,12 +58,10 @@ def floor(graph: Graph) -> tuple[int, str]:
 
 
 def _least_replay_work(graph: Graph, peak: int) -> float:
-    """Work that any plan of this peak, in bytes on the device and the host together, repeats at least.
-
-    When the loss is there, everything that a backward pass reads is in memory or has to be computed again. At most
-    `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and
-    parts of them, is a lower bound.
-    """
+    """Work that any plan of this peak, in bytes on the device and the host together, repeats at least."""
+    # When the loss is there, everything that a backward pass reads is in memory or has to be computed again. At most
+    # `peak` bytes are in memory; giving up the buffers that cost the least work per byte first, and parts of them, is a
+    # lower bound.
     b, (works, _) = Buffers.of(graph), graph.once(node_work)
     saved, replayable = sum(b.internal_bytes), []
     for i in range(len(graph)):

@@ -103,10 +103,8 @@ def estimate(graph: Graph, plan: Plan | None, fixed: int, mode: str = "graph") -
 
 
 def fits(graph: Graph, plan: Plan, room: int, mode: str = "graph") -> bool:
-    """Whether the whole step by `plan` needs at most `room` bytes besides weights and optimizer slots.
-
-    That is what `needed_bytes` of `estimate` says, and found sooner: no step is replayed after one that needs more.
-    """
+    """Whether the whole step by `plan` needs at most `room` bytes besides weights and optimizer slots."""
+    # As `needed_bytes` of `estimate` says, and found sooner: no step is replayed after one that needs more.
     plan.check(graph)
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
     room -= graph.resident_bytes(_recomputed(plan))

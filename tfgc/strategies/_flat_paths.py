@@ -57,8 +57,7 @@ def front(plans: FlatPlans, most: int) -> list[Path]:
 
 def spread(found: list[Found], most: int) -> list[Found]:
     """At most so many, evenly spaced, with the first and the last."""
-    places = np.linspace(0, len(found) - 1, min(most, len(found)))
-    return [found[place] for place in np.rint(places).astype(int)]
+    return [found[place] for place in np.rint(np.linspace(0, len(found) - 1, min(most, len(found)))).astype(int)]
 
 
 def slot_bytes(counts: Iterable[ArrayLike], most: int) -> float:

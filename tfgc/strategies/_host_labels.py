@@ -17,16 +17,13 @@ _EXACT = 2000  # such labels of which more are thinned out before they are compa
 
 
 class Labels(NamedTuple):
-    """Labels, a row each: bytes in flight, on the device and on the host, and work.
-
-    `source` says where each comes from: vertex, label of it, row of its steps.
-    """
+    """Labels, a row each: bytes in flight, on the device and on the host, and work."""
 
     in_flight: NDArray[Any]
     device: NDArray[Any]
     host: NDArray[Any]
     work: NDArray[Any]
-    source: NDArray[Any]
+    source: NDArray[Any]  # where each comes from: vertex, label of it, row of its steps
 
     def chosen(self, rows: NDArray) -> "Labels":
         return Labels(*(column[rows] for column in self))

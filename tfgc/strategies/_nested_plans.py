@@ -27,10 +27,7 @@ from tfgc.strategies._segment_costs import SegmentCosts
 
 
 class NestedPlans:
-    """Plans of a graph with segments that start at given positions, ascending, 0 among them.
-
-    Those that need more than `most` bytes are left out.
-    """
+    """Plans of a graph that need at most `most` bytes; segments start at given positions, ascending from 0."""
 
     def __init__(self, graph: Graph, positions: Sequence[int], most: int) -> None:
         self._buffers = b = Buffers.of(graph)

@@ -50,10 +50,8 @@ def plan(graph: Graph, *, budget: int, time_limit: float = 60) -> Plan:
 
 
 def _solved(optimize: Any, sparse: Any, plans: FlatPlans, time_limit: float) -> tuple[Path | None, float | None]:
-    """The path of least work, None if none was found in time, and the optimality gap that is left.
-
-    One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
-    """
+    """The path of least work, None if none was found in time, and the optimality gap that is left."""
+    # One binary for each step, then one number for the bytes held in each state, as fractions of the budget.
     steps = Steps(*(np.concatenate(column) for column in zip(*plans.steps.values())))
     counts = [len(each.need) for each in plans.steps.values()]
     source, row = np.repeat(list(plans.steps), counts), np.concatenate([np.arange(count) for count in counts])
