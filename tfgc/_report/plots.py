@@ -28,13 +28,11 @@ def memory(study: Study) -> Plot | None:
 
 def closer(study: Study) -> Plot | None:
     """The same for recomputed cases alone, where plain ones would dwarf them."""
-    most = {}
-    for record in study.records:
-        top = max((count for _, count in record.timeline), default=0)
-        most[record.case == "plain"] = max(top, most.get(record.case == "plain", 0))
-    if most.get(False, 0) == 0 or most[False] > 0.4 * most.get(True, 0):
+    plain, recomputed = ([r for r in study.records if (r.case == "plain") is kind] for kind in (True, False))
+    tops = (max((count for r in records for _, count in r.timeline), default=0) for records in (plain, recomputed))
+    top_of_plain, top = tops
+    if top == 0 or top > 0.4 * top_of_plain:
         return None
-    recomputed = [r for r in study.records if r.case != "plain"]
     return _memory(study, recomputed, "Memory over one step, recomputed cases alone")
 
 

@@ -100,8 +100,8 @@ def png(plots: Sequence[Plot]) -> bytes:
 @contextlib.contextmanager
 def _drawing(key: str) -> Iterator[Any]:
     """matplotlib with our settings alone: not those of a `matplotlibrc` in the current folder, which may run LaTeX."""
-    matplotlib = require()  # Names may hold dollar signs, and characters that its font lacks.
-    settings = {
+    matplotlib = require()
+    settings = {  # Names may hold dollar signs, and characters that the font lacks.
         "svg.fonttype": "none", "svg.hashsalt": key, "text.parse_math": False, "font.size": 8.5,
         "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": MUTED,
         "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.spines.top": False,

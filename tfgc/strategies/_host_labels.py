@@ -85,8 +85,7 @@ class Pruning:
 
 def _by_bytes_in_flight(labels: Labels) -> list[Labels]:
     order = np.argsort(labels.in_flight, kind="stable")
-    starts = np.flatnonzero(np.diff(labels.in_flight[order])) + 1
-    return [labels.chosen(rows) for rows in np.split(order, starts)]
+    return [labels.chosen(rows) for rows in np.split(order, np.flatnonzero(np.diff(labels.in_flight[order])) + 1)]
 
 
 def _beaten(labels: Labels, others: Labels) -> NDArray[np.bool]:

@@ -212,8 +212,7 @@ class NestedPlans:
             if option.replay is not None:
                 inner = self._pieces(option.replay, start, slot - int(self._in_slots(option.results or 0)))
                 is_split = len(inner) > 1 or (self._takes_over and option.results is None)
-                how = "selective" if option.selective else "recompute"
-                pieces.append((start, stop, inner if is_split else how))
+                pieces.append((start, stop, inner if is_split else "selective" if option.selective else "recompute"))
             else:
                 kept_from = pieces.pop()[0] if pieces and pieces[-1][2] == "keep" else start
                 pieces.append((kept_from, stop, "keep"))

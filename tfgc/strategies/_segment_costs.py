@@ -151,9 +151,8 @@ def sliced(b: Buffers, start: int, live: int, segment: SegmentCost, slices: int,
     forward = live + joined + max(0, sliced_events.share(segment.forward_peak - live, samples, slices))
     waiting = b.pending_gradient_bytes[segment.end]
     handed = sum(size for _, size in sliced_events.cotangents(b, part)[0])
-    inside = segment.replay_peak - results - captured - waiting
     replay = max(g.of_a_slice for g in gradients) + sum(g.perhaps for g in gradients)
-    replay += max(0, sliced_events.share(inside, samples, slices))
+    replay += max(0, sliced_events.share(segment.replay_peak - results - captured - waiting, samples, slices))
     replay_peak = captured + waiting + handed + sum(g.joined for g in gradients)
     replay_peak += max(replay, sum(g.products for g in gradients))
     return SegmentCost(segment.end, forward, replay_peak, captured, segment.inputs, work, slices=slices)

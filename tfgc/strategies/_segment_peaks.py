@@ -116,8 +116,7 @@ class Replay:
             self.backward_peak = max(self.backward_peak, self._saved_bytes + gradient_bytes + b.backward_peak[node])
         if self._selective_node_work is not None:
             self.selective_work += sum(self._selective_node_work[i] for i in newly_replayed)
-            changed = (i for i in range(first, node + 1) if self._ends[i] <= node + 1)
-            for i in (*newly_replayed, *changed):
+            for i in (*newly_replayed, *(i for i in range(first, node + 1) if self._ends[i] <= node + 1)):
                 need = alive[i - start] + self._selective_peaks[i] - b.selective_before[i]
                 self.selective_peak = max(self.selective_peak, need + b.selective_before[start])
 

@@ -60,8 +60,7 @@ def _solved(optimize: Any, sparse: Any, plans: FlatPlans, time_limit: float) -> 
     each, need, added = np.arange(n), steps.need / budget, steps.added / budget
 
     def matrix(rows: Any, columns: Any, values: Any, height: int) -> Any:
-        entries = np.broadcast_to(values, len(rows)), (rows, columns)
-        return sparse.coo_array(entries, shape=(height, n + states))
+        return sparse.coo_array((np.broadcast_to(values, len(rows)), (rows, columns)), shape=(height, n + states))
 
     # As many steps leave a state as lead to it, except the first state and the ends.
     flow = matrix(steps.target, each, 1.0, states) - matrix(source, each, 1.0, states)
