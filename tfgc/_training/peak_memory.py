@@ -1,7 +1,7 @@
 """The peak of TensorFlow's allocator while a model trains, shown by Keras and compared with the plan's prediction."""
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -12,7 +12,15 @@ from tfgc._planning import budgets
 from tfgc._training.stand_ins import predicted_bytes
 from tfgc._units import format_bytes, format_percent
 
-_Callback: Any = keras.callbacks.Callback  # which stands behind a decorator without types
+if TYPE_CHECKING:  # Keras's stands behind a decorator without types
+
+    class _Callback:
+        model: Any
+        params: Any
+
+else:
+    _Callback = keras.callbacks.Callback
+
 KEY = "peak_memory_mb"
 # Keras and TensorFlow trace the step on the first batch, and again on the second if the first one made variables.
 _LEFT_OUT = 2
