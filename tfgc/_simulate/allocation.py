@@ -156,11 +156,19 @@ class _AllocatorReplay:
         if event.phase == "loss" and self._events.compiled and event.byte_trace:
             kept = [self._allocate(size) for _, size in new]
         chunks = self._trace(event, upstream)
+        if event.phase == "loss" and not event.byte_trace:
+            chunks += self._overwritten(event)
         for cotangent, size in new:
             self._cotangents[cotangent] = self._place(size, chunks, upstream)
         self._free([*upstream.addresses(), *kept, *chunks.addresses()])
         if event.gradient_bytes and not self._events.compiled:
             self._update(event.position)
+
+    def _overwritten(self, event: Event) -> Iterator[tuple[int, Address]]:
+        """The chunks of outputs that the gradient of a loss of unknown bytes is written over."""
+        for number, buffer in zip(self._buffers.graph_outputs, event.reads):
+            if number in self._buffers.overwritten_outputs and buffer in self._chunks:
+                yield self._events.sizes[buffer], self._chunks.pop(buffer)[0]
 
 
 class _Chunks(list[tuple[int, Address]]):
