@@ -65,10 +65,10 @@ the plain compiled step. Nothing of it was run on a GPU.
 
 All predictions are within 12 %, and all budgets hold. Furthest off are the U-Net's least peak and plain step and that
 of InceptionV3, 9 to 12 % too high: the model holds activations a little longer than XLA does. EfficientNetB0's least
-peak is 9 % too low, since its heap has larger gaps. The rules were read from steps of these networks. Of others, those
-of EfficientNetV2B0 (batch 16) are within 10 %; VGG16's plain step (8) is predicted 15 % too high, and sample_cnn (8)
-needs 28 % more than predicted with its least peak, and 20 % more than half of its plain step within 50 %: where windows
-of pooling do not overlap, XLA looks for the maxima again, and stores four numbers for each.
+peak is 9 % too low, since its heap has larger gaps. The rules were read from steps of these networks. Of others (`tfgc
+compile`, budgets in bytes), the steps of EfficientNetV2B0 (batch 16) are within 10 %. VGG16's plain step (8) is
+predicted 15 % too high, and the least peak of sample_cnn (8) 28 % too low; its plans exceed 70 % by 4 % and 50 % by
+20 %: where windows of pooling do not overlap, XLA looks for the maxima again, and stores four numbers for each.
 """.lstrip()
 HEAD = """# Reproducing published results
 

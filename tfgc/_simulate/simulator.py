@@ -12,9 +12,9 @@ from tfgc._core.segments import Phase
 from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
 
-# What a plan may need on top, as a share. Predictions for XLA are half of the time too low, by up to that in 24 plans
-# within a budget that were compiled for a GPU; TensorFlow's executor takes operations in another order in each step
-# (scripts/fit_budgets.py).
+# What a plan may need on top, as a share. Of 24 plans within budgets that were compiled for a GPU, 9 needed more than
+# predicted, by up to 3 %, and plans of other networks more than that; TensorFlow's executor takes operations in another
+# order in each step (scripts/fit_budgets.py).
 _MORE = 0.05
 
 
