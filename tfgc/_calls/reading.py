@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfgc._calls import fused_step, places
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Call, Operation, Step
-from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_splits
+from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_products
 from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_fusion import Fusion
@@ -42,8 +42,8 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     fusion = fused_step.fusion(trace, runs, late, free, owner, buffers) if xla else None
     numbering = _Numbering(buffers, numbers, fusion)
     temporary = fused_step.temporary(trace, runs, late, owner)
-    besides = xla_splits.while_running(op for op in runs if op in late) if xla else kernel_memory.while_running(runs)
-    by_cublas = xla_splits.workspaces(runs) if xla and xla_splits.is_untiled(runs) else {}
+    besides = xla_products.while_running(op for op in runs if op in late) if xla else kernel_memory.while_running(runs)
+    by_cublas = xla_products.workspaces(runs) if xla and xla_products.is_untiled(runs) else {}
     workspace = kernel_memory.kept_for_gradient if fusion is None else fusion.written_for_gradient
     made = [
         Operation(

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.graph import Cost
-from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_splits
+from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_products
 from tfgc._costs.call_operations import Call, Operations, classified, refs, replayed
 from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.xla_functions import NONE, Temporary, added
@@ -65,11 +65,11 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         workspaces = tuple(filter(None, map(kernel_memory.kept_for_gradient, operations.forward)))
         folded = grappler.folded(call.graph.get_operations(), buffers)
         zero_bytes, constants = 0, grappler.sizes([*operations.early, *operations.late], folded, buffers)
-    by_cublas = (max(xla_splits.workspaces(ops).values(), default=0) for ops in (operations.early, operations.late))
+    by_cublas = (max(xla_products.workspaces(ops).values(), default=0) for ops in (operations.early, operations.late))
     may_move = operations.late if not xla and grappler.are_made(call.scope) else ()
     found = grappler.moved(may_move, operations.after_upstream, operations.free, buffers)
     moved = [buffers.bytes(t) for _, t in found]  # what the forward pass makes of products of the backward pass
-    besides = (xla_splits if xla else kernel_memory).while_running(operations.late)
+    besides = (xla_products if xla else kernel_memory).while_running(operations.late)
     to_free = {**internal, **{t.ref(): buffers.bytes(t) for t in upstream}}
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
@@ -114,8 +114,8 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         constants=constants,
         zero_bytes=zero_bytes,
         workspace=Temporary(*by_cublas) if fusion else NONE,
-        merged_weight_bytes=xla_splits.merged_weights(operations, buffers) if fusion else 0,
-        is_untiled=bool(fusion) and xla_splits.is_untiled(operations.forward),
+        merged_weight_bytes=xla_products.merged_weights(operations, buffers) if fusion else 0,
+        is_untiled=bool(fusion) and xla_products.is_untiled(operations.forward),
     )
 
 

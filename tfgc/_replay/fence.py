@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs import xla_splits
+from tfgc._costs import xla_products
 from tfgc._framework import graph_building, private_api, shared_constants
 from tfgc._framework.internals import gen_xla_ops
 
@@ -78,5 +78,5 @@ def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """
     barrier: Any = gen_xla_ops.xla_optimization_barrier
     in_xla = private_api.in_xla()
-    in_parts = [in_xla and t.dtype.is_floating and xla_splits.is_made_of_parts(t) for t in tensors]
+    in_parts = [in_xla and t.dtype.is_floating and xla_products.is_made_of_parts(t) for t in tensors]
     return [barrier([t])[0] if is_behind else t for t, is_behind in zip(tensors, in_parts)]

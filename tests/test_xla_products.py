@@ -6,7 +6,7 @@ import tensorflow as tf
 from equality import assert_equal, fresh, noise, train
 
 import tfgc
-from tfgc._costs import xla_splits
+from tfgc._costs import xla_products
 
 L = keras.layers
 
@@ -31,20 +31,20 @@ def product(left, right, dtype="float32", **flags):
 )
 def test_how_many_parts_a_product_has(left, right, flags, parts, besides):
     op = product(left, right, **flags)
-    assert xla_splits.parts(op) == parts
-    assert xla_splits.while_running([op]) == ({op: besides} if besides else {})
+    assert xla_products.parts(op) == parts
+    assert xla_products.while_running([op]) == ({op: besides} if besides else {})
 
 
 def test_an_einsum_is_split_like_a_product():
     with tf.Graph().as_default():
         x, w = (tf.compat.v1.placeholder("float32", shape) for shape in ([8, 256, 1024], [1024, 256]))
-        assert xla_splits.parts(tf.einsum("abc,cd->abd", x, w).op) == 4
+        assert xla_products.parts(tf.einsum("abc,cd->abd", x, w).op) == 4
 
 
 def test_open_sizes_and_other_operations_have_one_part():
-    assert xla_splits.parts(product([None, 1024], [1024, 256])) == 1
+    assert xla_products.parts(product([None, 1024], [1024, 256])) == 1
     with tf.Graph().as_default():
-        assert xla_splits.parts(tf.nn.relu(tf.compat.v1.placeholder("float32", [4])).op) == 1
+        assert xla_products.parts(tf.nn.relu(tf.compat.v1.placeholder("float32", [4])).op) == 1
 
 
 def deep():
@@ -74,7 +74,7 @@ def test_a_checkpoint_made_of_parts_is_stored_under_xla(jit_compile):
     operations = step.get_concrete_function(noise(64, 8)).graph.get_operations()
     held = [op.inputs[0] for op in operations if op.type == "XlaOptimizationBarrier" and len(op.inputs) == 1]
     # The checkpoint behind "add"; that behind "small_1" and the model's input are no sums of parts.
-    assert [xla_splits.is_made_of_parts(tensor) for tensor in held] == [True] * jit_compile
+    assert [xla_products.is_made_of_parts(tensor) for tensor in held] == [True] * jit_compile
 
 
 def test_training_behind_such_a_checkpoint_under_xla():
@@ -150,12 +150,12 @@ def test_an_einsum_of_an_open_rank_has_one_part():
     with tf.Graph().as_default():
         x = tf.compat.v1.placeholder("float32", None)
         made = tf.einsum("...c,cd->...d", x, tf.ones((4, 2)))
-        assert not xla_splits.is_made_of_parts(made + 1.0)
+        assert not xla_products.is_made_of_parts(made + 1.0)
 
 
 def test_only_the_result_of_several_that_is_made_of_parts_is_one():
     with tf.Graph().as_default():
         wide = tf.matmul(tf.zeros((64, 4096)), tf.zeros((4096, 8)))
         one, other = tf.identity_n([wide, tf.zeros((64, 8))])
-        assert xla_splits.is_made_of_parts(one)
-        assert not xla_splits.is_made_of_parts(other)
+        assert xla_products.is_made_of_parts(one)
+        assert not xla_products.is_made_of_parts(other)
