@@ -65,7 +65,6 @@ class _Block:
     def __init__(self, calls: KnownCalls, compiled: bool) -> None:
         self.calls, self._is_compiled = calls, compiled
         self._warned = False
-        self._trained: set[int] = set()  # ids of variables that trained in a call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_compiled and tf.executing_eagerly():
@@ -105,7 +104,7 @@ class _Block:
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]
         # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
-        asked_for, frozen = replayed_gradients.asked_for(effects.reads, self._trained)
+        asked_for, frozen = replayed_gradients.asked_for(effects.reads)
         inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
         if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
