@@ -123,3 +123,41 @@ def test_watched_plain_variables_that_do_not_train_have_their_gradient(way):
 
     found = WAYS[way](lambda: step(tfgc.recompute(function)))()
     np.testing.assert_allclose(found, step(function), rtol=1e-6)
+
+
+def test_what_trained_by_a_plan_that_changes_nothing_has_gradients_by_another():
+    """As a discriminator that a small batch trained, where nothing was worth recomputing."""
+
+    def run(enabled):
+        model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, "gelu") for _ in range(6))]))
+        if enabled:
+            tfgc.enable(model, verbose=0)
+        weights, found = [v.value for v in model.trainable_variables], []
+        for rows, is_frozen in ((1, False), (4096, True)):
+            for layer in model.layers[3:]:
+                layer.trainable = not is_frozen
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(noise(rows, 8), training=True)))
+            model.trainable = True
+            found.append(tape.gradient(loss, weights))
+        if enabled:
+            plans = [one.plan for one in tfgc.status(model).plans]
+            assert [any(s.mode == "recompute" for s in plan.segments) for plan in plans] == [False, True]
+        return found
+
+    for plain, mine in zip(run(False), run(True), strict=True):
+        for expected, found in zip(plain, mine, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_trained_in_a_kept_segment_has_gradients_where_it_is_thawed(compiled):
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), *(L.Dense(8, "gelu") for _ in range(6))]))
+    weights = [v.value for v in model.trainable_variables]
+    tfgc.enable(model, tfgc.plan(model, 6, strategy="keep_all"), compile_segments=compiled)
+    for trains in (True, False):
+        model.trainable = trains
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(X, training=True)))
+        model.trainable = True
+        assert all(g is not None for g in tape.gradient(loss, weights))

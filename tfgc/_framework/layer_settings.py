@@ -67,6 +67,11 @@ class Settings:
                 self._readers[layer] = _reader(kept)
                 self._changing.setdefault(layer, set()).update(set(names) - set(kept))
 
+    @property
+    def variables(self) -> Iterator[keras.Variable]:
+        """The variables of the layers that train unless they are frozen."""
+        return (variable for layer in self._all() for variable in layer._trainable_variables)
+
     def _all(self) -> Iterator[keras.Layer]:
         for layer in self._layers:
             yield from layer._flatten_layers() if layer._layers else (layer,)
@@ -154,6 +159,10 @@ def _reader(names: list[str]) -> tuple[list[str], Callable[[dict[str, Any]], tup
 def books() -> frozenset[str]:
     """Attributes in which Keras keeps its books."""
     layer = keras.Layer(name="books")
-    for name in ("_layers", "_flatten_layers"):  # Read directly above, since that runs in each call.
+    for name in (
+        "_layers",
+        "_flatten_layers",
+        "_trainable_variables",
+    ):  # Read directly above, since that runs in each call.
         attribute(layer, name)
     return frozenset(["call", *vars(layer), *vars(keras.Model(name="books"))])

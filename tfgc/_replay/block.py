@@ -104,7 +104,7 @@ class _Block:
             # Of the graph being built: the gradient of a branch or loop body finds no others.
             tensors = [graph_building.capture(x) for x in tensors]
         # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
-        asked_for, frozen = replayed_gradients.asked_for(effects.reads)
+        asked_for, frozen = self.calls.function.trained.asked_for(effects.reads)
         inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
         if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
@@ -130,7 +130,10 @@ class KeptBlock(_Block):
     """A function that runs once: TensorFlow keeps what its backward pass needs."""
 
     def _uncompiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        return self.calls.function.fn(*args, **kwargs)
+        function = self.calls.function
+        if function.settings is not None:
+            function.trained.note(function.settings.variables)
+        return function.fn(*args, **kwargs)
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         given = _stopped(inputs.tensors, inputs.sources)

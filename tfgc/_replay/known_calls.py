@@ -22,6 +22,7 @@ from tfgc._pure.tensor_packing import Packing
 from tfgc._replay import sliced_runs
 from tfgc._replay.copied_traces import CopiedRecomputation, SharedTrace
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation, TracedReplay
+from tfgc._replay.trained import Trained
 from tfgc._replay.two_runs import TwoRuns
 
 # How many kinds are known and compiled: a number that changes at every step makes a new kind of call each time.
@@ -50,6 +51,7 @@ class Function:
     selective: bool = False  # whether the replay takes over products with weights, where a trace is copied
     holds_tensors: Callable[[], bool] | None = None  # whether a layer holds tensors of a trace that it put aside
     on_host: tuple[int, ...] = ()  # positions of the arguments that wait for the replay in the host's memory
+    trained: Trained = dataclasses.field(default_factory=Trained)  # variables, in this block and others of a model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,28 +40,6 @@ class Inputs(NamedTuple):
     sources: list[int]  # positions of those that gradients flow to
     on_host: Collection[int]  # positions of those that wait for the replay in the host's memory
     frozen: Mapping[int, keras.Variable]  # of sources that count only if they train when gradients are asked for
-
-
-# Variables that trained in a call of any block, by id: the state in which they are frozen may have a plan of its own.
-_trained: weakref.WeakValueDictionary[int, keras.Variable] = weakref.WeakValueDictionary()
-
-
-def asked_for(variables: Sequence[keras.Variable]) -> tuple[list[bool], dict[int, keras.Variable]]:
-    """Of each variable whether a gradient may be asked for (it trains, or a tape watches it), and others that trained.
-
-    Those, by position, did in an earlier call: a GAN's discriminator is frozen for the generator's step, and may be
-    thawed between its own call and the gradient.
-    """
-    watched = iter(private_api.watched([variable for variable in variables if not variable.trainable]))
-    asked = [bool(variable.trainable) or next(watched) for variable in variables]
-    frozen = {}
-    for i, variable in enumerate(variables):
-        trained = _trained.get(id(variable)) is variable
-        if asked[i] and not trained:
-            _trained[id(variable)] = variable
-        elif trained and not asked[i]:
-            frozen[i] = variable
-    return asked, frozen
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:

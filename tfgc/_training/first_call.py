@@ -43,7 +43,9 @@ class FirstCall:
     """
 
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
-        self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
+        self._model, self._request, self._verbose = model, request, verbose
+        self._training, self._traced = TrainingState(model), TracedSteps(model, verbose)
+        self._run_options = {**run_options, "trained": self._training.trained}
         self.has_budget = request.budget is not None
         self._original = functools.partial(type(model).call, model)
         self._compiled: bool = run_options["compile_segments"]
@@ -51,9 +53,7 @@ class FirstCall:
         self._latest: Signature | None = None
         self._in_layers: layer_calls.ByCalls | None = None
         self._train_step: Callable = model.train_step
-        self._training, self._traced = TrainingState(model), TracedSteps(model, verbose)
-        self._in_step = InStep[StepHere]()
-        self._lock = threading.Lock()
+        self._in_step, self._lock = InStep[StepHere](), threading.Lock()
 
     @property
     def plans(self) -> dict[Signature, first_batch.PlannedStep]:
@@ -79,9 +79,11 @@ class FirstCall:
             if signature == self._latest or is_part:
                 if made.runner is not None:
                     made.runner.use(plan)
-                by_calls = layer_calls.ByCalls(self._model, plan, **self._run_options) if plan.calls else None
                 step = made.step.by(plan, predicted_bytes)
-                self._made[signature] = dataclasses.replace(made, step=step, by_calls=by_calls)
+                self._made[signature] = dataclasses.replace(made, step=step, by_calls=self._by_calls(plan))
+
+    def _by_calls(self, plan: Plan) -> layer_calls.ByCalls | None:
+        return layer_calls.ByCalls(self._model, plan, **self._run_options) if plan.calls else None
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Replace the model's `call`; calls that do not train run the original."""
@@ -117,9 +119,8 @@ class FirstCall:
         return OwnStepPlans(self._model, latest.own_step, trace=trace, xla=xla)
 
     def _call_for(self, inputs: Any) -> Callable:
-        flat = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None]
+        flat, here = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None], self._in_step.here
         sizes = tuple((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in flat)
-        here = self._in_step.here
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
         shapes = batch_specs.shapes_in(flat, fit_loop.batch_size)
         with self._lock:
@@ -183,8 +184,7 @@ class FirstCall:
             if step.unchanged is None and not step.plan.calls:
                 runner = Runner(self._model, step.plan, **self._run_options)
                 return _Made(step, runner.program, specs, runner)
-            by_calls = layer_calls.ByCalls(self._model, step.plan, **self._run_options) if step.plan.calls else None
-            return _Made(step, keras_graph.Program(self._model), specs, by_calls=by_calls)
+            return _Made(step, keras_graph.Program(self._model), specs, by_calls=self._by_calls(step.plan))
 
         return plan_report.planned(self._model, planned, verbose=self._verbose)
 

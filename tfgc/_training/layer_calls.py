@@ -22,6 +22,7 @@ from tfgc._framework import keras_models, layer_settings, layer_values, private_
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
+from tfgc._replay.trained import Trained
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_selectors
 from tfgc._training.layer_selectors import Selector
@@ -57,6 +58,7 @@ class LayerCall:
         check_replay: bool = False,
         backlog: weight_gradients.Backlog | None = None,
         selective: bool = False,
+        trained: Trained | None = None,
     ) -> None:
         self._backlog = backlog
         self._original = original = layer.call
@@ -81,6 +83,7 @@ class LayerCall:
             copied=selective and wrap is None and not check_replay,
             selective=selective,
             holds_tensors=functools.partial(layer_values.holds_foreign_tensors, layer),
+            trained=trained or Trained(),
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,8 +104,7 @@ def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[ke
     selectors: Any = [chosen] if single else chosen
     parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
     found: dict[keras.Layer, None] = {}
-    for selector in selectors:
-        meant = layer_selectors.select(selector, model, parts)
+    for meant in [layer_selectors.select(selector, model, parts) for selector in selectors]:
         outside = [layer for layer in meant if not _is_cell_with_masks(layer)]
         if not outside:
             raise OptionError(f"layers: {meant[0].name!r} is a cell whose RNN holds its dropout masks: name the RNN")

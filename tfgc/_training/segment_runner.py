@@ -27,6 +27,7 @@ from tfgc._framework import backward_order, complete_gradients, layer_settings, 
 from tfgc._pure import functional, taken_results
 from tfgc._replay import call_checks, host_inputs
 from tfgc._replay.block import block
+from tfgc._replay.trained import Trained
 from tfgc._tracing import keras_graph
 from tfgc._training import plan_report, segment_boundaries, shared_traces
 from tfgc._training.sliced_segments import SlicesCheck
@@ -44,6 +45,7 @@ class Runner:
         early: Whether gradients of weights are to be complete one after the other (`early_updates`).
         backlog: How much gradients of weights may hold that are put off; None for what follows from the plan.
         under_tapes: Whether calls with `training=False` run by the plan, too, if a tape records (see `LayerCall`).
+        trained: Where variables that trained are noted; other plans of the model may share it.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class Runner:
         early: bool = False,
         backlog: weight_gradients.Backlog | None = None,
         under_tapes: bool = False,
+        trained: Trained | None = None,
     ) -> None:
         self._original = type(model).call
         self._under_tapes = under_tapes
         self._backlog = backlog
         self.model = model
-        self._options = (wrap, compile_segments, functional.record_checksum if check_replay else None, early)
+        watch = functional.record_checksum if check_replay else None
+        self._options = (wrap, compile_segments, watch, early, trained or Trained())
         self.use(plan)
 
     def use(self, plan: Plan) -> None:
@@ -111,6 +115,7 @@ class RunOptions:
     compiled: bool = False
     watch: Callable[[str, list], None] | None = None
     early: bool = False
+    trained: Trained = dataclasses.field(default_factory=Trained)
 
 
 class _SegmentChain:
@@ -209,6 +214,7 @@ def _build(
             if segment.offload and ref not in stored and ref.name not in segment.on_device
         ),
         share_traces_with=first,
+        trained=options.trained,
     )
     if member is not None:
         kinds.add(member, made.calls)

@@ -9,6 +9,7 @@ import keras
 
 from tfgc._core.recently_used import RecentlyUsed
 from tfgc._planning import budgets
+from tfgc._replay.trained import Trained
 
 _MOST = 8  # sets of weights that train by turns
 
@@ -18,6 +19,8 @@ class TrainingState:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
+        self.trained = Trained()  # in any of these states
+        self._latest: Hashable = None
         self._weights: list[keras.Variable] | None = None
         # Of each optimizer that was seen, by which weights trained.
         self._fixed: weakref.WeakKeyDictionary[Any, RecentlyUsed] = weakref.WeakKeyDictionary()
@@ -34,6 +37,9 @@ class TrainingState:
                 return None
             self.look()
         trains = tuple([weight.trainable for weight in self._weights or ()])
+        if trains != self._latest:
+            self._latest = trains
+            self.trained.note(self._weights or ())
         losses = keras.tree.flatten_with_path(getattr(self._model, "loss", None))
         # As they were compiled: those with names are equal if these are, others if they are the same object.
         named = tuple((path, loss if isinstance(loss, str | None) else _Object(loss)) for path, loss in losses)
