@@ -142,7 +142,7 @@ def test_what_trained_by_a_plan_that_changes_nothing_has_gradients_by_another():
             found.append(tape.gradient(loss, weights))
         if enabled:
             plans = [one.plan for one in tfgc.status(model).plans]
-            assert [any(s.mode == "recompute" for s in plan.segments) for plan in plans] == [False, True]
+            assert sorted(any(s.mode == "recompute" for s in plan.segments) for plan in plans) == [False, True]
         return found
 
     for plain, mine in zip(run(False), run(True), strict=True):
