@@ -14,6 +14,7 @@ from tfgc._calls.recording import Trace
 from tfgc._calls.replays import Piece
 from tfgc._calls.simulation import Simulator
 from tfgc._core.plan import Plan
+from tfgc._costs import update_bytes
 from tfgc._errors import InfeasibleBudgetError, NotReplayableWarning, UnsupportedModelError, warn
 from tfgc._simulate.simulator import Prediction
 
@@ -42,9 +43,12 @@ class CallPlans:
         *,
         xla: bool = False,
         trace: Trace | None = None,
+        optimizer: keras.Optimizer | str | None = None,
     ) -> None:
         self.model, self._among, self._batch_size = model, among, tracing.batch_size(example)
-        self.step = reading.read(tracing.trace(model, example, xla=xla) if trace is None else trace, xla=xla)
+        step = reading.read(tracing.trace(model, example, xla=xla) if trace is None else trace, xla=xla)
+        early = () if xla else update_bytes.early_bytes(model, optimizer)
+        self.step = dataclasses.replace(step, resident=(*step.resident, *early))
         if not any(isinstance(call.layer, keras.Layer) for call in self.step.root.within()):
             raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self.simulator = Simulator(self.step)
@@ -96,7 +100,7 @@ class CallPlans:
         return self._needed(self._search.plain) + self.constant(fixed)
 
     def constant(self, fixed: int) -> int:
-        """Bytes that are there all the time: weights and slots, folded constants, weights that XLA transposes."""
+        """Bytes that count as there all the time: weights and slots, and what is `resident` in a `Step`."""
         return fixed + sum(self.step.resident)
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:

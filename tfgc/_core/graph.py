@@ -132,6 +132,8 @@ class Graph:
         loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
         xla: Whether the costs are those of a step that XLA compiles.
         joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
+        early_update: Bytes for each byte of weights that their update holds from the start of the step.
+        late_updates: Whether no weight is updated before the gradients of all are there.
 
     Example:
         >>> a = Node("a", (Ref("x"),), (Spec((None, 8)),))
@@ -151,6 +153,8 @@ class Graph:
     loss: tuple[int, ...] = ()
     xla: bool = False
     joined: frozenset[int] = frozenset()
+    early_update: float = 0.0
+    late_updates: bool = False
 
     def __post_init__(self) -> None:
         seen = set(self.inputs)

@@ -46,7 +46,9 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
 
     @functools.cache
     def plans(batch: int) -> tuple[NodePlans, int]:
-        graph = annotated.graph_of(model, batch, job.input_shapes, None, whole_step=True, loss="mse", xla=xla)
+        graph = annotated.graph_of(
+            model, batch, job.input_shapes, None, whole_step=True, loss="mse", optimizer=optimizer, xla=xla
+        )
         data = sum(spec.bytes(batch) for spec in graph.inputs.values()) + sum(map(graph.bytes, graph.outputs))
         return NodePlans(graph), fixed + data
 

@@ -8,7 +8,7 @@ import keras
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._costs import independence, loss_bytes, node_costs, timing
+from tfgc._costs import independence, loss_bytes, node_costs, timing, update_bytes
 from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
@@ -30,6 +30,7 @@ def graph_of(
     measure: bool = False,
     whole_step: bool = False,
     loss: Any = None,
+    optimizer: Any = None,
     seen: bool = False,
     xla: bool = False,
     options: Mapping[str, Any] = {},
@@ -80,7 +81,7 @@ def graph_of(
             warn(f"{node.name!r} cannot be run twice, so its segment is kept: {cost.obstacle}.", NotReplayableWarning)
     if measure:
         graph = _timed(program, graph, lambda part: keras_graph.Program(model, part, input_shapes, seen))
-    return with_loss(graph, model, loss) if whole_step else graph
+    return with_step(graph, model, loss, optimizer) if whole_step else graph
 
 
 def _timed(program: keras_graph.Program, graph: Graph, read: Callable[[int], keras_graph.Program]) -> Graph:
@@ -96,13 +97,18 @@ def _timed(program: keras_graph.Program, graph: Graph, read: Callable[[int], ker
     return timing.timed(graph, timing.times(smaller, node_costs.annotate(smaller)), batch / part)
 
 
-def with_loss(graph: Graph, model: keras.Model, loss: Any = None) -> Graph:
-    """The graph of the whole step, with what loss and metrics need: those that `model` is compiled with, or `loss`."""
+def with_step(graph: Graph, model: keras.Model, loss: Any = None, optimizer: Any = None) -> Graph:
+    """The graph of the whole step, with what loss, metrics and the update need.
+
+    By default they are those that `model` is compiled with.
+    """
     losses = keras_models.compiled_losses(model) if loss is None else [[loss]] * len(graph.outputs)
     course = loss_bytes.loss_course(graph, losses, are_compiled=loss is None)
     beside = 0 if graph.xla else loss_bytes.metric_bytes(graph, model)
     course = (beside, *course, -beside) if beside else course
-    return dataclasses.replace(graph, loss=course, whole_step=True)
+    update = update_bytes.of_model(model, optimizer)
+    early = 0.0 if graph.xla else update.early
+    return dataclasses.replace(graph, loss=course, whole_step=True, early_update=early, late_updates=update.needs_all)
 
 
 def warn_of_open_sizes(graph: Graph) -> None:

@@ -113,7 +113,9 @@ def check_has_graph(model: keras.Model) -> None:
         raise UnsupportedModelError(f"{error}. {advice}") from None
 
 
-def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: str = "graph") -> CallPlans:
+def plans_for(
+    model: keras.Model, batch_size: int | None, example: Any, mode: str = "graph", optimizer: Any = None
+) -> CallPlans:
     """The plans by calls for a batch, in one of `MODES`; raises `OptionError` for another one."""
     if mode not in MODES:
         raise OptionError(
@@ -130,7 +132,7 @@ def plans_for(model: keras.Model, batch_size: int | None, example: Any, mode: st
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) as fit takes them")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
-    return CallPlans(model, example, xla=mode == "xla")
+    return CallPlans(model, example, xla=mode == "xla", optimizer=optimizer)
 
 
 def plans_of_functional(

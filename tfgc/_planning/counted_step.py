@@ -27,7 +27,7 @@ def choose(
     The mode is one that can be predicted. `own_step` is the model's own `train_step` if that makes the call. Returns
     the plan, the step by it and the plain one, and whether these are the model's own `train_step`, not one call.
     """
-    graph = annotated.with_loss(graph, model)
+    graph = annotated.with_step(graph, model)
     strategy, budget, options = request.strategy, request.budget, request.options
     nodes, fixed = NodePlans(graph, mode), budgets.fixed_bytes(model)
     limit = budgets.step_budget(model, nodes, budget)

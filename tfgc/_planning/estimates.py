@@ -53,11 +53,12 @@ def estimate(
     check_plan(plan)
     if by_calls.applies_to(model, example) or (plan is not None and plan.calls):
         by_calls.refuse(None, input_shapes, measure, loss, {})
-        plans = by_calls.plans_for(model, batch_size, example, mode)
+        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer)
         return plans.estimate(plan, budgets.fixed_bytes(model, optimizer))
     graph = annotated.graph_of(
-        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, xla=mode == "xla"
-    )
+        model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, optimizer=optimizer,
+        xla=mode == "xla",
+    )  # fmt: skip
     return simulator.estimate(graph, plan, budgets.fixed_bytes(model, optimizer), mode)
 
 

@@ -54,7 +54,7 @@ def plan(
         keras_names.loss(loss)
     if by_calls.applies_to(model, example):
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
-        plans = by_calls.plans_for(model, batch_size, example, mode)
+        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer)
         with budgets.explained(budget):
             return by_calls.chosen(plans, budget, budgets.fixed_bytes(model, optimizer))
     batch_is_known = batch_size is not None or example is not None
@@ -65,7 +65,7 @@ def plan(
         strategies.check_options(strategy, options, budget)
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=budget is not None, loss=loss,
-        xla=mode == "xla", options=options,
+        optimizer=optimizer, xla=mode == "xla", options=options,
     )  # fmt: skip
     if strategy is None:
         strategy = of_least_peak(graph)

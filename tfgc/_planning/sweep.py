@@ -49,8 +49,9 @@ def sweep(
     by_nodes = [(name, plan) for name, plan in plans if not plan.calls]
     check(by_nodes, lambda plan: plan.check(declared))
     graph = annotated.graph_of(
-        model, batch_size, input_shapes, example, measure=measure, whole_step=True, xla=mode == "xla"
-    )
+        model, batch_size, input_shapes, example, measure=measure, whole_step=True, optimizer=optimizer,
+        xla=mode == "xla",
+    )  # fmt: skip
     node_plans = NodePlans(graph)
     front = front_of(node_plans, fixed, network, others=[("optimal", node_plans.least()), *by_nodes], **shown)
     by_call = [(name, plan) for name, plan in plans if plan.calls]

@@ -161,7 +161,7 @@ class _AllocatorReplay:
         for cotangent, size in new:
             self._cotangents[cotangent] = self._place(size, chunks, upstream)
         self._free([*upstream.addresses(), *kept, *chunks.addresses()])
-        if event.gradient_bytes and not self._events.compiled:
+        if event.gradient_bytes and not self._events.compiled and not self._graph.late_updates:
             self._update(event.position)
 
     def _overwritten(self, event: Event) -> Iterator[tuple[int, Address]]:

@@ -51,7 +51,7 @@ class NodeEvents:
         self.sizes: list[int] = []  # bytes of each buffer that the events make
         self.work, self.unit = graph.once(node_work)
         self.compiled = compiled
-        self.pending = 0  # bytes of gradients of weights that wait for the end of a compiled step
+        self.pending = 0  # bytes of gradients of weights that wait for the end of the step
 
     def new(self, size: int) -> int:
         """A new buffer."""
@@ -118,5 +118,5 @@ class NodeEvents:
         event.work, event.cotangents = self.work[i].backward, b.cotangent_changes[i]
         event.gradient_bytes = weight_gradients
         self.events.append(event)
-        if self.compiled:
+        if self.compiled or self.graph.late_updates:
             self.pending += weight_gradients

@@ -126,7 +126,7 @@ class SlicedEvents:
             events[-1].cotangents = CotangentChanges(last.sums, last.new, (*ended, *last.ended))
             events[-1].reads.extend(outside.values())
             events += self._products({i: weights.products for i, weights in gradients.items()}, joined, base)
-            if self._step.compiled:
+            if self._step.compiled or graph.late_updates:
                 self._step.pending += graph.whole_step * sum(graph.costs[i].gradient_bytes for i in part)
         return events
 

@@ -38,9 +38,20 @@ class StepEvents(NodeEvents):
         super().__init__(graph, compiled=mode == "compiled")
         self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
         self._run(segments, {number: self.new(0) for number in range(len(graph.inputs))})
+        if graph.whole_step and graph.early_update and not self.compiled:
+            self._hold_early_updates()
         self.host_bytes = self._host.bytes
         if link is not None:
             self._host.take_time(link)
+
+    def _hold_early_updates(self) -> None:
+        """Let what updates compute of slots and weights alone be there until the gradients of the weights are."""
+        graph = self.graph
+        last = {event.position: event for event in self.events if event.phase == "backward"}
+        for position, event in last.items():
+            buffer = self.new(round(graph.early_update * graph.costs[position].gradient_bytes))
+            self.events[0].results += (buffer,)
+            event.reads.append(buffer)
 
     @functools.cached_property
     def freed(self) -> list[list[int]]:

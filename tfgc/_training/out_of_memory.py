@@ -64,7 +64,9 @@ def step_by_nodes(model: Any, plan: Plan, inputs: Any, optimizer: Any, loss: Any
 
     @functools.cache
     def plans() -> NodePlans:
-        graph = annotated.graph_of(model, batch, None, inputs, whole_step=True, loss=loss, xla=mode == "xla")
+        graph = annotated.graph_of(
+            model, batch, None, inputs, whole_step=True, loss=loss, optimizer=optimizer, xla=mode == "xla"
+        )
         return NodePlans(graph, mode)
 
     return StepByPlan(model, plan, optimizer, plans)

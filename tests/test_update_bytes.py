@@ -1,0 +1,113 @@
+"""What the update of weights holds besides weights, slots and gradients is part of the predicted step."""
+
+import keras
+import memory
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfgc
+from tfgc._costs import update_bytes
+from tfgc._costs.update_bytes import Update
+
+optimizers = keras.optimizers
+KNOWN = {
+    "Adam": (optimizers.Adam, Update()),
+    "Adam that clips each gradient": (lambda: optimizers.Adam(clipnorm=1.0), Update()),
+    "AdamW": (optimizers.AdamW, Update(1.0)),
+    "SGD": (optimizers.SGD, Update()),
+    "momentum": (lambda: optimizers.SGD(momentum=0.9), Update(1.0)),
+    "weight decay": (lambda: optimizers.SGD(weight_decay=1e-3), Update(1.0)),
+    "averages": (lambda: optimizers.SGD(use_ema=True), Update(1.0)),
+    "Lion": (optimizers.Lion, Update(2.0)),
+    "Adagrad": (optimizers.Adagrad, Update()),
+    "RMSprop": (optimizers.RMSprop, Update(1.0)),
+    "global norm": (lambda: optimizers.Adam(global_clipnorm=1.0), Update(needs_all=True)),
+    "loss scale": (lambda: optimizers.LossScaleOptimizer(optimizers.Adam()), Update(needs_all=True)),
+    "accumulation": (lambda: optimizers.AdamW(gradient_accumulation_steps=2), Update(needs_all=True)),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_computed_of_slots_and_weights_alone_is_held(name):
+    make, expected = KNOWN[name]
+    optimizer = make()
+    assert update_bytes.of(optimizer) == expected
+    assert not optimizer.built
+
+
+class Failing(optimizers.SGD):
+    def update_step(self, gradient, variable, learning_rate):
+        raise RuntimeError("not yet")
+
+
+def test_an_update_that_cannot_be_traced_counts_for_nothing():
+    assert update_bytes.of(Failing()) == Update()
+
+
+def dense(optimizer="sgd"):
+    model = keras.Sequential([keras.Input((1024,)), *(keras.layers.Dense(1024) for _ in range(6))])
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model
+
+
+WEIGHTS = 6 * 4 * 2**20
+
+
+def measured(name):
+    """What a step needs, as a part of what is predicted."""
+    model = dense(KNOWN[name][0]())
+    step = tf.function(model.train_step)
+    x = tf.ones((8, 1024))
+    model.optimizer.build(model.trainable_variables)
+    predicted = tfgc.estimate(model, 8)
+    return (memory.peak(step, (x, x)) + predicted.fixed_bytes) / predicted.needed_bytes
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "momentum", "global norm"])
+def test_a_step_needs_no_more_than_predicted(name):
+    assert 0.75 < memory.alone(measured, name) <= 1.02
+
+
+@pytest.mark.parametrize("mode", ["graph", "xla", "compiled"])
+def test_early_results_and_all_gradients_count_where_they_are_held(mode):
+    """A loop applies gradients when all are there, one weight after the other; XLA computes the rest late."""
+
+    def more(name):
+        plain, other = (tfgc.estimate(dense(KNOWN[n][0]()), 8, mode=mode) for n in ("SGD", name))
+        return other.peak_bytes - other.fixed_bytes - (plain.peak_bytes - plain.fixed_bytes)
+
+    early, late = more("weight decay"), more("global norm")
+    assert early == pytest.approx(WEIGHTS if mode == "graph" else 0, rel=0.01)
+    assert late == pytest.approx(0 if mode == "compiled" else WEIGHTS * 5 / 6, rel=0.03)
+
+
+def test_a_budget_counts_them():
+    """Of the named optimizer, too, where a model is not compiled."""
+    model = keras.Sequential([keras.Input((1024,)), *(keras.layers.Dense(1024, "gelu") for _ in range(6))])
+    budget = tfgc.estimate(model, 2048, optimizer="adam").needed_bytes
+    assert not any(s.mode == "recompute" for s in tfgc.plan(model, 2048, budget=budget, optimizer="adam").segments)
+    assert any(s.mode == "recompute" for s in tfgc.plan(model, 2048, budget=budget, optimizer="adamw").segments)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [keras.layers.Dense(1024, "gelu") for _ in range(4)]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_plans_by_calls_count_them():
+    x = np.ones((8, 1024), "float32")
+
+    def needed(optimizer):
+        model = Subclassed()
+        model.compile(optimizer, "mse", jit_compile=False)
+        return tfgc.estimate(model, example=(x, x)).peak_bytes
+
+    assert needed(optimizers.SGD(weight_decay=1e-3)) - needed("sgd") == pytest.approx(4 * 4 * 2**20, rel=0.01)
