@@ -396,6 +396,44 @@ def test_larger_budgets_buy_plans_of_less_work():
     assert front[0].outlook.peak_bytes == min(plan.outlook.peak_bytes for plan in [*front, *bought, plans.least()])
 
 
+class Residual(L.Layer):
+    """A block whose wide activation leaves gaps between chunks."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.wide, self.norm, self.narrow = L.Dense(4 * width, "gelu"), L.LayerNormalization(), L.Dense(width)
+
+    def call(self, x):
+        return x + self.narrow(self.norm(self.wide(x)))
+
+
+class Stack(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Residual(128) for _ in range(2)]
+        self.last = L.Dense(1)
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def test_no_choice_that_was_judged_is_better_than_what_a_budget_buys():
+    """Of choices with equal buffers the allocator needs less for some."""
+    x = tf.ones((1000, 128))
+    plans = CallPlans(Stack(), x)
+    work = {}
+    for judged in plans._search.judged:
+        plan = plans.fitting(plans.reserved(judged) + plans.constant(0), 0)
+        work[judged] = plans.judged(plan).outcome.work
+        assert work[judged] <= judged.outcome.work
+    least = min(map(plans.reserved, work))
+    with pytest.raises(tfgc.InfeasibleBudgetError) as error:
+        plans.fitting(least + plans.constant(0) - 1, 0)
+    assert error.value.least == least + plans.constant(0)
+
+
 def test_a_share_of_the_plain_step_is_a_budget():
     model = fresh(built(Subclassed, X))
     plan = tfgc.plan(model, example=X, budget="85%")

@@ -83,17 +83,22 @@ class CallPlans:
 
     def fitting(self, total: int, fixed: int) -> Plan:
         """The plan of least work whose whole step, of which `fixed` bytes are weights and slots, fits in `total`."""
-        # Of equal peaks the front has the one of less work, which may leave larger gaps between chunks.
-        choices = [self._search.least, *self._search.front]
-        for judged in reversed(choices):
-            if self.reserved(judged) + self.constant(fixed) <= total:
+        room = total - self.constant(fixed)
+        for judged in self._search.judged:
+            if self._with_reserve(judged, judged.outcome.peak_bytes) <= room and self.reserved(judged) <= room:
                 return self._plan(judged)
-        least = min(choices, key=self.reserved)
+        least = self._search.least
+        for judged in self._search.judged:
+            if self._with_reserve(judged, judged.outcome.peak_bytes) < self.reserved(least):
+                least = min(least, judged, key=self.reserved)
         raise InfeasibleBudgetError(total, self.reserved(least) + self.constant(fixed), self.named[least.outcome.owner])
 
     def reserved(self, judged: Judged) -> int:
         """What a budget keeps for a choice: where something is recomputed, more than one operation at a time needs."""
-        return round(self._needed(judged) * (1 + _BESIDE * bool(judged.choice)))
+        return self._with_reserve(judged, self._needed(judged))
+
+    def _with_reserve(self, judged: Judged, count: int) -> int:
+        return round(count * (1 + _BESIDE * bool(judged.choice)))
 
     def plain_bytes(self, fixed: int) -> int:
         """What the plain step needs."""

@@ -7,8 +7,8 @@ by one change at a time: leave a layer out, put what is inside of it or around i
 least peak. Only for a front the second round is done again at higher prices of work, and a third one keeps one layer
 more at a time. A test compares what is found with the best of all sets on small trees.
 
-Every set that was judged is kept: the front of those is what budgets buy from, so that a larger budget never gives
-a slower plan.
+Every set that was judged is kept: budgets buy from all of those, so that a larger budget never gives a slower plan.
+Of sets with equal buffers some need less of the allocator.
 """
 
 import dataclasses
@@ -78,6 +78,12 @@ class Search:
             if not found or judged.outcome.work < found[-1].outcome.work - gain:
                 found.append(judged)
         return found if found[-1] is self.plain else [*found, self.plain]
+
+    @functools.cached_property
+    def judged(self) -> list[Judged]:
+        """All choices that were judged, from the plain step to those of most work."""
+        assert self.front
+        return sorted(self._judged.values(), key=lambda j: (j.outcome.work, len(j.choice), j.outcome.peak_bytes))
 
     def _cost(self, judged: Judged, price: float) -> float:
         peak = judged.outcome.peak_bytes / max(self.plain.outcome.peak_bytes, 1)

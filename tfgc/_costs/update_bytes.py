@@ -36,7 +36,9 @@ def of_model(model: keras.Model, optimizer: keras.Optimizer | str | None = None)
 
     One whose update cannot be traced holds nothing, as far as is known.
     """
-    return of(keras_names.optimizer(optimizer or getattr(model, "optimizer", None) or "adam"))
+    given = optimizer or getattr(model, "optimizer", None) or "adam"
+    # A `tf.function` that is traced meanwhile may make no variables.
+    return isolated_traces.in_own_thread(lambda: of(keras_names.optimizer(given)))
 
 
 def of(optimizer: Any) -> Update:
@@ -46,9 +48,7 @@ def of(optimizer: Any) -> Update:
         key = type(optimizer), repr({**config, "name": None})
         found = _known.get(key)
         if found is None:
-            # A `tf.function` that is traced meanwhile may make no variables.
-            found = isolated_traces.in_own_thread(lambda: _read(type(optimizer).from_config(config)))
-            _known[key] = found
+            _known[key] = found = _read(type(optimizer).from_config(config))
         return found
     except OUT_OF_MEMORY:
         raise

@@ -31,6 +31,8 @@ class NodePlans:
     """The plans of an annotated graph of a whole step that runs in a mode; methods are as those of `CallPlans`."""
 
     def __init__(self, graph: Graph, mode: str = "graph") -> None:
+        if mode == "compiled":  # Whatever the optimizer, gradients are applied in turn when all are there.
+            graph = dataclasses.replace(graph, early_update=0.0, late_updates=False)
         self.graph, self.mode = graph, mode
         self._frontiers: dict[tuple[str, str], Frontier] = {}
 
