@@ -236,6 +236,36 @@ def test_fixed_bytes_are_weights_and_slots(optimizer, slots):
     assert told.fixed_bytes == trained + others + slots * trained
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        keras.optimizers.Adafactor,  # rows and columns of matrices in place of a slot
+        keras.optimizers.Nadam,  # a product for all variables
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()),
+        lambda: keras.optimizers.Adam(use_ema=True, gradient_accumulation_steps=2),
+        keras.optimizers.Ftrl,
+    ],
+)
+def test_slots_have_the_shapes_that_the_optimizer_makes(make):
+    layers = [L.Conv2D(4, 3), L.BatchNormalization(), L.Conv2D(4, 3), L.Flatten(), L.Dense(50), L.Dense(50)]
+    model = keras.Sequential([keras.Input((12, 12, 4)), *layers])
+    optimizer = make()
+    scalars = [tuple(v.shape) for v in optimizer.variables]  # what it has before it sees a model is not counted
+    assert scalars == len(scalars) * [()]
+    counted = tfgc.estimate(model, 4, optimizer=optimizer).fixed_bytes
+    assert not optimizer.built
+    made = len(optimizer.variables)
+    optimizer.build(model.trainable_variables)
+    slots = optimizer.variables[made:]
+    assert counted == sum(v.value.numpy().nbytes for v in [*model.weights, *slots])
+
+
+def test_slots_of_large_weights_are_counted_without_memory():
+    """A copy of the optimizer is built for weights of these shapes, in a graph."""
+    large = [keras.KerasTensor((2**20, 2**20), name="kernel"), keras.KerasTensor((2**20,), name="bias")]
+    assert budgets._slot_bytes("adam", large) == 8 * (2**40 + 2**20)
+
+
 def test_a_budget_is_planned_for_while_a_function_is_traced():
     """An optimizer of whose class a copy is made then makes variables, which a `tf.function` may not."""
     model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8, "gelu") for _ in range(4))])

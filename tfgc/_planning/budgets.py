@@ -1,9 +1,10 @@
 """What a budget comes to in bytes, and what of it weights and optimizer slots take."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -28,27 +29,36 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
     The optimizer is by default the one that the model is compiled with, or else one with two slots for each weight, as
     Adam has. So many are assumed as well for one that is not built and cannot be made again from its config.
     """
-    weights, trained = _bytes(model.weights), _bytes(model.trainable_variables)
     if optimizer is None:
         optimizer = getattr(model, "optimizer", None) or "adam"
     # A `tf.function` that is traced meanwhile may make no variables.
-    return weights + isolated_traces.in_own_thread(functools.partial(_slot_bytes, optimizer, trained))
+    slots = isolated_traces.in_own_thread(functools.partial(_slot_bytes, optimizer, model.trainable_variables))
+    return _bytes(model.weights) + slots
 
 
-def _slot_bytes(optimizer: keras.Optimizer | str, trained: int) -> int:
-    """What an optimizer makes for weights of so many bytes."""
+def _slot_bytes(optimizer: keras.Optimizer | str, trained: Sequence[keras.Variable]) -> int:
+    """What an optimizer makes for weights: slots for each of them, and variables that it has once."""
     chosen = keras_names.optimizer(optimizer)
     if chosen.built:
         return _bytes(chosen.variables)
-    # A copy, built for one variable, shows how many slots it makes; the user's optimizer stays as it is.
-    variable = keras.Variable(np.zeros((4, 4), "float32"))
+    kinds = collections.Counter((variable.name, tuple(variable.shape), variable.dtype) for variable in trained)
+    if not kinds:
+        return 0
+    first = next(iter(kinds))
     try:
-        copy = type(chosen).from_config(chosen.get_config())
-        scalars = len(copy.variables)
-        copy.build([variable])
+        once = 2 * _built_bytes(chosen, first) - _built_bytes(chosen, first, first)
+        return once + sum(count * (_built_bytes(chosen, kind) - once) for kind, count in kinds.items())
     except Exception:  # Constructors and configs of other people's classes may do anything.
-        return 2 * trained
-    return round(trained * _bytes(copy.variables[scalars:]) / _bytes([variable]))
+        return 2 * _bytes(trained)
+
+
+def _built_bytes(optimizer: keras.Optimizer, *kinds: tuple[str, tuple[int, ...], str]) -> int:
+    """What a copy makes in `build` for weights of these names, shapes and dtypes; the user's one stays as it is."""
+    copy = type(optimizer).from_config(optimizer.get_config())
+    made = len(copy.variables)
+    with tf.Graph().as_default():  # where variables take no memory
+        copy.build([keras.Variable("zeros", shape, dtype, name=name) for name, shape, dtype in kinds])
+    return _bytes(copy.variables[made:])
 
 
 def _bytes(variables: Iterable[keras.Variable]) -> int:
