@@ -42,6 +42,16 @@ def fixed_batch():
     return keras.Model(inputs, keras.layers.Dense(8)(x))
 
 
+def heavy():
+    """Whose weight gradients are far larger than its activations."""
+    x = inputs = keras.Input((64,))
+    for _ in range(24):
+        x = keras.layers.Dense(100, activation="gelu")(x)
+    for _ in range(2):
+        x = keras.layers.Dense(900, use_bias=False)(x)
+    return keras.Model(inputs, keras.layers.Dense(16)(x))
+
+
 def open_size():
     x = inputs = keras.Input((None, 8))
     return keras.Model(inputs, keras.layers.Dense(8)(x))
@@ -105,14 +115,15 @@ def test_plans_that_a_further_batch_has_as_well_are_looked_at_once():
             self.batch = batch
 
         def estimate(self, plan, held):
-            looks.append((self.batch, plan.segments))
+            looks.append((self.batch, plan.segments[0].mode))
             return simulator.Prediction(10 * self.batch, 0, "a", "forward", 0, 0, "flop", {}, ())
 
         def with_figures(self, plan):
             return plan
 
     def plans_for(batch):
-        return [Plan((Segment(("a",), mode),), "x", (), batch_size=batch) for mode in ("keep", "recompute")]
+        pieces = [Segment(("a",), mode, stored_bytes=10 * batch) for mode in ("keep", "recompute")]
+        return [Plan((piece,), "x", (), batch_size=batch) for piece in pieces]
 
     found = batch_ways.Way(lambda batch: (Known(batch), 0), plans_for, above=1).largest(95)
     assert found.batch_size == 9
@@ -149,7 +160,8 @@ def brute(build, budget, strategy, most=64):
         if strategy == "keep_all":
             plans = [Plan.from_cuts(graph, [], strategy="keep_all")]
         elif strategy is None:
-            plans = strategies.frontier(graph).plans[:8]
+            front = strategies.frontier(graph).plans
+            plans = [*front[:8], front[-1]]
         else:
             plans = [tfgc.plan(model, batch, strategy=strategy)]
         if min(simulator.estimate(graph, plan, fixed + data).needed_bytes for plan in plans) <= budget:
@@ -196,6 +208,15 @@ def test_a_larger_budget_never_gives_a_smaller_batch():
         batches = [getattr(each, way).batch_size for each in found]
         assert batches == sorted(batches)
         assert batches[0] < batches[-1]
+
+
+def test_no_smaller_batch_than_that_of_plain_training_is_found(monkeypatch):
+    """Plans that recompute keep a part of all bytes in reserve, gradients of weights included; the plain step none."""
+    monkeypatch.setattr(predict_max_batch, "_NEAR_LEAST", 1)
+    found = searched(heavy, 8_850_000)
+    assert found.recomputed.batch_size >= found.plain.batch_size > 0
+    plan = Plan.from_json(found.recomputed.plan)
+    assert (plan.batch_size, plan.outlook.overhead) == (found.recomputed.batch_size, 0)
 
 
 def test_the_plan_of_the_answer_fits_and_is_for_that_batch():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tfgc._core.plan import Plan
+from tfgc._core.segments import Segmentation
 from tfgc._measure import batch_search
 from tfgc._planning.node_plans import AnyPlans
 from tfgc._records.batch_limit import MOST
@@ -71,7 +72,7 @@ class Way:
     def _add_plans_for(self, batch: int) -> None:
         """Look at the plans for a batch as well, each but once."""
         for plan in self._plans_for(batch):
-            if _segments(plan) not in map(_segments, self._plans):
+            if _ways(plan) not in map(_ways, self._plans):
                 self._plans.append(plan)
 
     def _need(self, batch: int) -> tuple[int, int]:
@@ -83,6 +84,9 @@ class Way:
         return min(self.steps(batch), key=lambda step: step.needed_bytes)
 
 
-def _segments(plan: Plan | None) -> object:
-    """What is equal for plans that run a model in the same way."""
-    return plan and (plan.segments, plan.parts)
+def _ways(plan: Segmentation | None) -> object:
+    """What is equal for plans that run a model in the same way, whatever batch their bytes are of."""
+    if plan is None:
+        return None
+    segments = [(s.nodes, s.mode, s.chunks, s.offload, s.on_device, s.selective, _ways(s.inner)) for s in plan.segments]
+    return segments, {name: _ways(part) for name, part in plan.parts.items()}

@@ -55,7 +55,7 @@ def _by_nodes(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
     budget, options = _budget(model, job), planner.with_measured_link(job.options)
     recomputed: Way | None = None
     if job.strategy in (None, "budget"):
-        recomputed = Way(plans, lambda batch: plans(batch)[0].frontier(**options).plans[:_NEAR_LEAST])
+        recomputed = Way(plans, lambda batch: _candidates(plans(batch)[0].frontier(**options).plans))
     elif job.strategy != "keep_all":
         recomputed = _ByStrategy(plans, budget, job.strategy, options)
     return _found(budget, fixed, keras_names.optimizer(optimizer), Way(plans, lambda batch: [None]), recomputed)
@@ -76,8 +76,13 @@ def _by_calls(model: keras.Model, job: MaxBatchJob) -> MaxBatchPrediction:
 
     above = 4  # each takes a trace
     plain = Way(plans, lambda batch: [None], above)
-    recomputed = Way(plans, lambda batch: [plans(batch)[0].least()], above)
+    recomputed = Way(plans, lambda batch: [plans(batch)[0].least(), plans(batch)[0].front()[-1]], above)
     return _found(_budget(model, job), fixed, optimizer, plain, recomputed)
+
+
+def _candidates(front: Sequence[Plan]) -> Sequence[Plan]:
+    """The plans of a front that may need least: those of low peaks, and the plain step, which needs no reserve."""
+    return [*front[:_NEAR_LEAST], front[-1]]
 
 
 def _budget(model: keras.Model, job: MaxBatchJob) -> int:
