@@ -200,6 +200,17 @@ def test_a_plan_by_calls_of_a_functional_model_is_a_case(encoder_plan):
         predicted(encoder, plans=wrong, input_shapes=SHAPES)
 
 
+def test_a_plan_by_calls_of_a_functional_model_is_estimated_with_what_it_was_made_with(encoder_plan):
+    keras.utils.clear_session()
+    model = encoder()
+    found = tfgc.estimate(model, 8, encoder_plan, input_shapes=SHAPES, loss="mse", measure=True)
+    assert found.peak_bytes - found.fixed_bytes == encoder_plan.outlook.peak_bytes
+    batch = noise(8, 256, 8)
+    assert tfgc.estimate(model, None, encoder_plan, example=batch).needed_bytes == found.needed_bytes
+    with pytest.raises(OptionError, match="input_shapes or example, not both"):
+        tfgc.estimate(model, 8, encoder_plan, input_shapes=SHAPES, example=batch)
+
+
 def test_a_sweep_shows_a_plan_by_calls_of_a_functional_model(encoder_plan):
     keras.utils.clear_session()
     front = sweep.sweep(encoder(), "encoder", 8, input_shapes=SHAPES, plans=[("calls.json", encoder_plan)], points=2)

@@ -52,7 +52,7 @@ def graph_of(
         batch_size = check_int("batch_size", batch_size)
     if example is not None:
         if input_shapes is not None:
-            raise OptionError("give input_shapes or example, not both: either one sets the open dimensions")
+            raise OptionError(example_sizes.EITHER)
         example_batch, input_shapes = example_sizes.shapes(model, example)
         if not seen:
             example_sizes.check_sizes(model, example)

@@ -114,7 +114,12 @@ def check_has_graph(model: keras.Model) -> None:
 
 
 def plans_for(
-    model: keras.Model, batch_size: int | None, example: Any, mode: str = "graph", optimizer: Any = None
+    model: keras.Model,
+    batch_size: int | None,
+    example: Any,
+    mode: str = "graph",
+    input_shapes: keras_graph.Shapes | None = None,
+    optimizer: Any = None,
 ) -> CallPlans:
     """The plans by calls for a batch, in one of `MODES`; raises `OptionError` for another one."""
     if mode not in MODES:
@@ -123,7 +128,9 @@ def plans_for(
         )
     if example is None:
         check_has_graph(model)
-        example = _example(model, keras_graph.read(model, batch_size))
+        example = _example(model, keras_graph.read(model, batch_size, input_shapes))
+    elif input_shapes is not None:
+        raise OptionError(example_sizes.EITHER)
     elif keras_models.runs_graph(model) and example_sizes.lengths_differ(model, example):
         example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     example_sizes.refuse_dataset(example)

@@ -51,9 +51,11 @@ def estimate(
     """
     check_predictable(mode)
     check_plan(plan)
-    if by_calls.applies_to(model, example) or (plan is not None and plan.calls):
+    calls_alone = by_calls.applies_to(model, example)
+    if calls_alone:
         by_calls.refuse(None, input_shapes, measure, loss, {})
-        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer)
+    if calls_alone or (plan is not None and plan.calls):
+        plans = by_calls.plans_for(model, batch_size, example, mode, input_shapes, optimizer)
         return plans.estimate(plan, budgets.fixed_bytes(model, optimizer))
     graph = annotated.graph_of(
         model, batch_size, input_shapes, example, measure=measure, whole_step=True, loss=loss, optimizer=optimizer,

@@ -54,7 +54,7 @@ def plan(
         keras_names.loss(loss)
     if by_calls.applies_to(model, example):
         by_calls.refuse(strategy, input_shapes, measure, loss, options)
-        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer)
+        plans = by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer)
         with budgets.explained(budget):
             return by_calls.chosen(plans, budget, budgets.fixed_bytes(model, optimizer))
     batch_is_known = batch_size is not None or example is not None

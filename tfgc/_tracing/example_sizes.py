@@ -10,6 +10,8 @@ from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import keras_models
 from tfgc._tracing import functional_graphs
 
+EITHER = "give input_shapes or example, not both: either one sets the open dimensions"
+
 
 def declared_batch(model: keras.Model) -> int | None:
     """Samples in the batches that a model is declared for; None if it leaves that open."""
