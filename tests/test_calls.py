@@ -18,6 +18,7 @@ from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Search
 from tfgc._calls.simulation import Simulator
 from tfgc._costs import node_costs
+from tfgc._errors import OptionError
 from tfgc._planning import annotated, by_calls
 from tfgc._planning.budgets import StepBudget
 
@@ -366,6 +367,16 @@ def test_specs_stand_for_a_batch_even_while_a_step_is_traced():
     assert all(g is not None for g in step(X))
     assert found == [wanted]
     assert tfgc.plan(model, example=keras.KerasTensor(X.shape)) == wanted
+
+
+@pytest.mark.parametrize("spec", [tf.TensorSpec, keras.KerasTensor])
+def test_a_batch_size_stands_for_the_batch_that_specs_leave_open(spec):
+    model = fresh(built(Subclassed, X))
+    wanted, example = tfgc.plan(model, example=X), spec((None, *X.shape[1:]))
+    assert tfgc.plan(model, len(X), example=example) == wanted
+    assert tfgc.estimate(model, len(X), wanted, example=example) == tfgc.estimate(model, None, wanted, example=X)
+    with pytest.raises(OptionError, match="give either one"):
+        tfgc.plan(model, 3, example=spec(X.shape))
 
 
 def test_threads_plan_at_the_same_time():

@@ -12,7 +12,7 @@ from tfgc._calls import tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
-from tfgc._errors import InfeasibleBudgetError, OptionError, UnsupportedModelError, did_you_mean
+from tfgc._errors import InfeasibleBudgetError, OptionError, UnsupportedModelError, check_int, did_you_mean
 from tfgc._framework import keras_models
 from tfgc._planning import budgets
 from tfgc._simulate import outlooks, simulator
@@ -134,12 +134,25 @@ def plans_for(
     elif keras_models.runs_graph(model) and example_sizes.lengths_differ(model, example):
         example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     example_sizes.refuse_dataset(example)
+    if batch_size is not None:
+        example = _with_batch(example, check_int("batch_size", batch_size))
     given = tracing.batch_size(example)
     if given is None:
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) as fit takes them")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")
     return CallPlans(model, example, xla=mode == "xla", optimizer=optimizer)
+
+
+def _with_batch(example: Any, batch_size: int) -> Any:
+    """An example whose specs have this batch where they leave it open."""
+
+    def filled(value: Any) -> Any:
+        shape = getattr(value, "shape", None)
+        is_open = shape is not None and tf.TensorShape(shape).rank and shape[0] is None
+        return tracing.spec(value, batch_size) if is_open else value
+
+    return tf.nest.map_structure(filled, example)
 
 
 def plans_of_functional(
