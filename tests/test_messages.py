@@ -124,6 +124,7 @@ CALLS = [
     (lambda: tfgc.plan(Own(), example=X, budget=0.2), "20 % of the plain step", "Use a larger share, or that budget"),
     (lambda: tfgc.pareto(net(), 4, optimizer="adam"), "'optimizer'", "tfgc.plan takes it"),
     (lambda: tfgc.estimate(net(), 4, 8), "plan=8", "make one with tfgc.plan(model, ...)"),
+    (lambda: tfgc.verify(net(), None, tf.data.Dataset.from_tensors(X)), "a tf.data.Dataset", "batch=next(iter("),
     (lambda: tfgc.verify(net(), "sqrt", X), "plan='sqrt'", "make one with tfgc.plan(model, ...)"),
     (lambda: tfgc.enable(net(), layers={"mid": False}), "{'mid': False}", "give a list"),
     (lambda: tfgc.train_step(Own(), "mse", "sgd"), "(Own)", "tfgc.enable(model) plans its first step"),

@@ -80,10 +80,10 @@ def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
     return _flat(function, arrays[0]) if len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)) else arrays
 
 
-def refuse_dataset(example: Any) -> None:
-    """Raise `OptionError` for a dataset in place of a batch of it."""
-    if isinstance(example, tf.data.Dataset):
-        raise OptionError("example is a tf.data.Dataset: give one batch of it, example=next(iter(dataset))")
+def refuse_dataset(batch: Any, name: str = "example") -> None:
+    """Raise `OptionError` for a dataset in place of a batch of it, in the argument of this name."""
+    if isinstance(batch, tf.data.Dataset):
+        raise OptionError(f"{name} is a tf.data.Dataset: give one batch of it, {name}=next(iter(dataset))")
 
 
 def as_declared(model: keras.Model, inputs: Any) -> Any:

@@ -21,7 +21,7 @@ from tfgc._core.plan import Plan, check_plan
 from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models, private_api
 from tfgc._replay import call_checks
-from tfgc._tracing import keras_graph
+from tfgc._tracing import example_sizes, keras_graph
 from tfgc._training import enable, layer_calls
 from tfgc._training.layer_selectors import Selector
 from tfgc._verify import determinism, least_peak
@@ -106,6 +106,7 @@ def verify(
     keras_models.check_model(model)
     if layers is not None and plan is not None:
         raise OptionError("give a plan or layers=, not both")
+    example_sizes.refuse_dataset(batch, "batch")
     data = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(batch))
     if call_checks.is_empty(data[0]):
         raise OptionError("batch: it holds no samples, with which all steps are equal: give a batch with some")
