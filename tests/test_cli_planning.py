@@ -546,6 +546,27 @@ def test_verify_fails_with_an_exit_code_where_training_differs(monkeypatch, caps
     assert "tfgc: test_cli_planning:restless trains differently by this plan" in printed.err
 
 
+def drawing(image_size=None):
+    class Drawing(keras.layers.Layer):
+        def call(self, x):
+            return x + tf.random.normal((8,))
+
+    layers = [keras.layers.Dense(8), Drawing(), keras.layers.Dense(8), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input((8,)), *layers])
+
+
+def for_xla(image_size=None):
+    model = keras.Sequential([keras.Input((8,)), *(keras.layers.Dense(8) for _ in range(4))])
+    model.compile("sgd", "mse", jit_compile=True)
+    return model
+
+
+@pytest.mark.parametrize(("name", "modes"), [("drawing", "eager"), ("for_xla", "eager, compiled, graph, xla")])
+def test_verify_without_a_mode_runs_those_that_suit_the_model(name, modes):
+    arguments = ["verify", f"test_cli_planning:{name}", "--batch-size", "4"]
+    assert command(*arguments, "--steps", "1").stdout.startswith(f"EQUAL: 1 steps in each of {modes};")
+
+
 def test_verify_that_runs_out_of_memory_says_so(monkeypatch):
     def full(*args, **more):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8,8]\nand more")

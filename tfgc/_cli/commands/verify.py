@@ -14,9 +14,8 @@ from tfgc._errors import OptionError, TfgcError, one_line
     "--mode",
     "modes",
     type=values.Names(),
-    default="eager,compiled,graph",
-    show_default=True,
-    help="Comma-separated modes: eager, compiled, graph, xla.",
+    help="Comma-separated modes: eager, compiled, graph, xla.  [default: the first three, and xla for a model compiled "
+    "to use it; eager alone for one that draws by tf.random]",
 )
 @click.option("--steps", type=int, default=3, show_default=True, help="Training steps per mode.")
 @options.json_option
@@ -24,7 +23,7 @@ def command(
     network: choices.NetworkChoice,
     planning: choices.PlanChoice,
     layers: tuple[str, ...] | None,
-    modes: tuple[str, ...],
+    modes: tuple[str, ...] | None,
     steps: int,
     json_path: str | None,
 ) -> None:
