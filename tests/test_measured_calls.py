@@ -20,7 +20,8 @@ from tfgc._planning import by_calls, sweep
 from tfgc._records.job import MaxBatchJob, PredictionJob
 from tfgc._records.measurement import Results, Study
 from tfgc._records.results_json import from_json, to_json
-from tfgc._report import html_page
+from tfgc._report import fronts, html_page
+from tfgc._units import format_bytes
 
 L = keras.layers
 X, Y = noise(16, 128, 8), noise(16, 128, 8, seed=2)
@@ -217,6 +218,8 @@ def test_a_sweep_shows_a_plan_by_calls_of_a_functional_model(encoder_plan):
     (point,) = [point for point in front.others if point.name == "calls.json"]
     assert point.peak_bytes < front.points[0].peak_bytes
     assert point.cut_off > front.points[0].cut_off
+    assert point.peak_bytes < front.floor_bytes  # that of segments
+    assert f"No plan of the front goes below {format_bytes(front.floor_bytes)}" in fronts.table(front).caption
 
 
 def test_the_shell_shows_a_plan_by_calls_of_a_functional_model(encoder_plan, tmp_path):

@@ -35,7 +35,7 @@ class FrontRecord:
     batch_size: int
     unit: str  # what work is counted in, `s` or `flop`
     fixed_bytes: int  # weights and optimizer slots, part of every peak
-    floor_bytes: int  # the least peak of any plan for the whole step
+    floor_bytes: int  # the least peak of the whole step that a plan of the front may have; others may go below
     floor_node: str  # which sets it
     points: tuple[FrontPoint, ...]  # from the least peak to the plain step
     others: tuple[FrontPoint, ...] = ()  # plans beside the front

@@ -111,5 +111,5 @@ def _legend(front: FrontRecord) -> str:
         "included. allocated: what TensorFlow's allocator should take for it, which a budget is compared with. "
         "activations: their own peak, without gradients of weights. cut-off: the part of the plain step's "
         f"peak above weights and slots that is saved. overhead: extra work, in {work}. nested: a replay "
-        f"is split again. No plan goes below {format_bytes(front.floor_bytes)}, set by {front.floor_node}."
+        f"is split again. No plan of the front goes below {format_bytes(front.floor_bytes)}, set by {front.floor_node}."
     )
