@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
+from tfgc._costs.slot_bytes import variable_bytes
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 
@@ -59,8 +60,7 @@ def of(optimizer: Any) -> Update:
 def early_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> list[int]:
     """The bytes that are held early for each weight that trains."""
     share = of_model(model, optimizer).early
-    sizes = [int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in model.trainable_variables] if share else []
-    return [round(share * size) for size in sizes]
+    return [round(share * variable_bytes([v])) for v in model.trainable_variables] if share else []
 
 
 def _read(optimizer: Any) -> Update:

@@ -1,16 +1,15 @@
 """What a budget comes to in bytes, and what of it weights and optimizer slots take."""
 
-import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
+from tfgc._costs import slot_bytes
+from tfgc._costs.slot_bytes import variable_bytes
 from tfgc._errors import InfeasibleBudgetError, OptionError
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._planning import free_memory
@@ -33,36 +32,12 @@ def fixed_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = No
         optimizer = getattr(model, "optimizer", None) or "adam"
     # A `tf.function` that is traced meanwhile may make no variables.
     slots = isolated_traces.in_own_thread(functools.partial(_slot_bytes, optimizer, model.trainable_variables))
-    return _bytes(model.weights) + slots
+    return variable_bytes(model.weights) + slots
 
 
 def _slot_bytes(optimizer: keras.Optimizer | str, trained: Sequence[keras.Variable]) -> int:
-    """What an optimizer makes for weights: slots for each of them, and variables that it has once."""
     chosen = keras_names.optimizer(optimizer)
-    if chosen.built:
-        return _bytes(chosen.variables)
-    kinds = collections.Counter((variable.name, tuple(variable.shape), variable.dtype) for variable in trained)
-    if not kinds:
-        return 0
-    first = next(iter(kinds))
-    try:
-        once = 2 * _built_bytes(chosen, first) - _built_bytes(chosen, first, first)
-        return once + sum(count * (_built_bytes(chosen, kind) - once) for kind, count in kinds.items())
-    except Exception:  # Constructors and configs of other people's classes may do anything.
-        return 2 * _bytes(trained)
-
-
-def _built_bytes(optimizer: keras.Optimizer, *kinds: tuple[str, tuple[int, ...], str]) -> int:
-    """What a copy makes in `build` for weights of these names, shapes and dtypes; the user's one stays as it is."""
-    copy = type(optimizer).from_config(optimizer.get_config())
-    made = len(copy.variables)
-    with tf.Graph().as_default():  # where variables take no memory
-        copy.build([keras.Variable("zeros", shape, dtype, name=name) for name, shape, dtype in kinds])
-    return _bytes(copy.variables[made:])
-
-
-def _bytes(variables: Iterable[keras.Variable]) -> int:
-    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+    return variable_bytes(chosen.variables) if chosen.built else slot_bytes.of(chosen, trained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,4 +89,5 @@ def explained(budget: Budget | None) -> Iterator[None]:
 def resident_bytes(model: keras.Model) -> int:
     """Bytes of a model's variables, and of the slots of its optimizer, that are in memory now."""
     optimizer = getattr(model, "optimizer", None)
-    return _bytes(model.variables) + (0 if optimizer is None or not optimizer.built else _bytes(optimizer.variables))
+    slots = [] if optimizer is None or not optimizer.built else optimizer.variables
+    return variable_bytes([*model.variables, *slots])
