@@ -101,12 +101,12 @@ def made():
         yield upstream.op, large, small, scaled, tripled, both
 
 
-def test_large_constants_do_not_wait_and_their_readers_do(made):
+def test_constants_do_not_wait_and_their_readers_do(made):
     fence, large, small, scaled, tripled, both = made
     assert fence not in large.op.control_inputs
     assert not any(fence in t.op.control_inputs for t in large.op.inputs)
-    assert fence in small.op.control_inputs  # a few bytes: left as they are, and its reader waits through it
-    assert fence not in tripled.op.control_inputs
+    assert fence not in small.op.control_inputs
+    assert fence in tripled.op.control_inputs
     assert fence in scaled.op.control_inputs
     assert fence not in both.op.control_inputs  # waits through its argument
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import graph_building, operation_order, operation_seeds, versions
+from tfgc._framework import graph_building, operation_order, operation_seeds, redundant_nodes, versions
 from tfgc._framework.internals import ops
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.shared_constants import Edge
@@ -48,6 +48,7 @@ class Part:
         nodes = {node.name: node for node in definition.node}
         for operation, others in edges:
             nodes[operation.name].input.extend(f"^{other.name}" for other in others)
+        redundant_nodes.bypass(definition.node, {t.op.name for t in made if t is not None})
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]
         # What prints or checks runs although nothing reads it.

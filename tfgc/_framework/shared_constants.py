@@ -3,7 +3,8 @@
 When TensorFlow optimizes a graph, it computes what depends on constants alone, and keeps it: with a
 static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a mask, positions). Equal constants are
 merged, unless they wait for different operations. All that runs in a replay waits for its upstream gradients, so
-every replay would hold another copy. So constants are made not to wait, and what reads them waits instead.
+every replay would hold another copy. So constants are made not to wait, and what reads them waits instead. Small ones
+neither: a replay has one for each shape and axis, and TensorFlow takes time for each edge.
 """
 
 import contextlib
@@ -31,12 +32,12 @@ def waiting(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
 
 
 def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterator[Edge]:
-    """Edges by which `operations` that depend on none of `held` wait for `gates`; constants that are shared do not."""
+    """Edges by which `operations` that depend on none of `held` wait for `gates`; constants do not."""
     operations = [op for op in operations if op.type != "Placeholder"]
     free = worth_freeing(operations)
     after = {tensor.op for tensor in held}
     for op in operations:
-        if op not in free:
+        if op not in free and op.type != "Const":
             if not any(tensor.op in after for tensor in op.inputs) and not after.intersection(op.control_inputs):
                 yield op, [gate.op for gate in gates]
             after.add(op)
