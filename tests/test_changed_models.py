@@ -657,6 +657,42 @@ def test_a_number_inside_of_a_list_or_an_array_changes(kind):
         layers[1].factor[0] = 3.0
 
 
+SEQUENCES = {
+    "dilation_rate": (lambda: L.Conv2D(3, 3, padding="same", name="changed"), (2, 2)),
+    "strides": (lambda: L.Conv2D(3, 3, padding="same", name="changed"), (2, 2)),
+    "pool_size": (lambda: L.AveragePooling2D((1, 1), (1, 1), padding="same", name="changed"), (3, 3)),
+    "scale": (lambda: L.Rescaling([1.0, 1.0, 1.0], name="changed"), [2.0, 2.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("how", [{"layers": ["changed"]}, {"strategy": "uniform"}], ids=["layers", "plan"])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_tuple_or_a_list_of_one_of_keras_layers_is_replaced(name, how):
+    make, value = SEQUENCES[name]
+    layers = [L.Conv2D(3, 1), make(), L.Conv2D(3, 3), L.GlobalAveragePooling2D()]
+    model = fresh(lambda: keras.Sequential([keras.Input((8, 8, 3)), *layers]))
+    images = noise(2, 8, 8, 3)
+    tfgc.enable(model, **how, verbose=0)
+    seen = []
+    for _ in range(2):
+        seen.append(model(images, training=True))
+        np.testing.assert_allclose(seen[-1], model(images, training=False), rtol=1e-5, atol=1e-6)
+        setattr(layers[1], name, value)
+    assert np.abs(seen[0] - seen[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", [L.BatchNormalization, L.LayerNormalization, L.RandomRotation])
+def test_lists_and_tuples_of_keras_layers_make_no_new_traces(kind):
+    layer = kind(**({"factor": 0.1} if kind is L.RandomRotation else {}))
+    model = keras.Sequential([keras.Input((8, 8, 3)), L.Conv2D(3, 1), layer, L.Conv2D(3, 1), L.Conv2D(3, 1)])
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    settings, images = Settings([model]), noise(2, 8, 8, 3)
+    model(images, training=True)
+    before = settings()
+    model(images, training=True)
+    assert settings() == before
+
+
 OPTIONAL_MODES = ("eager", "compiled", "graph", "fit", "step")
 
 

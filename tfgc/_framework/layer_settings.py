@@ -89,7 +89,7 @@ class Settings:
             for kind in reversed([kind for kind in type(layer).__mro__ if not _of_keras(kind.__module__)]):
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, CODE)}
             module = type(layer).__module__
-            names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v, module)}
+            names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v)}
             if not isinstance(layer, keras.Model) and not _of_keras(module):
                 objects = {n for n, v in vars(layer).items() if _may_be_set(n) and is_object(v)}
                 self._with_objects |= {layer} if objects else set()
@@ -105,15 +105,17 @@ class Settings:
 
     def _values(self, layer: keras.Layer) -> tuple:
         names = self._names(layer)
-        if layer in self._with_objects:
-            return tuple([comparable(getattr(layer, name, None)) for name in names])
         try:
             values = self._readers[layer][1](vars(layer))
-            hash(values)
-        except (KeyError, TypeError):
-            values = (getattr(layer, name, None) for name in names)
-            values = tuple(map(comparable, values))
-        return values
+        except KeyError:  # Some are attributes of its class, or gone.
+            values = tuple([getattr(layer, name, None) for name in names])
+        try:
+            if layer not in self._with_objects:
+                hash(values)
+                return values
+        except TypeError:
+            pass
+        return tuple(map(comparable, values))
 
 
 def _put(own: dict[str, Any], values: dict[str, Any]) -> None:
@@ -133,9 +135,8 @@ def _held(layer: keras.Layer) -> Iterator[keras.Layer]:
             yield from (inner for inner in leaves(value) if isinstance(inner, keras.Layer))
 
 
-def _is_setting(name: str, value: Any, module: str) -> bool:
-    kept = isinstance(value, PLAIN) or (not _of_keras(module) and are_numbers(value))
-    return kept and _may_be_set(name)
+def _is_setting(name: str, value: Any) -> bool:
+    return (isinstance(value, PLAIN) or are_numbers(value)) and _may_be_set(name)
 
 
 def _may_be_set(name: str) -> bool:
