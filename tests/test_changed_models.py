@@ -1,7 +1,9 @@
 """Models that change after they were enabled: other layers, other settings of the same layers."""
 
 import copy
+import gc
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -691,6 +693,107 @@ def test_lists_and_tuples_of_keras_layers_make_no_new_traces(kind):
     before = settings()
     model(images, training=True)
     assert settings() == before
+
+
+THINGS = {
+    "dictionary": (lambda by: {"by": by}, lambda held: held["by"]),
+    "nested list": (lambda by: [[by]], lambda held: held[0][0]),
+    "nested tuple": (lambda by: ((by,),), lambda held: held[0][0]),
+    "long list": (lambda by: [by] * 65, lambda held: held[0]),
+    "long array": (lambda by: np.full(65, by), lambda held: held[0]),
+    "set": (lambda by: {by}, max),
+    "integer tensor": (lambda by: tf.constant(int(by)), lambda held: tf.cast(held, "float32")),
+    "variable": (lambda by: tf.Variable(by, trainable=False), lambda held: held),
+}
+
+
+class TimesHeld(L.Layer):
+    """By a number inside of a thing that it holds."""
+
+    def __init__(self, held, read, **kwargs):
+        super().__init__(**kwargs)
+        self.held, self.read, self.inside = held, read, L.Dense(6)
+
+    def build(self, shape):
+        self.inside.build(shape)
+
+    def call(self, x):
+        return self.inside(x) * self.read(self.held)
+
+
+@pytest.mark.parametrize("how", [{"layers": TimesHeld}, {"strategy": "uniform"}], ids=["layers", "plan"])
+@pytest.mark.parametrize("kind", THINGS)
+def test_a_thing_that_a_layer_holds_is_exchanged(kind, how):
+    make, read = THINGS[kind]
+    layers = [L.Dense(6), TimesHeld(make(1.0), read), L.Dense(6), L.Dense(6)]
+    model = fresh(lambda: keras.Sequential([keras.Input((6,)), *layers]))
+    tfgc.enable(model, **how, verbose=0)
+    first = model(X, training=True)
+    layers[1].held = make(3.0)
+    with tf.GradientTape() as tape:
+        second = model(X, training=True)
+    np.testing.assert_allclose(second, model(X, training=False), rtol=1e-5)
+    assert np.abs(first - second).max() > 1e-3
+    layers[1].held = make(1.0)
+    gradient = tape.gradient(second, layers[1].inside.kernel.value)
+    layers[1].held = make(3.0)
+    with tf.GradientTape() as tape:
+        plain = model(X, training=False)
+    np.testing.assert_allclose(gradient, tape.gradient(plain, layers[1].inside.kernel.value), rtol=1e-5)
+
+
+def test_weights_in_a_list_are_no_constants():
+    class Listed(L.Layer):
+        def build(self, _):
+            self.factors = [self.add_weight(initializer="ones", name=name) for name in "ab"]
+
+        def call(self, x):
+            return x * self.factors[0] * self.factors[1]
+
+    model = keras.Sequential([keras.Input((6,)), L.Dense(6), Listed(), L.Dense(6)])
+    tfgc.enable(model, layers=Listed)
+    np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5)
+
+
+def test_other_arguments_of_a_lambda_are_those_of_the_next_call():
+    times = L.Lambda(lambda x, by: x * by, arguments={"by": 2.0})
+    model = keras.Sequential([keras.Input((6,)), L.Dense(6), times, L.Dense(6), L.Dense(6)])
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    for by in (2.0, 3.0):
+        times.arguments = {"by": by}
+        np.testing.assert_allclose(model(X, training=True), model(X, training=False), rtol=1e-5)
+
+
+def test_a_dictionary_that_a_layer_makes_in_each_call_is_no_setting():
+    class Noting(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.traces, self.noted, self.last = [], {}, tf.constant(0)
+
+        def call(self, x):
+            self.traces.append(None)
+            self.noted, self.last = {"rank": len(x.shape)}, tf.shape(x)[0]
+            return x * 2.0
+
+    noting = Noting()
+    model = keras.Sequential([keras.Input((6,)), L.Dense(6), noting, L.Dense(6), L.Dense(6)])
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2))
+    for _ in range(2):
+        model(X, training=True)
+    before = len(noting.traces)
+    for _ in range(3):
+        model(X, training=True)
+    assert len(noting.traces) == before, "it was traced again"
+
+
+def test_settings_keep_no_dictionary_alive():
+    layer = TimesHeld({"by": 1.0}, None)
+    settings, held = Settings([layer]), weakref.ref(layer.held)
+    before = settings()
+    layer.held = {"by": 1.0}
+    gc.collect()
+    assert held() is None
+    assert settings() != before
 
 
 OPTIONAL_MODES = ("eager", "compiled", "graph", "fit", "step")

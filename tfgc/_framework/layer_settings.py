@@ -3,9 +3,10 @@
 A trace freezes the Python that a layer ran: whether a layer is frozen, its dtype policy, a dropout rate, an activation,
 LoRA. Plain eager code sees each as it is now, so what was traced is looked up by them.
 
-Lists and arrays of a few numbers are compared by value, and whether an object is another one. Known weakness: what is
-inside of objects, and of other lists and dicts, is not compared, and only the attributes are that the layer had at its
-first call; a model's objects are not, since `compile` and `fit` exchange them.
+Lists and arrays of a few numbers are compared by value, and whether anything else is another thing. Known weakness:
+what is inside of objects, and of other lists and dicts, is not compared, and only the attributes are that the layer had
+at its first call. Nor are a model's objects, since `compile` and `fit` exchange them, and those of Keras's own layers
+except `Lambda`.
 """
 
 import contextlib
@@ -16,7 +17,16 @@ from typing import Any
 
 import keras
 
-from tfgc._framework.layer_values import CODE, PLAIN, are_numbers, by_attributes, comparable, copied, is_object, leaves
+from tfgc._framework.layer_values import (
+    CODE,
+    PLAIN,
+    are_numbers,
+    by_attributes,
+    comparable,
+    copied,
+    is_constant,
+    leaves,
+)
 from tfgc._framework.versions import attribute
 
 _KEPT_BY_KERAS = ("_trainable", "_dtype_policy", "dtype_policy", "call", "activity_regularizer")
@@ -29,7 +39,7 @@ class Settings:
     def __init__(self, layers: Iterable[keras.Layer]) -> None:
         self._layers = tuple({id(layer): layer for layer in layers}.values())
         self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
-        self._with_objects: set[keras.Layer] = set()
+        self._with_things: set[keras.Layer] = set()
         self._changing: dict[keras.Layer, set[str]] = {}
         books()  # Raises where this version of Keras keeps others.
 
@@ -90,10 +100,10 @@ class Settings:
                 own |= {name: value for name, value in vars(kind).items() if not isinstance(value, CODE)}
             module = type(layer).__module__
             names = {n for n, v in (own | vars(layer)).items() if _is_setting(n, v)}
-            if not isinstance(layer, keras.Model) and not _of_keras(module):
-                objects = {n for n, v in vars(layer).items() if _may_be_set(n) and is_object(v)}
-                self._with_objects |= {layer} if objects else set()
-                names |= objects
+            if isinstance(layer, keras.layers.Lambda) or not (isinstance(layer, keras.Model) or _of_keras(module)):
+                things = {n for n, v in vars(layer).items() if _may_be_set(n) and is_constant(v)} - names
+                self._with_things |= {layer} if things else set()
+                names |= things
             self._readers[layer] = _reader(sorted(names))
         return self._readers[layer][0]
 
@@ -110,7 +120,7 @@ class Settings:
         except KeyError:  # Some are attributes of its class, or gone.
             values = tuple([getattr(layer, name, None) for name in names])
         try:
-            if layer not in self._with_objects:
+            if layer not in self._with_things:
                 hash(values)
                 return values
         except TypeError:

@@ -1,7 +1,8 @@
 """What attributes of layers hold, in lists and dictionaries, too, and how what counts as a setting is compared."""
 
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -48,10 +49,14 @@ def are_numbers(value: Any) -> bool:
     return few and all(isinstance(x, PLAIN) for x in value)
 
 
-def is_object(value: Any) -> bool:
-    """Neither a plain value nor a structure, and nothing that Keras or TensorFlow tracks."""
-    tracked = (keras.Layer, keras.Variable, tf.Module, tf.Variable)
-    return not isinstance(value, (*PLAIN, *tracked, list, tuple, dict, set)) and not tf.is_tensor(value)
+def is_constant(value: Any) -> bool:
+    """Whether a trace may hold what a value is now: layers are compared apart, and it reads weights and floats anew."""
+    return not isinstance(value, (keras.Layer, keras.Variable)) and not any(map(_is_differentiable, leaves(value)))
+
+
+def _is_differentiable(value: Any) -> bool:
+    is_plain = tf.is_tensor(value) and not isinstance(value, (tf.Variable, keras.Variable))
+    return is_plain and (value.dtype.is_floating or value.dtype.is_complex)
 
 
 def comparable(value: Any) -> Any:
@@ -75,19 +80,24 @@ def copied(value: Any) -> Any:
     """A value that does not change when a list or an array changes in place."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    return list(value) if isinstance(value, list) else value
+    return list(value) if isinstance(value, list) and are_numbers(value) else value
 
 
 class _Same:
-    """Equal to what holds the very same thing."""
+    """Equal to what stands for the very same thing, which it keeps alive only if that takes no weak references."""
 
-    __slots__ = ("_thing",)
+    __slots__ = ("_id", "_thing")
 
     def __init__(self, thing: Any) -> None:
-        self._thing = thing
+        self._id = id(thing)
+        try:
+            self._thing: Callable[[], Any] = weakref.ref(thing)
+        except TypeError:
+            self._thing = lambda: thing
 
     def __hash__(self) -> int:
-        return id(self._thing)
+        return self._id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._thing is other._thing
+        thing = self._thing()
+        return thing is not None and isinstance(other, _Same) and thing is other._thing()
