@@ -109,6 +109,22 @@ def test_gradients_with_what_was_drawn(layer, way, mode):
     assert_equal(plain, ours, exact=False)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layer", [DropPath, Generated])
+def test_gradients_while_numbers_are_checked(layer, mode):
+    """TensorFlow's checks read what was drawn, in the replay what stands in its place."""
+    build, x, y = model_with(layer), noise(8, 4), [noise(8, 4, seed=2)]
+    plain = train(fresh(build), x, y, graph=mode != "eager")
+    model = fresh(build)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=3), compile_segments=mode == "compiled")
+    tf.debugging.enable_check_numerics()
+    try:
+        checked = train(model, x, y, graph=mode == "graph")
+    finally:
+        tf.debugging.disable_check_numerics()
+    assert_equal(plain, checked, exact=False)
+
+
 def nested_plan(model):
     """The first layers are run again as three segments, two of which run a third time."""
     graph = keras_graph.read(model)

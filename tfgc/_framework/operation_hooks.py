@@ -48,26 +48,32 @@ def operations_replaced(
     In a graph those of the graph being built, as in `operations_seen`. The operation, whose attributes TensorFlow
     reads, goes to a graph that is never run. What `instead` makes is not replaced.
     """
-    eager = tf.executing_eagerly()
-    here, unused = None if eager else tf.compat.v1.get_default_graph(), scratch_graph("unused")
-    given: list[Any] = []  # The inputs of the operation that is being replaced.
+    if tf.executing_eagerly():
+
+        def replaced(op_type: str, inputs: Any, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
+            if op_type not in types or graph is not None:
+                return outputs
+            return [instead(op_type, list(inputs), outputs[0].dtype)]
+
+        with _called_back(replaced):
+            yield
+        return
 
     def created(op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> tf.Operation:
         if op_type not in types or vars(_callbacks).get("running"):
             return create(op_type, inputs, *args, **kwargs)
-        given.append(inputs)
-        return create_unused(op_type, inputs, *args, **kwargs)
+        op = create_unused(op_type, inputs, *args, **kwargs)
+        _callbacks.running = True
+        try:
+            # Before other callbacks, `tf.debugging.enable_check_numerics`, read its output in the graph being built.
+            op.outputs[0] = instead(op_type, list(inputs), op.outputs[0].dtype)
+        finally:
+            _callbacks.running = False
+        return op
 
-    def replaced(op_type: str, inputs: Any, outputs: list[tf.Tensor], graph: Any) -> list[tf.Tensor]:
-        if op_type not in types or (graph is not None if eager else outputs[0].graph is not unused):
-            return outputs
-        return [instead(op_type, list(inputs if eager else given.pop()), outputs[0].dtype)]
-
-    with contextlib.ExitStack() as stack:
-        if not eager:
-            create, create_unused = (attribute(g, "_create_op_internal") for g in (here, unused))
-            stack.enter_context(patched(here, "_create_op_internal", created))
-        stack.enter_context(_called_back(replaced))
+    here, unused = tf.compat.v1.get_default_graph(), scratch_graph("unused")
+    create, create_unused = (attribute(g, "_create_op_internal") for g in (here, unused))
+    with patched(here, "_create_op_internal", created):
         yield
 
 
