@@ -11,7 +11,7 @@ from equality import MODES, assert_equal, fresh, in_turn, noise, plain_steps, tr
 from models import Residual, Subclassed, built
 
 import tfgc
-from tfgc._training import layer_calls
+from tfgc._training import layer_selectors
 
 L = keras.layers
 X, Y = noise(16, 8), [noise(16, 4, seed=2)]
@@ -406,7 +406,7 @@ SELECTORS = [
 @pytest.mark.parametrize(("chosen", "paths"), SELECTORS, ids=range(len(SELECTORS)))
 def test_what_selectors_mean(chosen, paths):
     model = unchanged()
-    found = [layer.path.removeprefix(f"{model.name}/") for layer in layer_calls.choose(model, chosen)]
+    found = [layer.path.removeprefix(f"{model.name}/") for layer in layer_selectors.choose(model, chosen)]
     if paths is None:
         blocks, norms = [f"block_{i}" for i in range(3)], [layer.norm.path for layer in model.blocks]
         paths = [*blocks, *(path.removeprefix(f"{model.name}/") for path in norms), "block_2/out"]
@@ -416,10 +416,10 @@ def test_what_selectors_mean(chosen, paths):
 def test_the_model_itself_is_meant_by_name_alone():
     model = unchanged()
     for selector in ("*", L.Layer, lambda layer: True):
-        assert model not in layer_calls.choose(model, selector)
+        assert model not in layer_selectors.choose(model, selector)
     with pytest.raises(tfgc.OptionError, match="no layer of class Subclassed"):
-        layer_calls.choose(model, Subclassed)
-    assert layer_calls.choose(model, [model.name]) == [model]
+        layer_selectors.choose(model, Subclassed)
+    assert layer_selectors.choose(model, [model.name]) == [model]
 
 
 @pytest.mark.gate
@@ -433,7 +433,7 @@ def test_selectors_of_all_kinds_train_as_the_plain_model():
 def test_a_pattern_leaves_out_a_cell_with_dropout():
     inputs = keras.Input((5, 4))
     model = keras.Model(inputs, L.Dense(4)(L.LSTM(6, dropout=0.3, name="lstm")(inputs)))
-    assert layer_calls.choose(model, "lstm*") == [model.get_layer("lstm")]
+    assert layer_selectors.choose(model, "lstm*") == [model.get_layer("lstm")]
     with pytest.raises(tfgc.OptionError, match="name the RNN"):
         tfgc.enable(model, layers=L.LSTMCell)
 

@@ -391,6 +391,58 @@ def test_the_plan_of_a_whole_covers_a_part_that_is_enabled_afterwards():
     assert tanhs_of_the_step(model) == 4, "disabling a model disables its parts"
 
 
+LATER = {
+    "a plan": lambda part: tfgc.enable(part, tfgc.plan(part, strategy="uniform", segments=2)),
+    "planned later": lambda part: tfgc.enable(part, strategy="uniform", verbose=0),
+    "layers": lambda part: tfgc.enable(part, layers=L.Dense),
+}
+
+
+class Pair(keras.Model):
+    """Two networks that are called one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (
+            keras.Sequential([keras.Input((6,)), *(L.Dense(n, activation="gelu") for n in (64, 6) * 3)]) for _ in "ab"
+        )
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("how", LATER)
+def test_a_part_that_is_enabled_after_its_whole_keeps_its_plan(how):
+    large = noise(256, 6)
+
+    def train(enabled):
+        model = fresh(Pair)
+        model(large)
+        if enabled:
+            tfgc.enable(model, verbose=0)
+            LATER[how](model.second)
+            before = vars(model.second).get("call"), [vars(layer).get("call") for layer in model.second.layers]
+        found = []
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = square(model, large)
+            weights = [v.value for v in model.trainable_variables]
+            found += [loss, *tape.gradient(loss, weights)]
+            if enabled:
+                assert tfgc.status(model).enabled
+                assert tfgc.status(model.second).enabled
+                now = vars(model.second).get("call"), [vars(layer).get("call") for layer in model.second.layers]
+                assert now == before
+            model.first.trainable = False  # a state with a plan of its own
+        return model, found
+
+    for a, b in zip(train(False)[1], (ours := train(True))[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    model = ours[0]
+    tfgc.disable(model)
+    assert not tfgc.status(model.second).enabled, "disabling a model disables its parts"
+
+
 @pytest.mark.parametrize("undo", [lambda outer: tfgc.enable(outer, strategy="keep_all"), tfgc.disable, None])
 def test_nothing_of_a_part_is_left_where_the_whole_is_enabled_or_disabled(undo):
     inner = Tower(net("inner"))

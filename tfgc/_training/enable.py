@@ -12,7 +12,7 @@ from tfgc._framework import keras_models
 from tfgc._planning.budgets import Budget
 from tfgc._planning.planner import Request, Strategy
 from tfgc._tracing import functional_graphs
-from tfgc._training import fit_guard, layer_calls, out_of_memory, stale_traces
+from tfgc._training import fit_guard, layer_calls, layer_selectors, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
 from tfgc._training.segment_runner import Runner
 from tfgc._training.stand_ins import check_trainable, plan_later
@@ -136,7 +136,7 @@ def enable(
     if plan is not None or (layers is not None and budget is None):
         switch(model, plan, layers, **options)
     else:
-        among = None if layers is None else tuple(layer_calls.choose(model, layers))
+        among = None if layers is None else tuple(layer_selectors.choose(model, layers))
         plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
     fit_guard.install(model, on_oom, by_tfgc=layers is None and wrap is None, run_options=options)
@@ -150,7 +150,7 @@ def switch(
     """Let a model run by a plan, or recompute chosen layers, and leave what was traced before as it is."""
     if layers is not None:
         keras_models.check_model(model)
-        chosen = layer_calls.choose(model, layers)
+        chosen = layer_selectors.choose(model, layers)
         layer_calls.restore_calls(model)
         layer_calls.replace_calls(model, chosen, **options)
     elif plan is not None and plan.calls:

@@ -136,10 +136,7 @@ class FirstCall:
         """Let the layers inside run by a plan by calls; as they were, if the plan of this call is none."""
         if by_calls is self._in_layers:
             return
-        if by_calls is None:
-            layer_calls.restore_parts(self._model)
-        else:
-            by_calls.run()
+        layer_calls.run_by(self._model, by_calls)
         self._in_layers = by_calls
 
     def _made_for(self, signature: Signature, shapes: Shapes, inputs: Any) -> "tuple[Signature, _Made]":

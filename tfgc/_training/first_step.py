@@ -107,10 +107,7 @@ class FirstStep:
         self._made[state] = made
 
     def _run_by(self, made: "_Made") -> None:
-        if made.by_calls is not None:
-            made.by_calls.run()
-        else:
-            layer_calls.restore_parts(self._model)
+        layer_calls.run_by(self._model, made.by_calls)
         self._keep(made, self._state_now())
 
     def _plan(self, example: Any, batch: int | None, shapes: Shapes, before: "_Made | None") -> None:

@@ -10,22 +10,19 @@ import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 
 from tfgc._calls import names
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError
 from tfgc._framework import keras_models, layer_settings, layer_values, private_api, weight_gradients
 from tfgc._pure import functional
 from tfgc._replay import call_checks
 from tfgc._replay.block import block
 from tfgc._replay.trained import Trained
 from tfgc._tracing import functional_graphs
-from tfgc._training import layer_selectors
-from tfgc._training.layer_selectors import Selector
 from tfgc._training.segment_runner import Runner
 
 
@@ -96,28 +93,6 @@ class LayerCall:
             return self._block(*args, **kwargs)
 
 
-def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[keras.Layer]:
-    """Return the layers of `model` that are meant, each once: by one selector or several of any kinds."""
-    single = isinstance(chosen, str | keras.Layer) or not isinstance(chosen, Iterable)
-    if isinstance(chosen, dict):
-        raise OptionError(f"layers={chosen!r}: give a list of layers, names or patterns, layers={[*chosen]!r}")
-    selectors: Any = [chosen] if single else chosen
-    parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
-    found: dict[keras.Layer, None] = {}
-    for meant in [layer_selectors.select(selector, model, parts) for selector in selectors]:
-        outside = [layer for layer in meant if not _is_cell_with_masks(layer)]
-        if not outside:
-            raise OptionError(f"layers: {meant[0].name!r} is a cell whose RNN holds its dropout masks: name the RNN")
-        found.update(dict.fromkeys(outside))
-    if not found:
-        raise OptionError("layers=[]: name at least one layer to recompute")
-    return list(found)
-
-
-def _is_cell_with_masks(layer: keras.Layer) -> bool:
-    return hasattr(layer, "reset_dropout_mask") and bool(layer.dropout or layer.recurrent_dropout)
-
-
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None, **options: Any) -> None:
     """Let each of these layers of `model` recompute its inside from now on, by options of `LayerCall`."""
     selective = [] if plan is None else plan.selective_layers
@@ -154,8 +129,29 @@ class ByCalls:
         replace_calls(self._model, layers, self._plan, **options)
         for part, runner in runners:
             functional_graphs.replace_method(part, "call", runner.call)
+            _replaced[self._model].calls.append((weakref.ref(part), weakref.WeakMethod(runner.call)))
         self._methods = [(layer, vars(layer)["call"]) for layer in [*layers, *(part for part, _ in parts)]]
         self._replaced = _replaced[self._model]
+
+
+def run_by(model: keras.Model, by_calls: ByCalls | None) -> None:
+    """Let a model run by a plan by calls, by its own code if None; parts that were enabled since keep their plans."""
+    replaced = _replaced.get(model)
+    own = {} if replaced is None else {layer(): call() for layer, call in replaced.calls}
+    inside = [layer for layer in keras_models.layers_inside(model) if layer is not model]
+    methods = [(layer, functional_graphs.replaced_methods(layer)) for layer in inside]
+    later = [(layer, found) for layer, found in methods if found and found.get("call") != own.get(layer)]
+    plans = {layer: _replaced[layer] for layer in inside if layer in _replaced}
+    if by_calls is None:
+        restore_parts(model)
+    else:
+        by_calls.run()
+    for layer in [*plans, *(layer for layer, _ in later)]:
+        restore_calls(layer)
+    for layer, found in later:
+        for name, method in found.items():
+            functional_graphs.replace_method(layer, name, method)
+    _replaced.update(plans)
 
 
 def plan_of(model: keras.Model) -> Plan | None:
@@ -177,7 +173,7 @@ def restore_parts(model: keras.Model) -> set[keras.Layer]:
     """Do the same for the layers inside of a model, and not for the model itself."""
     replaced = _taken(model).get(model)
     gone = [] if replaced is None else [(layer(), call()) for layer, call in replaced.calls]
-    gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") is call]
+    gone = [layer for layer, call in gone if layer is not None and call is not None and vars(layer).get("call") == call]
     changed = {part for part in [*keras_models.layers_inside(model), *gone] if functional_graphs.is_patched_call(part)}
     changed.discard(model)
     for layer in changed:

@@ -1,16 +1,40 @@
 """Say which layers are meant: by layers themselves, names, paths, patterns, classes or functions."""
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from tfgc._errors import OptionError, did_you_mean, one_line
+from tfgc._framework import keras_models
 
 # How many names of layers a message shows.
 _OFFERED = 8
 Selector = keras.Layer | str | type | Callable[[keras.Layer], bool]
+
+
+def choose(model: keras.Model, chosen: Selector | Iterable[Selector]) -> list[keras.Layer]:
+    """Return the layers of `model` that are meant, each once: by one selector or several of any kinds."""
+    single = isinstance(chosen, str | keras.Layer) or not isinstance(chosen, Iterable)
+    if isinstance(chosen, dict):
+        raise OptionError(f"layers={chosen!r}: give a list of layers, names or patterns, layers={[*chosen]!r}")
+    selectors: Any = [chosen] if single else chosen
+    parts = [layer for layer in keras_models.layers_inside(model) if not isinstance(layer, keras.layers.InputLayer)]
+    found: dict[keras.Layer, None] = {}
+    for meant in [select(selector, model, parts) for selector in selectors]:
+        outside = [layer for layer in meant if not _is_cell_with_masks(layer)]
+        if not outside:
+            raise OptionError(f"layers: {meant[0].name!r} is a cell whose RNN holds its dropout masks: name the RNN")
+        found.update(dict.fromkeys(outside))
+    if not found:
+        raise OptionError("layers=[]: name at least one layer to recompute")
+    return list(found)
+
+
+def _is_cell_with_masks(layer: keras.Layer) -> bool:
+    return hasattr(layer, "reset_dropout_mask") and bool(layer.dropout or layer.recurrent_dropout)
 
 
 def select(selector: Selector, model: keras.Model, parts: Sequence[keras.Layer]) -> list[keras.Layer]:

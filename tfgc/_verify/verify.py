@@ -22,7 +22,7 @@ from tfgc._errors import OptionError, check_int, did_you_mean
 from tfgc._framework import keras_models, private_api
 from tfgc._replay import call_checks
 from tfgc._tracing import example_sizes, keras_graph
-from tfgc._training import enable, layer_calls
+from tfgc._training import enable, layer_calls, layer_selectors
 from tfgc._training.layer_selectors import Selector
 from tfgc._verify import determinism, least_peak
 from tfgc._verify.loss_step import LossStep
@@ -120,7 +120,7 @@ def verify(
             if asked:
                 raise OptionError(f"modes={modes!r}: {_DRAWS}; give modes='eager'")
             modes = ("eager",)
-        chosen = None if layers is None else layer_calls.choose(model, layers)
+        chosen = None if layers is None else layer_selectors.choose(model, layers)
         if plan is None and layers is None:
             plan = least_peak.plan_for(model, data)
         changed = chosen
