@@ -5,7 +5,9 @@ Operations have seeds of their own here, so that the stream does not depend on h
 
 import dataclasses
 import functools
+import queue
 import random
+import threading
 
 import keras
 import numpy as np
@@ -344,6 +346,44 @@ def test_what_python_chooses_is_chosen_again(way, graph):
     assert len({tuple(name for name, g in step.gradients.items() if g is None) for step in plain}) > (not graph)
     assert_equal(plain, ours, exact=not graph and way != "enable")
     assert after == our_after
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_another_thread_draws_during_a_trace_is_not_drawn_again(copied):
+    """Workers that make batches draw from Python's and NumPy's streams, too."""
+    asked, drawn, traces = queue.Queue(), queue.Queue(), []
+
+    def work():
+        while asked.get():
+            drawn.put((random.random(), np.random.rand()))
+
+    class Traced(keras.layers.Dense):
+        def call(self, x):
+            if not traces:
+                asked.put(True)
+                traces.append(drawn.get())
+            traces.append(None)
+            return super().call(x)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        model = keras.Sequential([keras.Input((4,)), Traced(4), Traced(4), keras.layers.Dense(4)])
+        traces.clear()
+        if copied:
+            tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=1))
+        else:
+            tfgc.enable(model, layers=Traced)
+        traces.clear()
+        model(noise(8, 4), training=True)
+        asked.put(True)
+        assert drawn.get() != traces[0]
+        before = len(traces)
+        model(noise(8, 4), training=True)
+        assert len(traces) == before, "it was not compiled"
+    finally:
+        asked.put(False)
+        worker.join()
 
 
 def test_a_trace_that_fails_leaves_the_streams_of_python_where_they_were():

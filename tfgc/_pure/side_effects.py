@@ -6,6 +6,7 @@ another result or have another effect when run again.
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,19 +37,26 @@ class Effects:
     obstacle: str | None = None  # why it must not be run twice
 
 
-def discover(fn: Callable, packing: Packing) -> Effects:
-    """Trace `fn` once, symbolically, and return its `Effects`. Layers not built yet are built by this."""
+def discover(fn: Callable, packing: Packing, *, is_second: bool = False) -> Effects:
+    """Trace `fn` once, symbolically, and return its `Effects`. Layers not built yet are built by this.
+
+    It is traced a second time if a stream of random numbers moved that another thread may have drawn from.
+    """
     trace = Trace(fn, packing)
     traced = tf.function(lambda *tensors: trace.run(*tensors), autograph=False)
     before, start, generator = private_api.call_context(), python_random.state(), private_api.global_seed()
+    chooses = True
     try:
         graph = traced.get_concrete_function(*packing.specs).graph
+        private_api.set_call_context(before)
+        is_seeded = generator is None and private_api.global_seed() is not None
+        moved = python_random.state() != start
+        chooses = moved and (is_second or is_seeded or not others_drew(fn, packing))
     finally:
         private_api.set_call_context(before)
-        chooses = python_random.state() != start
         if chooses:
             python_random.rewind(start)
-    if generator is None and private_api.global_seed() is not None:
+    if is_seeded:
         # Keras seeds it from Python's stream, once.
         private_api.make_global_seed()
         return discover(fn, packing)
@@ -61,6 +69,14 @@ def discover(fn: Callable, packing: Packing) -> Effects:
         branches=bool(trace.scope.trained_in[True] - trace.scope.trained_in[False]) or obstacles.branches_differ(graph),
         obstacle=trace.obstacle or obstacles.obstacle(graph),
     )
+
+
+def others_drew(fn: Callable, packing: Packing) -> bool:
+    """Whether other threads moved Python's or NumPy's stream while `fn` was traced: another trace leaves both alone.
+
+    What they drew must not be rewound, or they would draw it again. False where they go on drawing: nobody knows then.
+    """
+    return threading.active_count() > 1 and not discover(fn, packing, is_second=True).chooses
 
 
 class Trace:

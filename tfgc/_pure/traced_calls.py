@@ -34,7 +34,7 @@ class TracedCall:
         self._variables: list[tf.Tensor] = []
         trace = side_effects.Trace(fn, packing, self._stand_in)
         start, context = python_random.state(), private_api.call_context()
-        generator = private_api.global_seed()
+        generator, has_drawn = private_api.global_seed(), True
         try:
             recorded = graph_building.recorded()
             with self._graph.as_default(), recorded, self._tape, backward_order.noted_order() as self._chains:
@@ -43,9 +43,11 @@ class TracedCall:
                 with random_draws.alike_in_both_runs(), taken_results.boundaries() as boundaries:
                     trace.run(*arguments)
             self.context_left = private_api.call_context()  # what the function left there
+            private_api.set_call_context(context)
+            is_seeded, moved = private_api.global_seed() is not generator, python_random.state() != start
+            has_drawn = moved and (is_seeded or not side_effects.others_drew(fn, packing))
         finally:
             private_api.set_call_context(context)
-            has_drawn = python_random.state() != start
             if has_drawn:
                 python_random.rewind(start)
                 private_api.set_global_seed(generator)
