@@ -47,7 +47,9 @@ def test_chains_of_identities_are_left_out():
 
 
 def test_one_of_several_outputs_is_handed_on():
-    counts, found = copied(lambda x: [tf.identity(tf.unstack(x * tf.constant([1.0, 5.0]))[1]) + tf.constant([0.0, 1.0])])
+    counts, found = copied(
+        lambda x: [tf.identity(tf.unstack(x * tf.constant([1.0, 5.0]))[1]) + tf.constant([0.0, 1.0])]
+    )
     assert counts["Identity"] == 0
     assert found == [5.0, 6.0]
 
