@@ -105,6 +105,28 @@ def test_a_budget_holds_for_a_base_that_is_thawed(kind):
 
 
 @KINDS
+def test_a_share_that_a_frozen_base_makes_too_small_is_one_of_the_step_before(kind):
+    def least(model):
+        with pytest.raises(tfgc.InfeasibleBudgetError) as error:
+            tfgc.plan(model, example=X, budget=1000)
+        return error.value.least / tfgc.estimate(model, example=X).needed_bytes
+
+    share = least(built(kind)) + 0.01
+    frozen = built(kind, trainable=False)
+    assert least(frozen) > share
+    model = tfgc.enable(built(kind), budget=share, verbose=0)
+    fit(model)
+    before = latest(model)
+    set_base(model, False)
+    model.compile("sgd", "mse")
+    fit(model)
+    assert latest(model) != before
+    assert latest(model).predicted_bytes <= share * before.plain_bytes
+    with pytest.raises(tfgc.InfeasibleBudgetError):
+        fit(tfgc.enable(frozen, budget=share, verbose=0))
+
+
+@KINDS
 @pytest.mark.parametrize("compiled", [("adam", "mse"), ("sgd", "mae")])
 def test_another_optimizer_or_loss_is_planned_for(kind, compiled, planned):
     model = tfgc.enable(built(kind), budget="70%", verbose=0)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import keras
@@ -22,7 +22,7 @@ from tfgc._planning.node_plans import NodePlans
 from tfgc._planning.planner import Request
 from tfgc._simulate.simulator import Prediction
 from tfgc._tracing import example_sizes
-from tfgc._units import format_bytes
+from tfgc._units import check_budget, format_bytes
 
 # The least part of the plain step's peak for which a plan that nobody asked for by name is worth its replays.
 _LEAST_GAIN = 0.05
@@ -161,6 +161,23 @@ def _little_saved(plan: Plan, step: Prediction, plain: Prediction) -> str | None
         text = f"{what} ({outlook.floor_node!r}) {needs}, activations and workspace"
         return f"{text}. A smaller batch helps"
     return "no known plan needs less. A smaller batch helps"
+
+
+def in_share(
+    plan: Callable[[Request], PlannedStep], request: Request, earlier: Iterable[PlannedStep], shapes: Shapes
+) -> PlannedStep:
+    """Call `plan`; where a share of the plain step is too little, with that of an earlier step on such inputs.
+
+    What is frozen while a model trains makes its plain step smaller, and so a share of it.
+    """
+    try:
+        return plan(request)
+    except InfeasibleBudgetError:
+        share = None if request.budget in (None, "auto") else check_budget(request.budget)
+        before = [step.plain_bytes for step in earlier if step.shapes == shapes and step.plain_bytes]
+        if share is None or not before:
+            raise
+        return plan(dataclasses.replace(request, budget=int(share * max(before))))
 
 
 def planned_with(

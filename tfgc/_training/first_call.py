@@ -176,7 +176,10 @@ class FirstCall:
         own_step = self._in_step.here and self._in_step.here.step
 
         def planned() -> _Made:
-            step = first_batch.plan_step(self._model, specs, mode, self._request, own_step)
+            def plan(request: Request) -> first_batch.PlannedStep:
+                return first_batch.plan_step(self._model, specs, mode, request, own_step)
+
+            step = first_batch.in_share(plan, self._request, self.plans.values(), shapes)
             step = dataclasses.replace(step, shapes=shapes)
             if step.unchanged is None and not step.plan.calls:
                 runner = Runner(self._model, step.plan, **self._run_options)

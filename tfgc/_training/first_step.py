@@ -131,7 +131,9 @@ class FirstStep:
 
     def _planned(self, specs: Any, shapes: Shapes) -> "_Made":
         mode = plan_report.mode_of_call(self._run_options["compile_segments"])
-        plan = functools.partial(first_batch.plan_step_by_calls, self._model, specs, mode, self._request)
+        by_request = functools.partial(first_batch.plan_step_by_calls, self._model, specs, mode)
+        earlier = [made.step for made in self._made.copy().values()]
+        plan = functools.partial(first_batch.in_share, by_request, self._request, earlier, shapes)
         step = dataclasses.replace(plan_report.planned(self._model, plan, verbose=self._verbose), shapes=shapes)
         is_on = step.unchanged is None
         return _Made(step, specs, layer_calls.ByCalls(self._model, step.plan, **self._run_options) if is_on else None)
