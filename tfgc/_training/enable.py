@@ -122,9 +122,10 @@ def enable(
             + ", ".join(f"{k}={v!r}" for k, v in asked.items() if v is not None)
             + "), not both"
         )
+    check_bool("check_replay", check_replay)
+    check_bool("compile_segments", compile_segments)
     if check_replay and wrap is not None:
         raise OptionError(f"check_replay=True compares the two runs of tfgc's replay: leave out wrap={wrap!r}")
-    check_bool("compile_segments", compile_segments)
     if verbose not in (0, 1):
         raise OptionError(f"verbose={verbose!r}: must be 0 or 1")
     out_of_memory.check_on_oom(on_oom)
