@@ -491,8 +491,8 @@ def test_the_error_names_functional_parts():
         with pytest.raises(tfgc.UnsupportedModelError) as caught:
             call(model)
         text = (
-            "'many' is a subclassed model (Many), whose inside tfgc cannot read. Enable each functional part that it "
-            f"holds: {advised}"
+            "'many' is a subclassed model (Many), which has no graph of nodes to cut into segments. Enable each "
+            f"functional part that it holds: {advised}"
         )
         by_calls = ". Or plan it by the calls of its layers: give a batch, or its specs, as example=(x, y)"
         assert str(caught.value) in (text, text + by_calls)
@@ -513,9 +513,20 @@ def test_the_error_advises_layers_where_there_are_no_functional_parts():
     with pytest.raises(tfgc.UnsupportedModelError) as caught:
         tfgc.split(Empty(name="empty"), 2)
     assert str(caught.value) == (
-        "'empty' is a subclassed model (Empty), whose inside tfgc cannot read. It plans keras.Sequential and "
-        "functional models; for others choose the large layers: tfgc.enable(model, layers=[...])"
+        "'empty' is a subclassed model (Empty), which has no graph of nodes to cut into segments. tfgc.enable(model) "
+        "plans it by the calls of its layers at the first batch; to choose them: tfgc.enable(model, layers=[...])"
     )
+
+
+@pytest.mark.parametrize("kind", [Empty, lambda: InList(net())])
+def test_a_plan_by_segments_for_a_model_without_a_graph_says_how_to_plan_that(kind):
+    plan, model = tfgc.plan(net(), strategy="uniform"), kind()
+    says = (
+        r"strategy 'uniform'\) cuts a functional model into segments, and '\w+' is a subclassed model .*tfgc.enable\("
+    )
+    with pytest.raises(tfgc.PlanMismatchError, match=says):
+        tfgc.enable(model, plan)
+    assert not tfgc.status(model).enabled
 
 
 @pytest.mark.filterwarnings("ignore::tfgc.NothingSavedWarning", "ignore:the train_step of 'positive' cannot be traced")

@@ -37,8 +37,8 @@ def functional_of(model: Any) -> FunctionalGraph:
             "model, or choose the large layers: tfgc.enable(model, layers=[...])"
         )
     raise UnsupportedModelError(
-        f"{model.name!r} is a subclassed model ({type(model).__name__}), whose inside tfgc cannot read. "
-        f"{_advice(model)}"
+        f"{model.name!r} is a subclassed model ({type(model).__name__}), which has no graph of nodes to cut into "
+        f"segments. {_advice(model)}"
     )
 
 
@@ -127,7 +127,7 @@ def _advice(model: keras.Model) -> str:
     paths = parts(model)
     if not paths:
         return (
-            "It plans keras.Sequential and functional models; for others choose the large layers: "
+            "tfgc.enable(model) plans it by the calls of its layers at the first batch; to choose them: "
             "tfgc.enable(model, layers=[...])"
         )
     calls = ", ".join(f"tfgc.enable({path})" for path in paths[:_MOST])

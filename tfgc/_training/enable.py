@@ -15,7 +15,7 @@ from tfgc._tracing import functional_graphs
 from tfgc._training import fit_guard, layer_calls, layer_selectors, out_of_memory, stale_traces
 from tfgc._training.layer_selectors import Selector
 from tfgc._training.segment_runner import Runner
-from tfgc._training.stand_ins import check_trainable, plan_later
+from tfgc._training.stand_ins import check_segments, plan_later
 
 Model = TypeVar("Model", bound=keras.Model)
 
@@ -159,7 +159,7 @@ def switch(
         functional_graphs.restore_methods(model)
     else:
         assert plan is not None
-        check_trainable(model)
+        check_segments(model, plan)
         runner = Runner(model, plan, **options)
         layer_calls.restore_calls(model)
         functional_graphs.replace_method(model, "call", runner.call)

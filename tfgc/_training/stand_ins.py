@@ -7,7 +7,8 @@ import keras
 
 from tfgc import strategies
 from tfgc._calls import tracing
-from tfgc._errors import OptionError, UnsupportedModelError
+from tfgc._core.plan import Plan
+from tfgc._errors import OptionError, PlanMismatchError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._planning import budgets, by_calls, estimates
 from tfgc._planning.planner import Request
@@ -47,6 +48,19 @@ def check_trainable(model: keras.Model) -> None:
         raise UnsupportedModelError(
             f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
         )
+
+
+def check_segments(model: keras.Model, plan: Plan) -> None:
+    """Raise `PlanMismatchError` for a plan by segments and a subclassed model, which has no nodes to cut."""
+    keras_models.check_model(model)
+    if not keras_models.has_graph(model):
+        raise PlanMismatchError(
+            f"this plan (strategy {plan.strategy!r}) cuts a functional model into segments, and {model.name!r} is a "
+            f"subclassed model ({type(model).__name__}), which is planned by the calls of its layers: "
+            "tfgc.enable(model), or tfgc.plan(model, example=(x, y)) ahead. A plan of a functional part that it holds "
+            "is for that part: tfgc.enable(part, plan)"
+        )
+    check_trainable(model)
 
 
 def runner_of(model: keras.Model) -> Runner | None:
