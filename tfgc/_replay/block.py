@@ -65,6 +65,7 @@ class _Block:
     def __init__(self, calls: KnownCalls, compiled: bool) -> None:
         self.calls, self._is_compiled = calls, compiled
         self._warned = False
+        self.obstacle: str | None = None  # why the call that came last was not run twice
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_compiled and tf.executing_eagerly():
@@ -81,13 +82,13 @@ class _Block:
     def _run_call(self, call: Call, known: TwoRuns | None) -> Any:
         """Run a call as a pure function, in the way that is `known` of its kind, or that a look at it shows."""
         recomputation = known or self.calls.look(call)
-        obstacle = recomputation.effects.obstacle
+        obstacle = self.obstacle = recomputation.effects.obstacle
         if obstacle is None:
             try:
                 return self._run(recomputation, call, is_new=known is None)
             except functional.StaleEffectsError:
                 recomputation = self.calls.look_by_shape(call)
-            obstacle = recomputation.effects.obstacle
+            obstacle = self.obstacle = recomputation.effects.obstacle
             if obstacle is None:
                 return self._run(recomputation, call, is_new=True)
         self._warn(obstacle)

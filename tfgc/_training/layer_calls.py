@@ -70,7 +70,7 @@ class LayerCall:
             return made
 
         self._name = f"layer {layer.path or layer.name!r}"
-        self._block = block(
+        self.block = block(
             run,
             name=self._name,
             compiled=compile_segments,
@@ -90,7 +90,7 @@ class LayerCall:
         if call_checks.is_empty(args, kwargs):
             return self._original(*args, **kwargs)
         with weight_gradients.limited(self._backlog):
-            return self._block(*args, **kwargs)
+            return self.block(*args, **kwargs)
 
 
 def replace_calls(model: keras.Model, layers: Sequence[keras.Layer], plan: Plan | None = None, **options: Any) -> None:

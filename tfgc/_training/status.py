@@ -12,7 +12,7 @@ from tfgc._tracing import functional_graphs
 from tfgc._training import plan_report
 from tfgc._training.first_call import FirstCall
 from tfgc._training.first_step import FirstStep
-from tfgc._training.layer_calls import plan_of
+from tfgc._training.layer_calls import LayerCall, plan_of
 from tfgc._training.peak_memory import measured_bytes
 from tfgc._training.segment_runner import Runner
 from tfgc._training.stand_ins import stand_in
@@ -50,7 +50,7 @@ class PlanStatus:
     def __str__(self) -> str:
         name = f"{self.part}: " if self.part else ""
         if self.plan is None:
-            return f"{name}recomputed as one segment"
+            return f"{name}recomputed as one segment" if self.unchanged is None else f"{name}kept: {self.unchanged}"
         where = "" if self.mode is None else f", {self.mode}"
         inputs = "" if self.sizes is None else ", inputs " + " ".join(f"{dtype}{list(s)}" for s, dtype in self.sizes)
         promise = plan_report.promise(self.plan, self.predicted_bytes, self.plain_bytes)
@@ -119,7 +119,7 @@ def status(model: keras.Model) -> Status:
         plans = [] if own.latest is None else [_made(own.latest)]
     elif by_calls is None:
         paths = ["" if part is model else part.path or part.name for part in enabled]
-        plans = [one for part, path in zip(enabled, paths) for one in _of(stand_in(part), path)]
+        plans = [one for part, path in zip(enabled, paths) for one in _of(stand_in(part) or vars(part)["call"], path)]
     elif isinstance(own, FirstCall):  # and the layers of a plan by calls that it chose
         plans = _of(own, "")
     else:  # and those of one that was given
@@ -132,7 +132,7 @@ def _of(call: Any, part: str) -> list[PlanStatus]:
     if isinstance(call, Runner):
         return [PlanStatus(call.plan, part, batch_size=call.plan.batch_size)]
     if not isinstance(call, FirstCall):
-        return [PlanStatus(None, part)]
+        return [PlanStatus(None, part, unchanged=call.block.obstacle if isinstance(call, LayerCall) else None)]
     return [_made(made, part, signature.sizes) for signature, made in call.plans.items()]
 
 
