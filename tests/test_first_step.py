@@ -218,6 +218,70 @@ def test_a_model_that_cannot_be_traced_says_why_and_what_to_do():
         model(X[:, 0], training=True)
 
 
+class OfTensors(L.Layer):
+    """Its `build` makes variables of tensors: of constants, of a seed, and of another variable."""
+
+    def build(self, shape):
+        self.scale = keras.Variable(keras.ops.ones(shape[-1:]) * 2, trainable=False)
+        self.kernel = keras.Variable(keras.random.normal((shape[-1], shape[-1]), seed=1))
+        self.average = keras.Variable(self.kernel * 0.5, trainable=False)
+
+    def call(self, x):
+        self.average.assign(0.9 * self.average + 0.1 * self.kernel)
+        return keras.ops.tanh(x @ self.kernel) * self.scale + x @ self.average
+
+
+class Drawn(L.Layer):
+    """Its `build` makes a variable of a draw that changes the state of a generator."""
+
+    def build(self, shape):
+        self.kernel = keras.Variable(keras.random.normal((shape[-1], shape[-1])))
+
+    def call(self, x):
+        return x @ self.kernel
+
+
+def led_by(first):
+    class Led(Net):
+        def __init__(self):
+            super().__init__()
+            self.first = first()
+
+        def call(self, x):
+            return super().call(self.first(x))
+
+    return Led
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize(
+    "first",
+    [
+        OfTensors,
+        lambda: L.GRU(8, stateful=True, return_sequences=True),
+        pytest.param(lambda: L.Bidirectional(L.LSTM(4, stateful=True, return_sequences=True)), marks=pytest.mark.slow),
+    ],
+)
+def test_variables_that_layers_make_of_tensors_when_they_are_built(first, eager):
+    """Planning builds the layers, and was refused, since the graph that it traces could not make such variables."""
+    plain = after_fit(made(led_by(first), run_eagerly=eager, jit_compile=False))
+    model = tfgc.enable(made(led_by(first), run_eagerly=eager, jit_compile=False), verbose=0)
+    found = after_fit(model)
+    assert len(plain) == len(found)
+    for expected, weight in zip(plain, found):
+        np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)
+    assert any("block" in name for name in recomputed(model))
+
+
+def test_a_variable_of_a_draw_without_a_seed_needs_a_call_on_a_batch_first():
+    with pytest.raises(tfgc.UnsupportedModelError, match="call the model once on a batch first"):
+        tfgc.plan(made(led_by(Drawn)), example=(X, Y))
+    model = made(led_by(Drawn))
+    model(X[:8])
+    after_fit(tfgc.enable(model, verbose=0))
+    assert any("block" in name for name in recomputed(model))
+
+
 def test_sizes_that_stay_open_change_nothing():
     data = tf.data.Dataset.from_generator(
         lambda: ((X[:8], Y[:8]) for _ in range(9)),

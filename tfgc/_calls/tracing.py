@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfgc._calls import recording
 from tfgc._errors import OptionError, UnsupportedModelError, one_line, warn
-from tfgc._framework import isolated_traces, keras_models
+from tfgc._framework import initial_values, isolated_traces, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import python_random
 from tfgc._tracing import functional_graphs
@@ -56,10 +56,11 @@ def trace(model: keras.Model, example: Any, *, xla: bool = False) -> recording.T
         if errors:
             _warn_of_one_call(model, errors[0])
         return traced
+    call_first = "" if _is_built(model) else "call the model once on a batch first, so that its layers are built, "
     raise UnsupportedModelError(
         f"{model.name!r} cannot be traced symbolically, so it cannot be planned by its calls: {one_line(errors[0])}. "
-        "Use TensorFlow operations for what depends on the values of tensors, or name the layers to recompute: "
-        "tfgc.enable(model, layers=[...])"
+        f"Use TensorFlow operations for what depends on the values of tensors, {call_first}or name the layers to "
+        "recompute: tfgc.enable(model, layers=[...])"
     ) from errors[0]
 
 
@@ -151,11 +152,20 @@ def _attempt(model: keras.Model, way: Callable[[], tuple[Any, list]], xla: bool)
         return error
 
 
+def _is_built(model: keras.Model) -> bool:
+    return all(layer.built for layer in keras_models.layers_inside(model))
+
+
+def _building(step: Callable[[], tuple[Any, list]]) -> tuple[Any, list]:
+    with initial_values.known_at_once():
+        return step()
+
+
 def _traced(model: keras.Model, step: Callable[[], tuple[Any, list]], xla: bool) -> recording.Trace:
     with functional_graphs.original_methods(model):
-        if not all(layer.built for layer in keras_models.layers_inside(model)):
+        if not _is_built(model):
             # Builds; rewound draws would give later layers the same weights.
             with isolated_traces.losses_put_back(model):
-                recording.record(model, step, xla=xla)
+                recording.record(model, functools.partial(_building, step), xla=xla)
         with python_random.streams_put_back(), isolated_traces.losses_put_back(model):
             return recording.record(model, step, xla=xla)
