@@ -62,7 +62,7 @@ FIGURES = {
         "at most a sixteenth of it in a segment, a sixty-fourth in a layer": (
             (random_draws.SHARE, node_costs._UNCOUNTED) == (1 / 16, 1 / 64)
         ),
-        "lists or arrays of up to 64 numbers": layer_values._MOST_NUMBERS == 64,
+        "numbers change inside of a list or an array of up to 64": layer_values._MOST_NUMBERS == 64,
     },
     "docs/memory-budgets.md": {
         "a fixed series of budgets, each 4 % below the last": round(100 * (1 - node_plans._STEP)) == 4,
