@@ -164,3 +164,39 @@ def test_what_trained_in_a_kept_segment_has_gradients_where_it_is_thawed(compile
             loss = tf.reduce_sum(tf.square(model(X, training=True)))
         model.trainable = True
         assert all(g is not None for g in tape.gradient(loss, weights))
+
+
+class Pair(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = L.Dense(64, "gelu"), L.Dense(64, "gelu")
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+class Pairs(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.pairs = [Pair() for _ in range(4)]
+
+    def call(self, x):
+        for pair in self.pairs:
+            x = pair(x)
+        return x
+
+
+def test_parts_of_a_subclassed_model_are_thawed_between_its_call_and_the_gradient():
+    """Each state in which it trains has a plan by calls of its own."""
+    x, model = noise(256, 64), fresh(Pairs)
+    model(x)
+    tfgc.enable(model, verbose=0)
+    weights = [v.value for v in model.trainable_variables]
+    for is_frozen in (False, True, False):
+        for pair in model.pairs[2:]:
+            pair.trainable = not is_frozen
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        for pair in model.pairs[2:]:
+            pair.trainable = True
+        assert all(g is not None for g in tape.gradient(loss, weights))

@@ -38,11 +38,12 @@ class FirstStep:
     def __init__(self, model: keras.Model, request: Request, verbose: bool, run_options: dict[str, Any]) -> None:
         self.latest: first_batch.PlannedStep | None = None
         self.has_budget = request.budget is not None
-        self._model, self._request, self._verbose, self._run_options = model, request, verbose, run_options
+        self._model, self._request, self._verbose = model, request, verbose
+        self._training = TrainingState(model)
+        self._run_options = {**run_options, "trained": self._training.trained}
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self._specs: Any = None
-        self._training = TrainingState(model)
         # By states in which the model trains, in a graph or under XLA.
         self._made: RecentlyUsed[Hashable, _Made] = RecentlyUsed(_MOST_PLANS)
         self._state: Hashable = None
