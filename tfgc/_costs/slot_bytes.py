@@ -1,7 +1,7 @@
 """What an optimizer's slots take, read from a copy that is built in a graph, where variables take no memory."""
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -24,13 +24,18 @@ def of(optimizer: keras.Optimizer, trained: Sequence[keras.Variable]) -> int:
     if not kinds:
         return 0
     try:
-        key = type(optimizer), repr({**optimizer.get_config(), "name": None}), frozenset(kinds.items())
+        key = settings(optimizer), frozenset(kinds.items())
         found = _known.get(key)
         if found is None:
             _known[key] = found = _read(optimizer, kinds)
         return found
     except Exception:  # Constructors and configs of other people's classes may do anything.
         return 2 * variable_bytes(trained)
+
+
+def settings(optimizer: keras.Optimizer) -> Hashable:
+    """What is equal for optimizers that make the same slots and updates."""
+    return type(optimizer), repr({**optimizer.get_config(), "name": None})
 
 
 def variable_bytes(variables: Iterable[keras.Variable]) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._costs.slot_bytes import variable_bytes
+from tfgc._costs import slot_bytes
 from tfgc._framework import isolated_traces, keras_names
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 
@@ -45,11 +45,10 @@ def of_model(model: keras.Model, optimizer: keras.Optimizer | str | None = None)
 def of(optimizer: Any) -> Update:
     """The update of one weight of many by an optimizer."""
     try:
-        config = optimizer.get_config()
-        key = type(optimizer), repr({**config, "name": None})
+        key = slot_bytes.settings(optimizer)
         found = _known.get(key)
         if found is None:
-            _known[key] = found = _read(type(optimizer).from_config(config))
+            _known[key] = found = _read(type(optimizer).from_config(optimizer.get_config()))
         return found
     except OUT_OF_MEMORY:
         raise
@@ -60,7 +59,7 @@ def of(optimizer: Any) -> Update:
 def early_bytes(model: keras.Model, optimizer: keras.Optimizer | str | None = None) -> list[int]:
     """The bytes that are held early for each weight that trains."""
     share = of_model(model, optimizer).early
-    return [round(share * variable_bytes([v])) for v in model.trainable_variables] if share else []
+    return [round(share * slot_bytes.variable_bytes([v])) for v in model.trainable_variables] if share else []
 
 
 def _read(optimizer: Any) -> Update:
