@@ -162,8 +162,7 @@ class RecomputedBlock(_Block):
             run, tensors = replayed_gradients.wrapped(wrap, recomputation, inputs)
             return run.finish(tensors)
         if recomputation.records_nothing:
-            with private_api.no_recording():
-                run = recomputation.forward(inputs.tensors)
+            run = recomputation.unrecorded(inputs.tensors)
             return run.finish(replayed_gradients.attach(run, recomputation, inputs))
         # No eager tape may store anything of this run. In a graph tf.vectorized_map needs the plain gradient.
         run = recomputation.forward(_stopped(inputs.tensors, () if tf.executing_eagerly() else inputs.sources))

@@ -80,7 +80,12 @@ class SharedTrace(TwoRuns):
         return self._compiled.asked_outputs(inputs)
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
-        run = self._compiled.forward(inputs)
+        return self._here(self._compiled.forward(inputs))
+
+    def unrecorded(self, inputs: list[tf.Tensor]) -> functional.Run:
+        return self._here(self._compiled.unrecorded(inputs))
+
+    def _here(self, run: functional.Run) -> functional.Run:
         layers, written = self._counterparts(run.loss_layers), self._counterparts(run.written)
         return dataclasses.replace(run, loss_layers=layers, written=written)
 

@@ -20,6 +20,7 @@ from tfgc._errors import ReplayMismatchError, one_line
 from tfgc._framework import (
     backward_order,
     concrete_functions,
+    function_gradients,
     graph_building,
     operation_seeds,
     private_api,
@@ -161,6 +162,8 @@ class CompiledRecomputation(TracedReplay):
         self._reached: weakref.WeakKeyDictionary[Any, Reached | None] = weakref.WeakKeyDictionary()
 
     def _trace_forward(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        weights = len(self.effects.reads)
+        function_gradients.keep_little(len(inputs) - weights, weights)
         with operation_seeds.continued():
             run = self._recomputation.forward(inputs)
         # One backward function serves many shapes, so it holds none of them.
@@ -190,7 +193,15 @@ class CompiledRecomputation(TracedReplay):
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         function = self._concrete(inputs)
-        made = concrete_functions.call_flat(function, inputs)
+        return self._finished(function, concrete_functions.call_flat(function, inputs))
+
+    def unrecorded(self, inputs: list[tf.Tensor]) -> functional.Run:
+        function = self._concrete(inputs)  # A new trace has to be recorded by tapes in it.
+        with private_api.no_recording():
+            made = concrete_functions.call_flat(function, inputs)
+        return self._finished(function, made)
+
+    def _finished(self, function: Any, made: list[tf.Tensor]) -> functional.Run:
         layout, drawn, context_left = self._layouts[function.graph]
         private_api.set_call_context(context_left)
         n = len(layout.specs)

@@ -104,6 +104,10 @@ class TwoRuns:
         """Run on `inputs`: the argument tensors, then the values of the variables."""
         raise NotImplementedError
 
+    def unrecorded(self, inputs: list[tf.Tensor]) -> functional.Run:
+        """The same where it `records_nothing`: no tape records it, but those that the function itself holds."""
+        raise NotImplementedError
+
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         """Run again, for gradients, given those of the differentiable tensors of the first run."""
         raise NotImplementedError
