@@ -390,6 +390,31 @@ def test_threads_plan_at_the_same_time():
     assert found == [wanted] * 3
 
 
+class Text(keras.Model):
+    """Layers of text, and masks, give tensors that forget how many samples there are."""
+
+    def __init__(self, of_words):
+        super().__init__()
+        self.words = L.TextVectorization(vocabulary=["a", "b"], output_sequence_length=24) if of_words else None
+        self.embedding, self.dense = L.Embedding(10, 32), [L.Dense(64, "gelu") for _ in range(6)]
+
+    def call(self, x):
+        x = x if self.words is None else self.words(x)
+        x = self.embedding(tf.reshape(tf.boolean_mask(x, x >= 0), (-1, 24)))
+        for layer in self.dense:
+            x = layer(x)
+        return x
+
+
+def test_samples_that_a_layer_forgets_count():
+    def peaks(model, spec):
+        found = tfgc.estimate(model, example=spec)
+        return found.peak_bytes, tfgc.plan(model, example=spec).outlook.peak_bytes
+
+    expected = peaks(Text(False), tf.TensorSpec((32, 24), "int64"))
+    assert peaks(Text(True), tf.TensorSpec((32,), tf.string)) == pytest.approx(expected, rel=0.02)
+
+
 def test_larger_budgets_buy_plans_of_less_work():
     plans = CallPlans(fresh(built(Residuals, IMAGES)), IMAGES)
     plain = plans.plain_bytes(1000)

@@ -28,7 +28,9 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     """Read a traced step, as TensorFlow runs it or as XLA compiles it."""
     operations = trace.graph.get_operations()
     late = places.late(operations, trace.gradients)
-    buffers = Buffers(trace.graph, [], [])
+    # Layers of text, and masks, forget how many samples there are.
+    rows = next((tensor.shape[0] for tensor in trace.batch if tensor.shape.rank), None)
+    buffers = Buffers(trace.graph, [], [], rows)
     turn = places.turns(operations, late, trace.updates)
     constant = grappler.folded(operations, buffers)
     running = _running(trace, operations, constant)

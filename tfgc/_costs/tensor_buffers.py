@@ -28,9 +28,17 @@ class Buffers:
     """Which tensors of a graph share a buffer, and the bytes of each.
 
     Gradients of weights count as nothing, since they are counted apart, unless they are among the `upstream` gradients.
+    Tensors whose first size alone is not known have so many `rows`.
     """
 
-    def __init__(self, graph: Any, weight_gradients: Iterable[tf.Tensor], upstream: Sequence[tf.Tensor]) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        weight_gradients: Iterable[tf.Tensor],
+        upstream: Sequence[tf.Tensor],
+        rows: int | None = None,
+    ) -> None:
+        self._rows = rows
         self._roots: dict[Any, tf.Tensor] = {}
         counted = {t.ref() for t in upstream}
         roots = (self.root(g).ref() for g in weight_gradients)
@@ -50,7 +58,7 @@ class Buffers:
         key = tensor.ref()
         if key not in self._sizes:
             lists = tensor.dtype == tf.variant
-            self._sizes[key] = _list_bytes(tensor, self._gains) if lists else tensor_bytes(tensor)
+            self._sizes[key] = _list_bytes(tensor, self._gains) if lists else tensor_bytes(tensor, self._rows)
         return self._sizes[key]
 
     def fuse(self, tensor: tf.Tensor) -> None:
@@ -58,9 +66,15 @@ class Buffers:
         self._sizes[tensor.ref()] = 0
 
 
-def tensor_bytes(tensor: tf.Tensor) -> int:
-    """Bytes of a tensor of known shape; 0 for resources and variants. A string is its handle, as in `Spec.bytes`."""
-    count = tensor.shape.num_elements()
+def tensor_bytes(tensor: tf.Tensor, rows: int | None = None) -> int:
+    """Bytes of a tensor of known shape; 0 for resources and variants. A string is its handle, as in `Spec.bytes`.
+
+    A first size that is not known counts as `rows`.
+    """
+    shape = tensor.shape
+    if shape.rank and shape[0] is None:
+        shape = tf.TensorShape([rows, *shape[1:]])
+    count = shape.num_elements()
     if count is None or tensor.dtype in (tf.resource, tf.variant):
         return 0
     return count * itemsize(tensor.dtype.name)
