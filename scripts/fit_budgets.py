@@ -66,8 +66,8 @@ def cell(result):
     return f"{result['peak'] / result['budget']:.2f}"
 
 
-def measure(name, how):
-    """Train for some steps; return the largest peak of the last ones and what was predicted, in bytes."""
+def measure(name, how, eager=False):
+    """Train for some steps, in Python if `eager`; return the largest peak of the last ones and what was predicted."""
     import keras
     import tensorflow as tf
 
@@ -76,6 +76,7 @@ def measure(name, how):
     peaks = saved_cases.peaks()
     keras.utils.set_random_seed(0)
     model, x, y = built(name)
+    model.run_eagerly = eager
     if how != "plain":
         tfgc.enable(model, budget=how, verbose=0)
     data = tf.data.Dataset.from_tensors(x if y is None else (x, y)).repeat(STEPS)

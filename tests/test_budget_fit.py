@@ -161,7 +161,7 @@ def test_the_least_is_looked_for_in_all_of_the_front(monkeypatch):
         asked.append(plan)
         return type("Step", (), {"needed_bytes": needs[plan] + fixed, "node": plan})
 
-    def predict(graph, plan):
+    def predict(graph, plan, mode):
         i = plans.index(plan)
         return type("Step", (), {"peak_bytes": 100 + i, "work": -i})
 

@@ -32,6 +32,8 @@ class Cost:
         forward_trace: Byte trace of a forward pass that saves nothing; its outputs stay.
         forward_saving_trace: Byte trace of a forward pass that saves what the backward pass reads.
         backward_trace: Byte trace of the backward pass; it may free upstream gradients and internal buffers.
+        held_backward_traces: The same where somebody holds, so that nothing overwrites or frees, what the forward pass
+            saved, upstream gradients, or both; () where they are not known.
         differentiable_inputs: Inputs that get a gradient.
         passthrough_inputs: Those of them whose gradient is the upstream gradient itself, not a new buffer.
         aliases: For each output the earlier tensor that it merely renames, or None.
@@ -60,6 +62,7 @@ class Cost:
     forward_trace: tuple[int, ...] = ()
     forward_saving_trace: tuple[int, ...] = ()
     backward_trace: tuple[int, ...] = ()
+    held_backward_traces: tuple[tuple[int, ...], ...] = ()
     differentiable_inputs: tuple[Ref, ...] = ()
     passthrough_inputs: tuple[Ref, ...] = ()
     aliases: tuple[Ref | None, ...] = ()

@@ -84,6 +84,10 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     saving = tensor_buffers.trace(operations.early, buffers, {}, {*at_output, *kept}, {})
     light = tensor_buffers.trace(selective, buffers, {}, {*at_output, *kept}, {})
     back = tensor_buffers.trace(operations.late, buffers, to_free, gradients, besides)
+    # A replay makes outputs again, for its backward pass alone.
+    remade = {ref: n for ref, n in kept.items() if ref not in at_input and n}
+    others = () if xla else ({t.ref(): buffers.bytes(t) for t in upstream}, remade, {})
+    held = tuple(tensor_buffers.trace(operations.late, buffers, there, gradients, besides) for there in others)
     products_bytes = sum(map(buffers.bytes, stored.values()))
     cost = Cost(
         saved_tensors=(),
@@ -92,6 +96,7 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
         forward_saving_trace=(*workspaces, *added(saving, temporary.forward), *moved),
         # Workspaces and products that were moved are there until the end of the backward pass.
         backward_trace=added(back, temporary.backward),
+        held_backward_traces=tuple(added(trace, temporary.backward) for trace in held),
         resident_bytes=fusion.copied_weights() if fusion else 0,
         flops=sum(map(flop_counts.flops, operations.early)),
         backward_flops=sum(map(flop_counts.flops, operations.late)),

@@ -10,7 +10,7 @@ larger budget never gives a slower plan, if that holds for the strategy.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from tfgc import strategies
@@ -20,6 +20,7 @@ from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError
 from tfgc._simulate import outlooks, simulator
 from tfgc._simulate.simulator import Prediction
+from tfgc.strategies._compiled_frontier import CompiledFrontier
 from tfgc.strategies._frontier import Frontier
 
 # Each budget of the series is this part of the one before, 4 % less. A finer one would ask `ilp`, which takes
@@ -40,8 +41,17 @@ class NodePlans:
         """The front that a strategy makes, once for the same options."""
         key = strategy, repr(sorted(options.items()))
         if key not in self._frontiers:
-            self._frontiers[key] = strategies.frontier(self.graph, strategy, **options)
+            front = strategies.frontier(self.graph, strategy, **options)
+            self._frontiers[key] = CompiledFrontier(front, self._others(strategy)) if self.mode == "compiled" else front
         return self._frontiers[key]
+
+    def _others(self, strategy: str) -> Iterator[Plan]:
+        """Plans by simple rules, as if a strategy had made them; which are best in graphs says little here."""
+        for text in ("speed", "articulation", "sqrt", "uniform:2", "uniform:3", "uniform:4"):
+            name, options = strategies.named(text)
+            if options.get("segments", 1) <= len(self.graph):
+                plan = strategies.planned(name, self.graph, **options)
+                yield dataclasses.replace(plan, strategy=strategy, options={})
 
     @functools.cached_property
     def floor(self) -> tuple[int, str]:
@@ -56,7 +66,7 @@ class NodePlans:
     def fitting(self, total: int, fixed: int, strategy: strategies.Strategy = "budget", **options: Any) -> Plan:
         """The plan of a strategy at the largest budget of its front or the series at which it fits in `total` bytes."""
         if strategies.has_frontier(strategy):
-            return self.frontier(strategy, **options).fitting(total, fixed, self.mode)
+            return self.frontier(strategy, **options).fitting(total, fixed)
         strategies.check_options(strategy, options, total)
 
         @functools.cache

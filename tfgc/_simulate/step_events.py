@@ -19,6 +19,7 @@ from tfgc._core.buffers import Buffers
 from tfgc._core.cotangents import CotangentChanges
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Segment
+from tfgc._core.tensors import peak_of
 from tfgc._simulate.host_copies import HostCopies
 from tfgc._simulate.node_events import Event, NodeEvents, Run
 from tfgc._simulate.sliced_events import SlicedEvents
@@ -114,7 +115,10 @@ class StepEvents(NodeEvents):
                 given = outside.values() if segment.mode == "recompute" else _saved(b, part, run)
                 returned = _returned(b, part, run, segment.mode == "keep")
                 staying = [*given, *kept, *itertools.chain(*products.values()), *returned]
-                self.events.append(_return(b, part, staying, self.events[first:], self.pending))
+                backward = self.events[first:]
+                if segment.chunks == 1:
+                    _hold(b, backward, segment.mode == "keep")
+                self.events.append(_return(b, part, staying, backward, self.pending))
         if self.compiled and not replay:
             # Loops, Keras's among them, hold what the model returned, for metrics.
             self.events[-1].reads.extend(run.held[number] for number in b.graph_outputs)
@@ -138,6 +142,18 @@ def _returned(b: Buffers, part: Sequence[int], run: Run, keep: bool) -> list[int
     made = [number for i in part for number in b.outputs[i]]
     held = (n for n in made if n in b.graph_outputs or (keep and set(b.readers[n]).difference(part)))
     return [run.held[number] for number in held]
+
+
+def _hold(b: Buffers, events: Sequence[Event], keeps: bool) -> None:
+    """Let the backward pass of these `events` leave upstream gradients, and what a kept segment saved, as they are."""
+    made: set[int] = set()
+    for one in events:
+        sums, new, ended = one.cotangents
+        made.update(number for number, _ in (*sums, *new))
+        traces, takes = b.graph.costs[one.position].held_backward_traces, bool(set(ended) - made)
+        if one.phase == "backward" and traces and (keeps or takes):
+            one.byte_trace = traces[keeps + 2 * takes - 1]
+            one.extra_bytes += peak_of(one.byte_trace) - b.backward_peak[one.position]
 
 
 def _return(b: Buffers, part: Sequence[int], held: list[int], events: Sequence[Event], pending: int) -> Event:
