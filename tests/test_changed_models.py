@@ -78,6 +78,16 @@ def other_rate(model):
     model.get_layer("drop").rate = 0.1
 
 
+def no_bias(model):
+    model.get_layer("dense_2").bias = None
+
+
+def other_bias(model):
+    layer = model.get_layer("dense_2")
+    layer._tracker.unlock()  # as Keras does for LoRA
+    layer.bias = model.get_layer("dense_3").bias
+
+
 def replaced_call(model):
     model.get_layer("dense_1").call = lambda x, training=None: tf.tanh(2.0 * x)
 
@@ -91,6 +101,8 @@ CHANGES = {
     other_activation: stack,
     other_policy: stack,
     freeze: stack,
+    no_bias: stack,
+    other_bias: stack,
     replaced_call: stack,
     other_rate: with_dropout,
     add_to_nested: nested,
@@ -490,6 +502,39 @@ def test_settings_are_put_back_for_a_while():
         assert (layer.factor, layer.trainable, layer.inside, layer.rates) == (1.0, True, first, [0.0])
     assert (layer.factor, layer.trainable, layer.added, layer.rates) == (2.0, False, "new", [5.0])
     assert layer.inside is not first
+
+
+def test_variables_are_put_back_for_a_while():
+    layer = L.Dense(6)
+    layer.build((None, 6))
+    bias, settings = layer.bias, Settings([layer])
+    before, kept = settings(), settings.kept()
+    layer.bias = None
+    assert settings() != before
+    with kept():
+        assert layer.bias is bias
+    assert layer.bias is None
+    layer.bias = bias
+    assert settings() == before
+
+
+def test_variables_that_a_layer_exchanges_while_it_runs_are_no_settings():
+    class Alternating(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.this, self.other = (self.add_weight(shape=(), trainable=False) for _ in range(2))
+
+        def call(self, x):
+            self.this, self.other = self.other, self.this
+            return x + self.this
+
+    layer = Alternating()
+    layer(X)
+    settings = Settings([layer])
+    before = settings()
+    with settings.watched():
+        layer(X)
+    assert settings() == before
 
 
 class Factor:

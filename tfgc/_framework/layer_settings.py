@@ -6,7 +6,7 @@ LoRA. Plain eager code sees each as it is now, so what was traced is looked up b
 Lists and arrays of a few numbers are compared by value, and whether anything else is another thing. Known weakness:
 what is inside of objects, and of other lists and dicts, is not compared, and only the attributes are that the layer had
 at its first call. Nor are a model's objects, since `compile` and `fit` exchange them, and those of Keras's own layers
-except `Lambda`.
+except `Lambda` and their variables.
 """
 
 import contextlib
@@ -41,6 +41,7 @@ class Settings:
         self._readers: dict[keras.Layer, tuple[list[str], Callable]] = {}
         self._with_things: set[keras.Layer] = set()
         self._changing: dict[keras.Layer, set[str]] = {}
+        self._held: dict[keras.Layer, list[tuple[str, keras.Variable]]] = {}
         books()  # Raises where this version of Keras keeps others.
 
     def __call__(self) -> tuple:
@@ -68,9 +69,12 @@ class Settings:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Leave out from now on what layers change themselves while they run in here, such as a counter of calls."""
-        before = [(layer, self._names(layer), self._values(layer)) for layer in self._all()]
+        before = [(layer, self._names(layer), self._values(layer), self._exchanged(layer)) for layer in self._all()]
         yield
-        for layer, names, values in before:
+        for layer, names, values, exchanged in before:
+            if own := {name for name, _ in {*exchanged} ^ {*self._exchanged(layer)}}:
+                self._held[layer] = [(name, variable) for name, variable in self._held[layer] if name not in own]
+                self._changing.setdefault(layer, set()).update(own)
             now = self._values(layer)
             kept = [name for name, old, new in zip(names, values, now) if old is new or old == new]
             if len(kept) < len(names):
@@ -91,7 +95,19 @@ class Settings:
         inside = tuple(_held(layer)) if layer._layers and not _of_keras(type(layer).__module__) else ()
         regularizer = layer.activity_regularizer
         penalty = None if regularizer is None else by_attributes(regularizer)
-        return layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), penalty, inside, self._values(layer)
+        around = layer.trainable, layer.dtype_policy.name, vars(layer).get("call"), penalty, inside
+        return around, self._values(layer), self._exchanged(layer)
+
+    def _exchanged(self, layer: keras.Layer) -> tuple:
+        """The attributes that held a Keras variable when the layer was first seen built, and what they hold instead."""
+        # Names of variables alone, not the variables: layers that do the same with their own have equal settings.
+        if layer not in self._held:
+            if not layer.built:
+                return ()
+            mine = ((name, value) for name, value in vars(layer).items() if _may_be_set(name))
+            self._held[layer] = [(name, value) for name, value in mine if isinstance(value, keras.Variable)]
+        own = vars(layer)
+        return tuple([(n, comparable(own.get(n))) for n, held in self._held[layer] if own.get(n) is not held])
 
     def _names(self, layer: keras.Layer) -> list[str]:
         if layer not in self._readers:
@@ -111,7 +127,9 @@ class Settings:
         own = vars(layer)
         found = {name: copied(getattr(layer, name, _MISSING)) for name in self._names(layer)}
         inside = () if _of_keras(type(layer).__module__) else (k for k, v in own.items() if isinstance(v, keras.Layer))
-        return found | {name: own[name] for name in (*_KEPT_BY_KERAS, *inside) if name in own}
+        self._exchanged(layer)
+        held = (name for name, _ in self._held.get(layer, ()))
+        return found | {name: own[name] for name in (*_KEPT_BY_KERAS, *inside, *held) if name in own}
 
     def _values(self, layer: keras.Layer) -> tuple:
         names = self._names(layer)
