@@ -1,6 +1,7 @@
 """`enable` without a plan: planned at the first training call, for what is seen there."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -142,6 +143,34 @@ def test_fit_knows_the_batch_size_of(kind):
     else:
         model.fit(datasets()[kind], verbose=0, shuffle=False, steps_per_epoch=2)
     assert [made.batch_size for made in plans(model)] == [6]
+
+
+class Drawn(keras.utils.PyDataset):
+    """Draws its batches from the streams of Python, NumPy and TensorFlow, whose tensors it reads."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        drawn = random.random() + np.random.rand() + float(tf.random.uniform(()).numpy())
+        return X[:6] * np.float32(drawn), Y[:6]
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": "90%"}], ids=["planned", "budget"])
+def test_a_dataset_that_draws_gives_the_batches_of_plain_training(options):
+    """Its first batch was made once more in each fit, which moved the streams."""
+
+    def fit(enabled):
+        keras.utils.set_random_seed(3)
+        model = cnn(loss="mse")
+        if enabled:
+            tfgc.enable(model, **options)
+        losses = [model.fit(Drawn(), verbose=0, shuffle=False).history["loss"] for _ in range(2)]
+        return losses, (random.random(), np.random.rand(), float(tf.random.uniform(())))
+
+    (ours, our_next), (plain, plain_next) = fit(True), fit(False)
+    np.testing.assert_allclose(ours, plain, rtol=1e-4)
+    assert our_next == plain_next
 
 
 def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget():

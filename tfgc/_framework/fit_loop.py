@@ -4,7 +4,9 @@ Keras traces its training function with an open batch, since the last batch of a
 stands in the data adapter of the running `fit`, a local variable of Keras's.
 """
 
+import contextlib
 import itertools
+import random
 import re
 import sys
 import traceback
@@ -12,7 +14,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from tfgc._framework import operation_seeds
 
 # Datasets that hand on batches as they come.
 _SAME_BATCHES = re.compile(
@@ -48,11 +53,30 @@ def _of(adapter: Any) -> int | None:
         return int(adapter.batch_size)
     for batch in getattr(adapter, "_first_batches", ()):  # a generator, whose first batches Keras looks at
         return _rows(batch)
-    if (batches := getattr(adapter, "py_dataset", None)) is not None:  # Keras looks at its first ones, too
-        if adapter not in _first_rows:  # The user's code makes a batch.
-            _first_rows[adapter] = _rows(batches[0])
+    if getattr(adapter, "py_dataset", None) is not None:
+        if adapter not in _first_rows:
+            _first_rows[adapter] = _rows_of_first(adapter)
         return _first_rows[adapter]
     return _of_dataset(getattr(adapter, "_dataset", None))
+
+
+def _rows_of_first(adapter: Any) -> int:
+    """Samples in the first batch of a `keras.utils.PyDataset`, which the user's code makes once more for this."""
+    # Keras looks at its first batches, too, and keeps their shapes with an open batch. Workers draw meanwhile.
+    with tf.init_scope(), contextlib.nullcontext() if adapter.enqueuer else _streams_put_back():
+        return _rows(adapter.py_dataset[0])
+
+
+@contextlib.contextmanager
+def _streams_put_back() -> Iterator[None]:
+    """Put the streams of Python, NumPy and TensorFlow back after code that may draw from them."""
+    own, numpy = random.getstate(), np.random.get_state(legacy=False)
+    with operation_seeds.eager_ones_put_back():
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            np.random.set_state(numpy)
 
 
 def _rows(batch: Any) -> int:

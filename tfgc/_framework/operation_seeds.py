@@ -36,6 +36,18 @@ def continued() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def eager_ones_put_back() -> Iterator[None]:
+    """Let what draws eagerly after this get the seeds that it would have got without what draws in here."""
+    stream = versions.attribute(context.context(), "_rng")
+    before = stream and stream.getstate()
+    try:
+        yield
+    finally:
+        if stream:
+            stream.setstate(before)
+
+
+@contextlib.contextmanager
 def unused() -> Iterator[None]:
     """Give back the numbers that the graph being built takes in here, where other draws stand for those with them."""
     graph = tf.compat.v1.get_default_graph()
