@@ -149,6 +149,31 @@ def test_an_optimizer_of_the_same_kind_needs_no_other_plan(kind, planned):
 
 
 @KINDS
+def test_an_update_that_holds_more_is_planned_for(kind, planned):
+    """One that clips by the norm of all gradients has no more slots, and keeps all gradients until the last one."""
+    model = built(kind)
+    model.compile(keras.optimizers.Adam(), "mse")
+    tfgc.enable(model, budget="90%", verbose=0)
+    fit(model)
+    model.compile(keras.optimizers.Adam(global_clipnorm=1.0), "mse")
+    fit(model)
+    fresh = built(kind)
+    fresh.compile(keras.optimizers.Adam(global_clipnorm=1.0), "mse")
+    fit(tfgc.enable(fresh, budget="90%", verbose=0))
+    assert len(planned) == 3
+    assert latest(model).plain_bytes == latest(fresh).plain_bytes
+
+
+@KINDS
+def test_other_metrics_are_planned_for(kind, planned):
+    model = tfgc.enable(built(kind), budget="90%", verbose=0)
+    for metrics in (None, ["mae"], ["mae"], [keras.metrics.MeanAbsoluteError()]):
+        model.compile("sgd", "mse", metrics=metrics)
+        fit(model)
+    assert len(planned) == 3
+
+
+@KINDS
 def test_what_is_frozen_by_turns_has_two_plans(kind, planned):
     """As a discriminator is, in a loop in Python."""
     budget = int(0.7 * tfgc.estimate(built(kind), example=X).needed_bytes)

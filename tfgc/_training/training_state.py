@@ -1,4 +1,4 @@
-"""What a model's plans depend on besides inputs and mode: which weights train, how many slots they have, the loss."""
+"""What a model's plans depend on besides inputs and mode: which weights train, the optimizer, losses and metrics."""
 
 import contextlib
 import weakref
@@ -8,6 +8,8 @@ from typing import Any
 import keras
 
 from tfgc._core.recently_used import RecentlyUsed
+from tfgc._costs import update_bytes
+from tfgc._framework import keras_models
 from tfgc._planning import budgets
 from tfgc._replay.trained import Trained
 
@@ -23,7 +25,7 @@ class TrainingState:
         self._latest: Hashable = None
         self._weights: list[keras.Variable] | None = None
         # Of each optimizer that was seen, by which weights trained.
-        self._fixed: weakref.WeakKeyDictionary[Any, RecentlyUsed] = weakref.WeakKeyDictionary()
+        self._updates: weakref.WeakKeyDictionary[Any, RecentlyUsed] = weakref.WeakKeyDictionary()
 
     def look(self) -> None:
         """Find the weights that the model has by now."""
@@ -40,20 +42,21 @@ class TrainingState:
         if trains != self._latest:
             self._latest = trains
             self.trained.note(self._weights or ())
-        losses = keras.tree.flatten_with_path(getattr(self._model, "loss", None))
+        compiled = getattr(self._model, "loss", None), keras_models.compiled_metrics(self._model)
         # As they were compiled: those with names are equal if these are, others if they are the same object.
-        named = tuple((path, loss if isinstance(loss, str | None) else _Object(loss)) for path, loss in losses)
-        return trains, self._bytes(getattr(self._model, "optimizer", None), trains), named
+        leaves = keras.tree.flatten_with_path(compiled)
+        named = tuple([(path, leaf if isinstance(leaf, str | None) else _Object(leaf)) for path, leaf in leaves])
+        return trains, self._of_optimizer(getattr(self._model, "optimizer", None), trains), named
 
-    def _bytes(self, optimizer: Any, trains: Hashable) -> int:
-        """Bytes of weights and slots, the only thing about an optimizer that plans depend on. Zero without one."""
+    def _of_optimizer(self, optimizer: Any, trains: Hashable) -> Hashable:
+        """Bytes of weights and slots, and what an update holds: all that plans depend on. None without an optimizer."""
         if not isinstance(optimizer, keras.Optimizer):
-            return 0
-        known = self._fixed.setdefault(optimizer, RecentlyUsed(_MOST))
-        count = known.get(trains)
-        if count is None:
-            known[trains] = count = budgets.fixed_bytes(self._model)
-        return count
+            return None
+        known = self._updates.setdefault(optimizer, RecentlyUsed(_MOST))
+        found = known.get(trains)
+        if found is None:
+            known[trains] = found = budgets.fixed_bytes(self._model), update_bytes.of_model(self._model)
+        return found
 
 
 class _Object:
