@@ -205,9 +205,9 @@ class Tower(keras.Model):
         return x
 
 
-def step(model, x):
+def step(model, x, **options):
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(model(x, training=True) ** 2)
+        loss = tf.reduce_mean(model(x, training=True, **options) ** 2)
     return tape.gradient(loss, model.trainable_variables)
 
 
@@ -266,6 +266,52 @@ class Pair(Tower):
     def call(self, inputs):
         one, other = (super(Pair, self).call(x) for x in inputs)
         return tf.reduce_sum(one) + tf.reduce_sum(other)
+
+
+class Deep(keras.Model):
+    """As deep as it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts, self.head = [L.Dense(64, activation="gelu") for _ in range(8)], L.Dense(1)
+
+    def call(self, x, depth=2, extra=None, training=None):
+        for part in self.parts[:depth]:
+            x = part(x)
+        return self.head(x if extra is None else x + sum(self.parts[0](one) for one in extra))
+
+
+def deep(**options):
+    model = Deep()
+    model(DEEP, depth=8)
+    return tfgc.enable(model, verbose=0, **options)
+
+
+DEEP = noise(64, 32, 64)
+KINDS_OF_CALLS = [{"depth": 8}, {"extra": [DEEP] * 3}]
+
+
+@pytest.mark.parametrize("options", KINDS_OF_CALLS, ids=["depth", "inputs"])
+def test_a_call_with_other_arguments_is_planned_for_within_a_budget(options, planned):
+    """The plan of the first call ran those that are larger, and its promise with it."""
+    model, alone = deep(budget="90%"), deep(budget="90%")
+    step(alone, DEEP, **options)
+    for _ in range(2):
+        step(model, DEEP)
+        small = latest(model)
+        step(model, DEEP, **options)
+        assert latest(model).plain_bytes == latest(alone).plain_bytes > 1.3 * small.plain_bytes
+    assert len(planned) == 3
+
+
+def test_a_number_that_is_another_in_each_call_is_not_planned_for_each_time(planned):
+    model = deep(budget="90%")
+    for depth in [*range(1, 9)] * 2:
+        step(model, DEEP, extra=None, depth=depth)
+    assert len(planned) == 8
+    for depth in range(10, 15):
+        step(model, DEEP, depth=depth)
+    assert len(planned) == 8
 
 
 @pytest.mark.parametrize("budget", [None, "90%"])

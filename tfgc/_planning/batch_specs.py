@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfgc._calls import tracing
 from tfgc._calls.tracing import Arguments
 from tfgc._core.modes import Mode
+from tfgc._framework import layer_values
 
 Shapes: TypeAlias = Sequence[tuple[Any, ...]]
 Sizes: TypeAlias = tuple[tuple[tuple[int | None, ...], str], ...]
@@ -43,6 +45,19 @@ def tensors(example: Any) -> list[tf.Tensor]:
 
 def _structure(example: Any) -> Any:
     return (example.args, example.kwargs) if isinstance(example, Arguments) else example
+
+
+def kind(example: Any) -> Hashable:
+    """What is equal for batches or calls that differ in nothing but sizes and values of tensors, and in `training`."""
+    structure = _structure(example)
+    if isinstance(example, Arguments):
+        structure = example.args, {name: value for name, value in example.kwargs.items() if name != "training"}
+    return tuple([(path, _kind_of(value)) for path, value in keras.tree.flatten_with_path(structure)])
+
+
+def _kind_of(value: Any) -> Hashable:
+    is_data = tf.is_tensor(value) or isinstance(value, np.ndarray)
+    return ("rank", tf.TensorShape(value.shape).rank) if is_data else layer_values.comparable(value)
 
 
 def shapes_in(example: Any, batch_size: Callable[[], int | None]) -> Shapes:

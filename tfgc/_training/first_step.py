@@ -1,8 +1,9 @@
 """A model without a graph that plans by the calls of its layers when it is first trained.
 
 Its `train_step` is replaced, where batch, loss and optimizer are seen, and its `call`, for loops of the user's own.
-What comes first makes the plan. One plan holds for all calls in which the same weights train, and with a budget for all
-that are no larger: which layers recompute does not depend on the signature.
+What comes first makes the plan. One plan holds for all calls in which the same weights train: which layers recompute
+does not depend on the signature. With a budget it holds for those of one kind, which have the same structure and flags,
+that are no larger.
 """
 
 import dataclasses
@@ -44,9 +45,10 @@ class FirstStep:
         self._call: Callable = model.call
         self._train_step: Callable = model.train_step
         self._specs: Any = None
-        # By states in which the model trains, in a graph or under XLA.
+        # By states in which the model trains, in a graph or under XLA, and kinds of calls.
         self._made: RecentlyUsed[Hashable, _Made] = RecentlyUsed(_MOST_PLANS)
         self._state: Hashable = None
+        self._kinds: list[Hashable] = []  # that were seen, the latest last
         self._is_plain = self._has_warned = False
         self._in_step = InStep[bool]()
         self._lock = threading.RLock()
@@ -84,34 +86,45 @@ class FirstStep:
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         batch = batch or fit_loop.batch_size()
         shapes = batch_specs.shapes_in(example, lambda: batch)
-        if self._holds_for(shapes):  # need not wait while another thread plans
+        kind = batch_specs.kind(example) if self.has_budget else None
+        if self._holds_for(shapes, kind):  # need not wait while another thread plans
             return
         with self._lock:  # reentrant, as a step calls the model
-            if self._holds_for(shapes):
+            kind = self._known_kind(kind)
+            if self._holds_for(shapes, kind):
                 return
-            made = self._made.get(self._state_now())
+            made = self._made.get(self._state_now(kind))
             if made is not None and made.step.holds_for(shapes, self._request.budget):
-                self._run_by(made)
+                self._run_by(made, kind)
             else:
-                self._plan(example, batch, shapes, made)
+                self._plan(example, batch, shapes, kind, made)
 
-    def _state_now(self) -> Hashable:
-        return self._training.now, private_api.in_xla()
+    def _known_kind(self, kind: Hashable) -> Hashable:
+        """The kind of a call, or the latest known one, as whose it counts if there are many: a number counts steps."""
+        if kind in self._kinds:
+            self._kinds.remove(kind)
+        elif len(self._kinds) == _MOST_PLANS:
+            kind = self._kinds.pop()
+        self._kinds.append(kind)
+        return kind
 
-    def _holds_for(self, shapes: Shapes) -> bool:
+    def _state_now(self, kind: Hashable) -> Hashable:
+        return self._training.now, private_api.in_xla(), kind
+
+    def _holds_for(self, shapes: Shapes, kind: Hashable) -> bool:
         if self._is_plain or self.latest is None:
             return self._is_plain
-        return self._state == self._state_now() and self.latest.holds_for(shapes, self._request.budget)
+        return self._state == self._state_now(kind) and self.latest.holds_for(shapes, self._request.budget)
 
     def _keep(self, made: "_Made", state: Hashable) -> None:
         self.latest, self._specs, self._state = made.step, made.specs, state
         self._made[state] = made
 
-    def _run_by(self, made: "_Made") -> None:
+    def _run_by(self, made: "_Made", kind: Hashable) -> None:
         layer_calls.run_by(self._model, made.by_calls)
-        self._keep(made, self._state_now())
+        self._keep(made, self._state_now(kind))
 
-    def _plan(self, example: Any, batch: int | None, shapes: Shapes, before: "_Made | None") -> None:
+    def _plan(self, example: Any, batch: int | None, shapes: Shapes, kind: Hashable, before: "_Made | None") -> None:
         """Plan, with the plan `before` for the state in which the model trains, which does not hold."""
         specs = batch_specs.specs(example, batch)
         if specs is None:
@@ -127,7 +140,7 @@ class FirstStep:
             warn(f"{error}. It trains as before", NothingSavedWarning)
             return
         self._training.look()  # The model may have no weights before it is planned.
-        self._run_by(planned)
+        self._run_by(planned, kind)
         plan_report.report(self._model.name, planned.step, verbose=self._verbose)
 
     def _planned(self, specs: Any, shapes: Shapes) -> "_Made":
