@@ -268,6 +268,16 @@ class Pair(Tower):
         return tf.reduce_sum(one) + tf.reduce_sum(other)
 
 
+@dataclasses.dataclass
+class Scaled:
+    """A loss that compares by value, so that it has no hash."""
+
+    by: float = 2.0
+
+    def __call__(self, y, p):
+        return self.by * tf.reduce_mean((y - p) ** 2)
+
+
 class Deep(keras.Model):
     """As deep as it is asked for."""
 
@@ -304,6 +314,34 @@ def test_a_call_with_other_arguments_is_planned_for_within_a_budget(options, pla
     assert len(planned) == 3
 
 
+class Activated(Deep):
+    """Runs what it is given, which is no tensor."""
+
+    def call(self, x, act=None, config=None, training=None):
+        for part in self.parts:
+            x = act(part(x)) if act else part(x)
+            x = x * config.by if config else x
+        return self.head(x)
+
+
+OBJECTS = {"function": {"act": tf.nn.relu}, "object": {"config": Scaled()}}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@pytest.mark.parametrize("budget", [None, "90%"])
+def test_an_argument_that_is_no_tensor_is_handed_on(kind, budget, planned):
+    plain, model = Activated(), Activated()
+    plain(DEEP), model(DEEP)
+    model.set_weights(plain.get_weights())
+    tfgc.enable(model, budget=budget, verbose=0)
+    for _ in range(2):
+        expected, found = (step(one, DEEP, **OBJECTS[kind]) for one in (plain, model))
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+    assert len(planned) == 1
+    assert latest(model).unchanged is None
+
+
 def test_a_number_that_is_another_in_each_call_is_not_planned_for_each_time(planned):
     model = deep(budget="90%")
     for depth in [*range(1, 9)] * 2:
@@ -335,16 +373,6 @@ def test_the_stack_is_not_searched_where_the_batch_is_known(monkeypatch):
     step(model, X)
     monkeypatch.setattr(fit_loop, "batch_size", lambda: pytest.fail("looked for the running fit"))
     step(model, X)
-
-
-@dataclasses.dataclass
-class Scaled:
-    """A loss that compares by value, so that it has no hash."""
-
-    by: float = 2.0
-
-    def __call__(self, y, p):
-        return self.by * tf.reduce_mean((y - p) ** 2)
 
 
 @KINDS

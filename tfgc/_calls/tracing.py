@@ -97,8 +97,9 @@ def batch_size(example: Any) -> int | None:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is a tensor or an array, and no option of a call."""
-    return value is not None and not isinstance(value, bool | int | float | str)
+    """Whether a value is a tensor, an array or a spec of one, and no option of a call."""
+    is_sized = hasattr(value, "shape") and not isinstance(value, type)  # NumPy's types have what its scalars have.
+    return is_sized and (hasattr(value, "dtype") or hasattr(value, "__array__"))
 
 
 def spec(value: Any, batch: int | None = None) -> tf.TensorSpec:
@@ -113,7 +114,7 @@ def spec(value: Any, batch: int | None = None) -> tf.TensorSpec:
 def _spec(value: Any) -> Any:
     if not _is_data(value):
         return value
-    found = spec(value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value))
+    found = spec(value if hasattr(value, "dtype") else np.asarray(value))
     if not found.shape.is_fully_defined():
         raise OptionError(f"example: a size of {found.shape} is open; bytes are known only where all sizes are")
     return found
