@@ -145,6 +145,23 @@ def test_fit_knows_the_batch_size_of(kind):
     assert [made.batch_size for made in plans(model)] == [6]
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("kind", ["U", "O", "S"])
+def test_arrays_of_strings_are_looked_up(kind, compiled):
+    words = keras.Input((3,), dtype="string")
+    x = L.Embedding(5, 64)(L.StringLookup(vocabulary=["a", "b", "c"])(words))
+    for _ in range(4):
+        x = L.Dense(64, activation="gelu")(x)
+    model = keras.Model(words, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+    given = np.array([["a", "b", "c"], ["a", "x", "c"]] * 16).astype(kind)
+    expected = model(given, training=True)
+    tfgc.enable(model, compile_segments=compiled, verbose=0)
+    np.testing.assert_allclose(model(given, training=True), expected, rtol=1e-5)
+    assert model(tf.constant(given.astype("O")), training=True).shape == expected.shape
+    (made,) = plans(model)
+    assert made.unchanged is None
+
+
 class Drawn(keras.utils.PyDataset):
     """Draws its batches from the streams of Python, NumPy and TensorFlow, whose tensors it reads."""
 

@@ -47,6 +47,11 @@ def _structure(example: Any) -> Any:
     return (example.args, example.kwargs) if isinstance(example, Arguments) else example
 
 
+def sizes_of(inputs: Sequence[Any]) -> Sizes:
+    """The sizes of tensors and arrays without the batch, and TensorFlow's names of their dtypes."""
+    return tuple([(tuple(x.shape[1:]), tf.as_dtype(x.dtype).name) for x in inputs])
+
+
 def kind(example: Any) -> Hashable:
     """What is equal for batches or calls that differ in nothing but sizes and values of tensors, and in `training`."""
     structure = _structure(example)

@@ -120,7 +120,7 @@ class FirstCall:
 
     def _call_for(self, inputs: Any) -> Callable:
         flat, here = [tensor for tensor in keras.tree.flatten(inputs) if tensor is not None], self._in_step.here
-        sizes = tuple((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in flat)
+        sizes = batch_specs.sizes_of(flat)
         mode, policy = plan_report.mode_of_call(self._compiled), self._model.dtype_policy.name
         shapes = batch_specs.shapes_in(flat, fit_loop.batch_size)
         with self._lock:
