@@ -1,7 +1,8 @@
 """The batch size of the `fit` that runs now, which the step that it traces does not show.
 
 Keras traces its training function with an open batch, since the last batch of an epoch may be smaller. The size
-stands in the data adapter of the running `fit`, a local variable of Keras's.
+stands in the data adapter of the running `fit`, a local variable of Keras's. Known weakness: a function that
+`Dataset.map` runs on batches is taken for one that keeps their number of samples.
 """
 
 import contextlib
