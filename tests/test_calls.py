@@ -538,6 +538,21 @@ def test_functional_parts_run_by_segments_of_their_own():
         np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
 
 
+def test_a_functional_part_without_bytes_has_no_plans_of_its_own():
+    class Reshaped(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = net(name="up"), L.Dense(4)
+            self.part = keras.Sequential([keras.Input((8,)), L.Reshape((2, 4))], name="part")
+
+        def call(self, x):
+            return self.down(self.part(self.up(x)))
+
+    plans = tfgc.pareto(fresh(Reshaped), example=X)
+    assert any("up" in plan.parts for plan in plans)
+    assert not any("part" in plan.parts for plan in plans)
+
+
 def test_what_cannot_run_twice_is_named_and_kept():
     model = fresh(lambda: Looped(raw=True))
     with pytest.warns(tfgc.NotReplayableWarning, match="'noisy', and what holds it, cannot be run twice"):

@@ -162,6 +162,15 @@ def test_one_node(name):
 
 
 @EACH
+def test_nodes_without_bytes(name):
+    """A reshape of what is given makes nothing that a step would have to hold."""
+    given = (Ref("x"),)
+    node = Node("view", given, (Spec((None, 2, 2)),), cost=Cost((), aliases=given))
+    plan = planned(name, Graph((node,), {"x": Spec((None, 4))}, (Ref("view"),)))
+    assert (plan.outlook.peak_bytes, plan.outlook.overhead) == (0, 0)
+
+
+@EACH
 def test_nodes_that_cannot_be_run_twice_are_kept(name):
     cost = Cost(
         (), (400,), forward_trace=(40,), forward_saving_trace=(40, 400), backward_trace=(40,), obstacle="RandomUniform"

@@ -63,7 +63,7 @@ def spread(found: list[Found], most: int) -> list[Found]:
 def slot_bytes(counts: Iterable[ArrayLike], most: int) -> float:
     """Bytes of a slot: what all counts are multiples of, if that makes no more than `SLOTS` of so many bytes."""
     common = int(np.gcd.reduce(np.concatenate([*counts]).astype(np.int64)))
-    return common if common and most // common <= SLOTS else most / SLOTS
+    return common if common and most // common <= SLOTS else max(1, most / SLOTS)
 
 
 class _LeastPeaks:

@@ -55,7 +55,7 @@ def _solved(optimize: Any, sparse: Any, plans: FlatPlans, time_limit: float) -> 
     steps = Steps(*(np.concatenate(column) for column in zip(*plans.steps.values())))
     counts = [len(each.need) for each in plans.steps.values()]
     source, row = np.repeat(list(plans.steps), counts), np.concatenate([np.arange(count) for count in counts])
-    n, states, budget = len(source), len(plans.states), plans.limit
+    n, states, budget = len(source), len(plans.states), plans.limit or 1
     ends = {end: need for end, need in plans.ends.items() if need <= budget}
     each, need, added = np.arange(n), steps.need / budget, steps.added / budget
 
