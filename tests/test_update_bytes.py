@@ -7,8 +7,10 @@ import pytest
 import tensorflow as tf
 
 import tfgc
+from tfgc._cli.commands import explain
 from tfgc._costs import update_bytes
 from tfgc._costs.update_bytes import Update
+from tfgc._planning import estimates, sweep
 
 optimizers = keras.optimizers
 KNOWN = {
@@ -111,3 +113,50 @@ def test_plans_by_calls_count_them():
         return tfgc.estimate(model, example=(x, x)).peak_bytes
 
     assert needed(optimizers.SGD(weight_decay=1e-3)) - needed("sgd") == pytest.approx(4 * 4 * 2**20, rel=0.01)
+
+
+class Stack(keras.layers.Layer):
+    def __init__(self, layers, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = layers
+
+    def call(self, x):
+        for layer in self.inner:
+            x = layer(x)
+        return x
+
+
+def with_a_layer_full_of_blocks():
+    """A functional model that is planned by calls."""
+    blocks = [Stack([keras.layers.Dense(256, "relu") for _ in range(2)]) for _ in range(6)]
+    return keras.Sequential([keras.Input((256,)), Stack(blocks, name="stack")])
+
+
+def test_a_plan_by_calls_of_a_functional_model_counts_those_of_the_named_optimizer():
+    model = with_a_layer_full_of_blocks()
+    plain, budget = tfgc.estimate(model, 1024, optimizer="lion").needed_bytes, "80%"
+    plan = tfgc.plan(model, 1024, budget=budget, optimizer="lion")
+    step = tfgc.estimate(model, 1024, plan, optimizer="lion")
+    assert plan.calls
+    assert step.needed_bytes <= 0.8 * plain
+
+    assert estimates.with_plain(model, 1024, plan, mode="graph", optimizer="lion")[0] == step
+    (point,) = [
+        p for p in sweep.sweep(model, "it", 1024, plans=[("its", plan)], optimizer="lion").others if p.name == "its"
+    ]
+    assert point.peak_bytes == step.peak_bytes
+
+
+def test_a_sweep_by_calls_counts_those_of_the_named_optimizer():
+    model, x = Subclassed(), np.ones((64, 1024), "float32")
+    plan = tfgc.plan(model, example=x, optimizer="lion")
+    step = tfgc.estimate(model, plan=plan, example=x, optimizer="lion")
+    assert sweep.sweep(model, "it", None, points=2, example=x, optimizer="lion").points[0].peak_bytes == step.peak_bytes
+
+
+def test_an_explanation_of_a_saved_plan_counts_those_of_the_named_optimizer():
+    model = keras.Sequential([keras.Input((256,)), *(keras.layers.Dense(256, "gelu") for _ in range(6))])
+    made = tfgc.plan(model, 64, budget="100%", optimizer="lion")
+    costs = {"measure": False, "optimizer": "lion", "mode": "graph"}
+    explained = explain._with_figures(model, 64, made, costs, input_shapes=None)
+    assert explained.outlook == made.outlook

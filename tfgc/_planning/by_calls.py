@@ -77,11 +77,15 @@ def has_fat_layer(model: keras.Model, graph: Graph) -> bool:
 
 
 def better(
-    model: keras.Model, graph: Graph, by_nodes: Callable[[], Plan], budget: budgets.StepBudget | None
+    model: keras.Model,
+    graph: Graph,
+    by_nodes: Callable[[], Plan],
+    budget: budgets.StepBudget | None,
+    optimizer: keras.Optimizer | str | None = None,
 ) -> tuple[Plan, CallPlans | None]:
     """The plan of a functional model by its nodes; where that needs clearly less the one by its calls, and these."""
     try:
-        plans = CallPlans(model, _example(model, graph), xla=graph.xla)
+        plans = CallPlans(model, _example(model, graph), xla=graph.xla, optimizer=optimizer)
     except UnsupportedModelError:
         return by_nodes(), None
     ours = failed = None
@@ -96,7 +100,7 @@ def better(
             return ours, None
         raise error if failed is None or error.least <= failed.least else failed from None
     if ours is not None:
-        fixed = budgets.fixed_bytes(model) if budget is None else budget.fixed
+        fixed = budgets.fixed_bytes(model, optimizer) if budget is None else budget.fixed
         step, other = plans.estimate(theirs, fixed), simulator.estimate(graph, ours, fixed)
         pairs = (step.needed_bytes, other.needed_bytes) if budget is None else (step.overhead, other.overhead)
         if pairs[0] >= _CLEARLY * pairs[1]:
@@ -156,13 +160,18 @@ def _with_batch(example: Any, batch_size: int) -> Any:
 
 
 def plans_of_functional(
-    model: keras.Model, batch_size: int, input_shapes: Mapping[str, Any] | None, mode: str, example: Any = None
+    model: keras.Model,
+    batch_size: int,
+    input_shapes: Mapping[str, Any] | None,
+    mode: str,
+    example: Any = None,
+    optimizer: keras.Optimizer | str | None = None,
 ) -> CallPlans:
     """The plans by calls of a functional model, for inputs of these shapes, or of those of an example batch."""
     if example is not None:
         input_shapes = example_sizes.shapes(model, example)[1]
     inputs, _ = synthetic.specs(model, batch_size, input_shapes)
-    return CallPlans(model, tracing.Arguments((inputs,), {}), xla=mode == "xla")
+    return CallPlans(model, tracing.Arguments((inputs,), {}), xla=mode == "xla", optimizer=optimizer)
 
 
 def _example(model: keras.Model, graph: Graph) -> tracing.Arguments:

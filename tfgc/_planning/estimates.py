@@ -70,6 +70,7 @@ def with_plain(model: keras.Model, batch_size: int | None, plan: Plan, **common:
     if not plan.calls or by_calls.applies_to(model, example):
         return estimate(model, batch_size, plan, **common), estimate(model, batch_size, None, **common)
     shapes, mode = common.get("input_shapes"), common["mode"]
-    plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, mode, example)
-    fixed = budgets.fixed_bytes(model, common.get("optimizer"))
+    optimizer = common.get("optimizer")
+    plans = by_calls.plans_of_functional(model, plan.batch_size or 1, shapes, mode, example, optimizer)
+    fixed = budgets.fixed_bytes(model, optimizer)
     return plans.estimate(plan, fixed), plans.estimate(None, fixed)

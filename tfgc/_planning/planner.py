@@ -77,7 +77,7 @@ def plan(
 
     with budgets.explained(budget):
         if may_use_calls and by_calls.has_fat_layer(model, graph):
-            return by_calls.better(model, graph, by_nodes, limit)[0]
+            return by_calls.better(model, graph, by_nodes, limit, optimizer)[0]
         if budget is not None or batch_is_known:
             return by_nodes()
         return annotated.per_sample(by_nodes(), graph)

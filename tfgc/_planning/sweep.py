@@ -42,7 +42,7 @@ def sweep(
         budget_bytes(budget, lambda: 0)
     if by_calls.applies_to(model, example):
         by_calls.refuse(None, input_shapes, measure, None, {})
-        call_plans = by_calls.plans_for(model, batch_size, example, mode)
+        call_plans = by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer)
         check(plans, call_plans.check)
         return front_of(call_plans, fixed_bytes(model, optimizer), network, others=plans, **shown)
     declared, fixed = keras_graph.read(model), fixed_bytes(model, optimizer)
@@ -56,7 +56,8 @@ def sweep(
     front = front_of(node_plans, fixed, network, others=[("optimal", node_plans.least()), *by_nodes], **shown)
     by_call = [(name, plan) for name, plan in plans if plan.calls]
     if by_call:
-        call_plans = by_calls.plans_of_functional(model, front.batch_size, input_shapes, mode, example)
+        size = front.batch_size
+        call_plans = by_calls.plans_of_functional(model, size, input_shapes, mode, example, optimizer)
         check(by_call, call_plans.check)
         plain = call_plans.estimate(None, fixed)
         found = (_point(name, plan, call_plans.estimate(plan, fixed), plain) for name, plan in by_call)

@@ -52,16 +52,18 @@ def _with_figures(
     from tfgc._planning.node_plans import NodePlans
     from tfgc._tracing import keras_graph
 
-    measure, mode = costs["measure"], costs["mode"]
+    measure, mode, optimizer = costs["measure"], costs["mode"], costs["optimizer"]
     if plan.calls:
         by_calls.refuse(None, None, measure, None, {})
         if not by_calls.applies_to(model):
-            return by_calls.plans_of_functional(model, batch_size, input_shapes, mode).with_figures(plan)
+            plans = by_calls.plans_of_functional(model, batch_size, input_shapes, mode, optimizer=optimizer)
+            return plans.with_figures(plan)
         by_calls.refuse(None, input_shapes, False, None, {})
-        return by_calls.plans_for(model, batch_size, example, mode).with_figures(plan)
+        return by_calls.plans_for(model, batch_size, example, mode, optimizer=optimizer).with_figures(plan)
     plan.check(keras_graph.read(model))
     whole_step = plan.outlook is not None and plan.outlook.whole_step
     graph = annotated.graph_of(
-        model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step, xla=mode == "xla"
-    )
+        model, batch_size, input_shapes, None, measure=measure, whole_step=whole_step, optimizer=optimizer,
+        xla=mode == "xla",
+    )  # fmt: skip
     return NodePlans(graph).with_figures(plan)
