@@ -626,6 +626,20 @@ def test_compare_runs_planned_steps_in_the_modes_that_are_named(monkeypatch, giv
     assert asked == ["plain-eager", "plain-graph", *planned]
 
 
+def test_compare_predicts_its_step_of_sgd_whatever_the_model_is_compiled_with():
+    cases = [Case("net", ("net", None), name, "graph", 2, strategy=name) for name in ("keep_all", "sqrt")]
+
+    def predicted(optimizer):
+        model = fresh(chain)
+        model.compile(optimizer, "mse")
+        found = predict_cases.predict_cases(model, PredictionJob(tuple(cases)))
+        return [found.of(case).predicted for case in cases]
+
+    of_sgd = predicted("sgd")
+    assert predicted("lion") == of_sgd
+    assert predicted(keras.optimizers.SGD(global_clipnorm=1.0)) == of_sgd
+
+
 def test_compare_means_the_same_by_auto_as_plan_does(monkeypatch):
     model, asked = fresh(chain), []
     monkeypatch.setattr(free_memory, "free_bytes", lambda: 10**6)

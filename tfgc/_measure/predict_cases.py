@@ -48,9 +48,11 @@ def predict_cases(model: keras.Model, job: PredictionJob) -> CasePredictions:
         if data is not None:
             return _Reading(CallPlans(model, data, xla=xla), fixed, resident, given)
         if by_call:
-            plans = by_calls.plans_of_functional(model, batch, sizes, "xla" if xla else "graph")
+            plans = by_calls.plans_of_functional(model, batch, sizes, "xla" if xla else "graph", optimizer="sgd")
             return _Reading(plans, fixed, resident, of_calls)
-        graph = annotated.graph_of(model, batch, sizes, None, measure=job.measure, whole_step=True, loss="mse", xla=xla)
+        graph = annotated.graph_of(
+            model, batch, sizes, None, measure=job.measure, whole_step=True, loss="mse", optimizer="sgd", xla=xla
+        )
         return _Reading(NodePlans(graph), fixed, resident, given)
 
     found = {case.name: reading(case.case in of_calls, case.mode == "xla").predict(case) for case in job.cases}
