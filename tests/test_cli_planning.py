@@ -202,8 +202,8 @@ def test_sweep_draws_a_picture(tmp_path):
 
 
 POINTS = (
-    FrontPoint("least", 300, 320, 200, 0.75, 0.5, 9, True),
-    FrontPoint("", 500, 520, 400, 0.5, 0.25, 5, False),
+    FrontPoint("least", 300, 320, 200, 0.75, 0.5, 9, True, 330),
+    FrontPoint("", 500, 520, 400, 0.5, 0.25, 5, False, 530),
     FrontPoint("plain", 900, 920, 800, 0.0, 0.0, 1, False),
 )
 FRONT = FrontRecord(
@@ -214,10 +214,10 @@ FRONT = FrontRecord(
 
 def test_table_of_a_hand_made_front(capsys):
     assert fronts.rows(FRONT) == [
-        ["least", "300 B", "320 B", "200 B", "75.0 %", "50.0 %", "9", "yes"],
-        ["optimal", "310 B", "330 B", "210 B", "74.0 %", "60.0 %", "4", ""],
-        ["bought by 600, 60%", "500 B", "520 B", "400 B", "50.0 %", "25.0 %", "5", ""],
-        ["plain", "900 B", "920 B", "800 B", "0.0 %", "0.0 %", "1", ""],
+        ["least", "300 B", "320 B", "330 B", "200 B", "75.0 %", "50.0 %", "9", "yes"],
+        ["optimal", "310 B", "330 B", "", "210 B", "74.0 %", "60.0 %", "4", ""],
+        ["bought by 600, 60%", "500 B", "520 B", "530 B", "400 B", "50.0 %", "25.0 %", "5", ""],
+        ["plain", "900 B", "920 B", "", "800 B", "0.0 %", "0.0 %", "1", ""],
     ]
     command_tables.print_table(fronts.budgets(FRONT))
     words = capsys.readouterr().out
@@ -608,6 +608,16 @@ def test_sweep_means_the_same_by_auto_as_plan_does(monkeypatch, kind):
     example = None if kind == "functional" else noise(16, 8)
     front = sweep.sweep(model, "net", 2 if example is None else None, example=example, budgets=["auto"])
     assert front.choices[0].budget_bytes == budgets.budget_bytes("auto", None, budgets.resident_bytes(model)) > 900_000
+
+
+@pytest.mark.parametrize("kind", ["functional", "subclassed"])
+def test_what_a_plan_of_the_sweep_needs_is_a_budget_that_buys_it(kind):
+    model = fresh(chain) if kind == "functional" else fresh(built(Subclassed, noise(16, 8)))
+    of = {"batch_size": 2} if kind == "functional" else {"batch_size": None, "example": noise(16, 8)}
+    front = sweep.sweep(model, "net", points=3, **of)
+    for point in front.points:
+        plan = tfgc.plan(model, budget=point.needed_bytes, **of)
+        assert plan.outlook.overhead <= point.overhead + 1e-12
 
 
 @pytest.mark.parametrize(

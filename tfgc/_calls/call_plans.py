@@ -97,6 +97,10 @@ class CallPlans:
         """What a budget keeps for a choice: where something is recomputed, more than one operation at a time needs."""
         return self._with_reserve(judged, self._needed(judged))
 
+    def reserved_bytes(self, plan: Plan, fixed: int) -> int:
+        """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
+        return self.reserved(self.judged(plan)) + self.constant(fixed)
+
     def _with_reserve(self, judged: Judged, count: int) -> int:
         return round(count * (1 + _BESIDE * bool(judged.choice)))
 

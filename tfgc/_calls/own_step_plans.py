@@ -71,10 +71,6 @@ class OwnStepPlans(CallPlans):
         # A layer that augments the batch, for example, adds next to nothing.
         return len(self.calls) == 1 and self.plain_bytes(fixed) <= (1 + _LITTLE) * needed_bytes
 
-    def reserved_bytes(self, plan: Plan, fixed: int) -> int:
-        """What a budget keeps for a step by a plan, `fixed` bytes of weights and slots included."""
-        return self.reserved(self.judged(plan)) + self.constant(fixed)
-
     @functools.cached_property
     def _search(self) -> Search:
         names: dict[str, keras.Layer] = {self.model.name: self.model}

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import keras
 
+from tfgc._calls.call_plans import CallPlans
 from tfgc._core.plan import Plan
 from tfgc._errors import InfeasibleBudgetError, PlanMismatchError, check_int
 from tfgc._planning import annotated, by_calls
@@ -60,7 +61,7 @@ def sweep(
         call_plans = by_calls.plans_of_functional(model, size, input_shapes, mode, example, optimizer)
         check(by_call, call_plans.check)
         plain = call_plans.estimate(None, fixed)
-        found = (_point(name, plan, call_plans.estimate(plan, fixed), plain) for name, plan in by_call)
+        found = (_point(name, plan, call_plans, fixed, plain) for name, plan in by_call)
         front = dataclasses.replace(front, others=(*front.others, *found))
     return front
 
@@ -101,13 +102,8 @@ def front_of(
     chosen = evenly.union(i for i in positions if i is not None)
     baseline = plans.estimate(front[last], fixed)
 
-    def point(name: str, plan: Plan) -> FrontPoint:
-        step = plans.estimate(plan, fixed)
-        label = f"{name}, {format_bytes(step.host_bytes)} on the host" if step.host_bytes else name
-        return _point(label, plan, step, baseline)
-
     names = {0: "least", last: "plain"}
-    points_at = {i: point(names.get(i, ""), front[i]) for i in sorted(chosen)}
+    points_at = {i: _point(names.get(i, ""), front[i], plans, fixed, baseline) for i in sorted(chosen)}
     choices = tuple(
         BudgetChoice(budget, limit, None if i is None else points_at[i], least)
         for (budget, limit, _, least), i in zip(bought, positions)
@@ -120,15 +116,17 @@ def front_of(
         floor_bytes=plans.floor[0] + baseline.fixed_bytes,
         floor_node=plans.floor[1],
         points=tuple(points_at.values()),
-        others=tuple(point(name, plan) for name, plan in others),
+        others=tuple(_point(name, plan, plans, fixed, baseline) for name, plan in others),
         choices=choices,
     )
 
 
-def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> FrontPoint:
-    """The `FrontPoint` of a plan, from what is predicted of its whole step and of the plain one."""
+def _point(name: str, plan: Plan, plans: AnyPlans, fixed: int, baseline: Prediction) -> FrontPoint:
+    """The `FrontPoint` of a plan among `plans`, from what is predicted of its whole step and of the plain one."""
+    step = plans.estimate(plan, fixed)
+    needed = plans.reserved_bytes(plan, fixed) if isinstance(plans, CallPlans) else step.needed_bytes
     return FrontPoint(
-        name=name,
+        name=f"{name}, {format_bytes(step.host_bytes)} on the host" if step.host_bytes else name,
         peak_bytes=step.peak_bytes,
         allocated_bytes=simulator.allocated_bytes(step),
         activation_bytes=step.activation_bytes,
@@ -136,4 +134,5 @@ def _point(name: str, plan: Plan, step: Prediction, baseline: Prediction) -> Fro
         overhead=step.overhead,
         segments=len(plan.segments),
         nested=plan.is_nested,
+        needed_bytes=needed,
     )

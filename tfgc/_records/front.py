@@ -15,6 +15,7 @@ class FrontPoint:
     overhead: float  # work on top of the plain step's, as a fraction of it
     segments: int
     nested: bool  # whether a replay is split again
+    needed_bytes: int | None = None  # what a budget is compared with; None in files of older versions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,14 @@ from typing import Any
 
 from tfgc._core import checked_json
 from tfgc._errors import TfgcError
+from tfgc._records.front import FrontPoint
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 
 _FORMAT = "tfgc-measurements"
 _VERSION = 4
 # By class, what files of earlier versions do not have.
 _YOUNGER = {
+    FrontPoint: ("needed_bytes",),
     Measurement: ("predicted", "parts", "wrong", "asked"),
     Predicted: ("host_bytes",),
     SegmentSummary: ("host_bytes",),
