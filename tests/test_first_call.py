@@ -635,3 +635,26 @@ def test_an_interrupt_ends_planning_before_it_goes_on(interruptible):
     assert (vars(model)["call"], vars(model)["train_step"]) == methods
     tfgc.disable(model)
     assert not {"call", "train_step"} & {*vars(model)}
+
+
+class Scaled(L.Layer):
+    """Takes an argument that Keras hands on from the call of a model to its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self._register_call_context_args("scale")
+
+    def call(self, x, scale=None):
+        return x if scale is None else scale * x
+
+
+@pytest.mark.skipif(not hasattr(L.Layer, "_register_call_context_args"), reason="Keras is older")
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_call_context_arguments_reach_the_layers(is_given, training):
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, L.Dense(4)(Scaled()(L.Dense(8)(inputs))))
+    x = noise(16, 8)
+    expected = model(x, training=training, scale=3.0)
+    tfgc.enable(model, tfgc.plan(model, strategy="uniform", segments=2) if is_given else None, verbose=0)
+    np.testing.assert_array_equal(model(x, training=training, scale=3.0), expected)

@@ -85,10 +85,10 @@ class FirstCall:
     def _by_calls(self, plan: Plan) -> layer_calls.ByCalls | None:
         return layer_calls.ByCalls(self._model, plan, **self._run_options) if plan.calls else None
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Replace the model's `call`; calls that do not train run the original."""
-        if not plan_report.may_plan(training) or call_checks.is_empty(inputs):
-            return self._original(inputs, training=training, mask=mask)
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
+        """Replace the model's `call`; those that do not train, or have `context` arguments, run the original."""
+        if context or not plan_report.may_plan(training) or call_checks.is_empty(inputs):
+            return self._original(inputs, training=training, mask=mask, **context)
         call_checks.refuse_tf1_graph(f"the enabled {self._model.name!r}")
         return self._call_for(inputs)(inputs, training=training, mask=mask)
 

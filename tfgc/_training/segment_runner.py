@@ -89,10 +89,13 @@ class Runner:
                     f"{self.model.name!r} has changed since it was enabled: {error} Then enable it again"
                 ) from error
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Replace the model's `call`; `training=False` runs the original, but for a part under a tape."""
-        if training is False and not (self._under_tapes and private_api.could_train()):
-            return self._original(self.model, inputs, training=False, mask=mask)
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **context: Any) -> Any:
+        """Replace the model's `call`; `training=False` runs the original, but for a part under a tape.
+
+        So do calls with Keras's `context` arguments, for which nothing is traced.
+        """
+        if context or (training is False and not (self._under_tapes and private_api.could_train())):
+            return self._original(self.model, inputs, training=training, mask=mask, **context)
         call_checks.refuse_tf1_graph(f"the enabled {self.model.name!r}")
         if call_checks.is_empty(inputs):
             return self._original(self.model, inputs, training=training, mask=mask)
