@@ -477,3 +477,40 @@ def test_mistakes_are_explained():
         tfgc.train_step(model, "mse", "sgd", micro_batches=8)(noise(4, 8), noise(4, 1))
     with pytest.raises(tfgc.OptionError, match=r"the arrays of the batch have \[4, 6\] samples"):
         tfgc.train_step(model, "mse", "sgd", micro_batches=2)(noise(4, 8), noise(6, 1))
+
+
+class Joined(L.Layer):
+    def call(self, texts):
+        return tf.strings.length(tf.strings.join([texts, "!"]))[:, None]
+
+
+TEXTS = tf.constant(["a b", "c", "d e f", "b a", "e", "g x c", "h", "a", "b c", "d"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: L.StringLookup(vocabulary=["a", "b", "c"]),
+        lambda: L.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=3),
+    ],
+)
+def test_slices_of_strings(make):
+    def model():
+        texts = keras.Input((1,), dtype="string")
+        return keras.Model(texts, L.Dense(3)(L.Flatten()(L.Embedding(9, 4)(make()(texts)))))
+
+    texts, (whole, sliced) = TEXTS[:, None], (fresh(model) for _ in range(2))
+    expected = tfgc.train_step(whole, CROSS_ENTROPY, "sgd")(texts, Y)
+    found = tfgc.train_step(sliced, CROSS_ENTROPY, "sgd", micro_batches=2)(texts, Y)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-6)
+    for one, other in zip(whole.weights, sliced.weights, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("layer", [L.TextVectorization(vocabulary=["a", "b", "c"]), Joined()])
+def test_a_layer_that_may_mix_strings_is_named(layer):
+    texts = keras.Input((1,), dtype="string")
+    x = L.Embedding(99, 4)(L.Lambda(lambda x: tf.cast(x, "int32"))(layer(texts)))
+    model = keras.Model(texts, L.Dense(3)(L.GlobalAveragePooling1D()(L.Reshape((-1, 4))(x))))
+    with pytest.raises(tfgc.UnsupportedModelError, match=layer.name):
+        tfgc.train_step(model, CROSS_ENTROPY, "sgd", micro_batches=2)(TEXTS[:, None], Y)

@@ -107,6 +107,8 @@ def _obstacle(
     shown = dense and not batch_coupling.couples(operations, read, made)
     if shown and keras_models.is_keras_own(operation) and not scope.losses:
         return None
+    if any(t.dtype == tf.string for t in read) and not keras_models.is_keras_own(operation):
+        return "reads strings, of which those in the batch are not known when it is looked at"
     # Operations that show it do so for all values, not for what Python code reads of the batch, such as its size.
     kinds = sample_noise.kinds(() if shown and not scope.losses else operations)
     try:

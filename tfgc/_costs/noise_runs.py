@@ -69,7 +69,7 @@ class NoiseRuns:
         return None
 
     def _compared_on(self, random: np.random.Generator, kind: sample_noise.Kind, as_random: int | None) -> str | None:
-        first, other = ([sample_noise.draw(random, t, kind) for t in self.read] for _ in range(2))
+        first, other = ([_drawn(random, t, kind) for t in self.read] for _ in range(2))
         weights = getattr(self.program.call_of(self.node.name)[0], "trainable_variables", ())
         values = [(v, sample_noise.weight(random, v.value)) for v in weights]
         if as_random is not None:
@@ -188,3 +188,7 @@ def _largest(tensor: tf.Tensor) -> float:
     """The largest number of a tensor that is finite, without its sign."""
     sizes = np.abs(tensor)
     return float(sizes[np.isfinite(sizes)].max(initial=0))
+
+
+def _drawn(random: np.random.Generator, like: Any, kind: sample_noise.Kind) -> tf.Tensor:
+    return sample_noise.words(random, like) if like.dtype == tf.string else sample_noise.draw(random, like, kind)

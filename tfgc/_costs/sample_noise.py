@@ -89,6 +89,13 @@ def draw(random: np.random.Generator, like: Any, kind: Kind, low: float | None =
     return tf.cast(numbers, like.dtype)
 
 
+def words(random: np.random.Generator, like: Any) -> tf.Tensor:
+    """Strings of one to three short words, in place of noise."""
+    counts = random.integers(1, 4, _shape(like))
+    texts = [" ".join(random.choice(list("abcdefgh"), count)) for count in counts.ravel()]
+    return tf.reshape(tf.constant(texts), counts.shape)
+
+
 def weight(random: np.random.Generator, like: tf.Tensor) -> tf.Tensor:
     """Noise for a variable."""
     shape: Any = tuple(like.shape)
