@@ -44,7 +44,8 @@ class PeakMemory(_Callback):
     When training ends, one line says how much the step needed and, for an enabled model whose plan knows the batch
     size, what was predicted for the mode of `fit`: not for a plan by calls that was given to a subclassed model, whose
     other sizes it does not know. What is measured leaves out what is no part of the step: what was held before a batch,
-    other than weights and optimizer slots. `fit(verbose=0)` prints nothing.
+    other than weights and optimizer slots. On a CPU it takes in batches that the pipeline of `fit` makes meanwhile,
+    which no prediction counts. `fit(verbose=0)` prints nothing.
 
     Where TensorFlow does not count memory, as on CPUs for which it has no kernels of oneDNN, nothing is shown, and an
     `UncountedMemoryWarning` says how to have it counted.
