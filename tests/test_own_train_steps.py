@@ -360,7 +360,7 @@ def test_a_plan_says_what_the_whole_step_needs(asked):
     assert "; weights, their gradients and slots left out)" in of_a_call
 
 
-@pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "50%"}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("asked", [{}, pytest.param({"budget": "60%"}, marks=pytest.mark.slow)])
 def test_a_plan_says_that_xla_compiles_the_step(asked):
     model = tfgc.enable(pairs(jit_compile=True), **asked, verbose=0)
     fit(model, PAIRS)
@@ -460,7 +460,7 @@ def test_a_call_by_itself_leaves_the_plan_of_the_step():
         model(PAIRS[0], training=True)
     fit(model, PAIRS)
     alone, step = tfgc.status(model).plans
-    assert step.plain_bytes > 1.7 * alone.plain_bytes
+    assert step.plain_bytes > 1.6 * alone.plain_bytes
 
 
 def test_a_call_that_says_it_does_not_train_counts_as_it_runs():

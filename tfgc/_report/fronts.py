@@ -10,7 +10,7 @@ from tfgc._records.table import TextTable
 from tfgc._simulate.simulator import Prediction
 from tfgc._units import format_bytes, format_percent
 
-HEADS = ("plan", "peak", "allocated", "needed", "activations", "cut-off", "overhead", "segments", "nested")
+HEADS = ("plan", "peak", "needed", "activations", "cut-off", "overhead", "segments", "nested")
 
 
 def facts(network: str, plan: Plan, step: Prediction, plain: Prediction) -> dict[str, Any]:
@@ -78,7 +78,6 @@ def _figures(point: FrontPoint) -> list[str]:
     """The cells of a plan, without its name."""
     return [
         format_bytes(point.peak_bytes),
-        format_bytes(point.allocated_bytes),
         "" if point.needed_bytes is None else format_bytes(point.needed_bytes),
         format_bytes(point.activation_bytes),
         format_percent(point.cut_off),
@@ -109,8 +108,8 @@ def _legend(front: FrontRecord) -> str:
     work = "seconds" if front.unit == "s" else "floating-point operations"
     return (
         f"peak: most bytes at once in the whole step, {format_bytes(front.fixed_bytes)} of weights and optimizer slots "
-        "included. allocated: what TensorFlow's allocator should take for it. needed: that and a reserve, which a "
-        "budget is compared with. activations: their own peak, without gradients of weights. cut-off: the part of the "
-        f"plain step's peak above weights and slots that is saved. overhead: extra work, in {work}. nested: a replay "
+        "included. needed: what TensorFlow's allocator should take for it, and a reserve, which a budget is compared "
+        "with. activations: their own peak, without gradients of weights. cut-off: the part of the plain step's "
+        f"peak above weights and slots that is saved. overhead: extra work, in {work}. nested: a replay "
         f"is split again. No plan of the front goes below {format_bytes(front.floor_bytes)}, set by {front.floor_node}."
     )

@@ -34,8 +34,8 @@ class Prediction:
             slots, with the gaps between buffers. From `tfgc.estimate` alone, else None.
         most_allocated_bytes: The most of several steps, with the chunks of the weights. They differ, since what one
             step leaves behind decides where the next one's buffers go. None where only one step is simulated. If the
-            plan recomputes, it has 5 % more of what a plan changes: predictions for XLA may be too low, and a graph
-            runs in another order in each step.
+            plan recomputes, it has 5 % more of what a plan changes: predictions for XLA may be too low, and a graph, or
+            a compiled segment, runs in another order in each step.
         node: The node that runs at the peak.
         phase: What it does there: `forward`, `replay`, `loss`, `backward`, or `return` (of a compiled segment).
         work: Cost of the step in `unit`, replays included.
@@ -91,7 +91,7 @@ def estimate(graph: Graph, plan: Plan | None, fixed: int, mode: str = "graph") -
         allocated = most = max(step.peak_bytes, allocation.heap_bytes(events))
     else:
         allocated, most = allocation.peaks_allocated(events)
-    most = _with_margin(most, plan, mode)
+    most = _with_margin(most, plan)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
@@ -112,7 +112,7 @@ def fits(graph: Graph, plan: Plan, room: int, mode: str = "graph") -> bool:
     if peak > room:
         return False
     needs = [max(peak, allocation.heap_bytes(events))] if graph.xla else allocation.needs(events)
-    return all(_with_margin(need, plan, mode) <= room for need in needs)
+    return all(_with_margin(need, plan) <= room for need in needs)
 
 
 def _checked(graph: Graph, plan: Plan | None) -> Plan:
@@ -126,9 +126,9 @@ def _recomputed(plan: Plan) -> set[str]:
     return {name for segment in plan.segments if segment.mode == "recompute" for name in segment.nodes}
 
 
-def _with_margin(most: int, plan: Plan, mode: str) -> int:
-    """The most that a step may need; compiled segments run one after the other, in the same order in each step."""
-    return round(most * (1 + _MORE)) if _recomputed(plan) and mode != "compiled" else most
+def _with_margin(most: int, plan: Plan) -> int:
+    """The most that a step may need."""
+    return round(most * (1 + _MORE)) if _recomputed(plan) else most
 
 
 def allocated_bytes(step: Prediction) -> int:
