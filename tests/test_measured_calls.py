@@ -174,9 +174,9 @@ def encoder_plan():
 def test_a_plan_by_calls_of_a_functional_model_is_read_in_the_modes_asked_for(monkeypatch, encoder_plan):
     read, made = [], by_calls.plans_of_functional
 
-    def noted(model, batch_size, shapes, mode):
+    def noted(model, batch_size, shapes, mode, **options):
         read.append(mode)
-        return made(model, batch_size, shapes, mode)
+        return made(model, batch_size, shapes, mode, **options)
 
     monkeypatch.setattr(by_calls, "plans_of_functional", noted)
     cases, found = predicted(encoder, plans=encoder_plan, modes="xla", input_shapes=SHAPES)
