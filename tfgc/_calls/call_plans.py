@@ -46,9 +46,8 @@ class CallPlans:
         optimizer: keras.Optimizer | str | None = None,
     ) -> None:
         self.model, self._among, self._batch_size = model, among, tracing.batch_size(example)
-        step = reading.read(tracing.trace(model, example, xla=xla) if trace is None else trace, xla=xla)
-        early = () if xla else update_bytes.early_bytes(model, optimizer)
-        self.step = dataclasses.replace(step, resident=(*step.resident, *early))
+        self.step = reading.read(tracing.trace(model, example, xla=xla) if trace is None else trace, xla=xla)
+        self._early = [] if xla else update_bytes.early_bytes(model, optimizer)  # where nothing is recomputed
         if not any(isinstance(call.layer, keras.Layer) for call in self.step.root.within()):
             raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self.simulator = Simulator(self.step)
@@ -114,8 +113,8 @@ class CallPlans:
 
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
-        fixed = self.constant(fixed)
         pieces = options.pieces_of([] if plan is None else self._chosen(plan))
+        fixed = self.constant(fixed) + (0 if pieces else sum(self._early))
         outcome = self.simulator.outcome(pieces)
         again = {piece.calls[0] for piece in pieces}
         named = [(call, name) for call, name in self.named.items() if call is not self.step.root]
@@ -165,12 +164,14 @@ class CallPlans:
 
     def _needed(self, judged: Judged) -> int:
         """The larger of what buffers need and what the allocator hands out."""
-        return max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
+        needed = max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
+        return needed + (0 if judged.choice else sum(self._early))
 
     def _allocated(self, pieces: list[Piece]) -> int:
         key = tuple(pieces)
         if key not in self._allocations:
-            self._allocations[key] = self.simulator.allocated_bytes(pieces, self._there)
+            there = self._there if pieces else [*self._there, *self._early]
+            self._allocations[key] = self.simulator.allocated_bytes(pieces, there)
         return self._allocations[key]
 
     def _plan(self, judged: Judged) -> Plan:

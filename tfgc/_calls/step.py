@@ -70,8 +70,7 @@ class Step:
     weight_gradients: frozenset[int]  # buffers that stay until the step ends
     spans: dict[Call, list[int]]  # for each call its operations of the forward pass
     obstacles: dict[Call, str]  # why calls must not be run twice, for those that must not
-    # Bytes that count as there all the time beside variables: folded constants, what updates hold early, or under XLA
-    # transposed weights.
+    # Bytes that count as there all the time beside variables: folded constants, or under XLA transposed weights.
     resident: tuple[int, ...]
     products: frozenset[int] = frozenset()  # results of products with weights, which selective replays take over
     uncopied: frozenset[Call] = frozenset()  # with operations that no graph copies: their replays take over nothing

@@ -135,7 +135,8 @@ class Graph:
         loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
         xla: Whether the costs are those of a step that XLA compiles.
         joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
-        early_update: Bytes for each byte of weights that their update holds from the start of the step.
+        early_update: Bytes for each byte of weights that their update holds from the start of the step, if nothing is
+            recomputed in it.
         late_updates: Whether no weight is updated before the gradients of all are there.
 
     Example:

@@ -15,6 +15,7 @@ from tfgc._framework import (
     private_api,
     replay_order,
     tensor_attributes,
+    waiting_updates,
     weight_gradients,
     xla_gradients,
 )
@@ -60,6 +61,8 @@ def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
     if not arguments or not positions:
         return run.tensors
+    if not tf.executing_eagerly():
+        waiting_updates.wait_in_this_graph()
     tensors, replay = list(run.tensors), _Replay(run, recomputation, given)
     results = fence.in_memory([tensors[i] for i in positions])
     made = graph_gradients.attached(results, arguments, replay.backward, replay.asked)

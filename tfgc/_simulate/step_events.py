@@ -40,19 +40,24 @@ class StepEvents(NodeEvents):
         self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
         self._run(segments, {number: self.new(0) for number in range(len(graph.inputs))})
         if graph.whole_step and graph.early_update and not self.compiled:
-            self._hold_early_updates()
+            self._hold_early_updates(any(segment.mode == "recompute" for segment in segments))
         self.host_bytes = self._host.bytes
         if link is not None:
             self._host.take_time(link)
 
-    def _hold_early_updates(self) -> None:
-        """Let what updates compute of slots and weights alone be there until the gradients of the weights are."""
+    def _hold_early_updates(self, wait: bool) -> None:
+        """Let what updates compute of slots and weights alone be there until the gradients of the weights are.
+
+        If they `wait` (`waiting_updates`), it is there from a gradient to the next one: an update takes time.
+        """
         graph = self.graph
         last = {event.position: event for event in self.events if event.phase == "backward"}
-        for position, event in last.items():
-            buffer = self.new(round(graph.early_update * graph.costs[position].gradient_bytes))
-            self.events[0].results += (buffer,)
-            event.reads.append(buffer)
+        gradients = [event for event in self.events if last.get(event.position) is event]
+        for event, following in itertools.zip_longest(gradients, gradients[1:]):
+            buffer = self.new(round(graph.early_update * graph.costs[event.position].gradient_bytes))
+            start, end = (event, following or event) if wait else (self.events[0], event)
+            start.results += (buffer,)
+            end.reads.append(buffer)
 
     @functools.cached_property
     def freed(self) -> list[list[int]]:
