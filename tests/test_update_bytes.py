@@ -115,6 +115,20 @@ def test_plans_by_calls_count_them():
     assert needed(optimizers.SGD(weight_decay=1e-3)) - needed("sgd") == pytest.approx(4 * 4 * 2**20, rel=0.01)
 
 
+def test_a_plan_by_calls_counts_those_of_two_weights():
+    """Where something is recomputed they wait for gradients, and updates of two weights overlap."""
+    x = np.ones((2048, 1024), "float32")
+
+    def needed(optimizer):
+        model = Subclassed()
+        model.compile(optimizer, "mse", jit_compile=False)
+        plan = tfgc.plan(model, example=x)
+        assert any(segment.mode == "recompute" for segment in plan.segments)
+        return tfgc.estimate(model, plan=plan, example=(x, x)).peak_bytes
+
+    assert needed(optimizers.SGD(weight_decay=1e-3)) - needed("sgd") == pytest.approx(2 * 4 * 2**20, rel=0.01)
+
+
 class Stack(keras.layers.Layer):
     def __init__(self, layers, **kwargs):
         super().__init__(**kwargs)

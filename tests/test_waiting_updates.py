@@ -170,6 +170,43 @@ def test_with_sparse_gradients():
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+def own_step(model, update):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        update(tape.gradient(loss, [v.value for v in model.trainable_variables]))
+        return loss
+
+    return step
+
+
+def test_raw_variables_of_tensorflow_wait_too():
+    model, x, y = dense(EARLY["AdamW"])
+    other, *_ = dense(EARLY["AdamW"])
+    other.set_weights(model.get_weights())
+    recomputed(other)
+    for each in (model, other):
+        raw = [v.value for v in each.trainable_variables]
+        step = own_step(each, lambda gradients, o=each.optimizer, raw=raw: o.apply(gradients, raw))
+        each.optimizer.build(raw)
+        tf.function(step)(x, y)
+    for found, wanted in zip(other.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    graph = graph_of(step, x, y)
+    assert not free_of_gradients(graph, raw[0].shape)
+
+
+def test_keras_checks_of_arguments_stay():
+    model, x, y = dense(EARLY["AdamW"])
+    recomputed(model)
+    optimizer = EARLY["AdamW"]()
+    with pytest.raises(ValueError, match="must already be built"):
+        tf.function(own_step(model, lambda gradients: optimizer.apply(gradients)))(x, y)
+    optimizer.build(model.trainable_variables)
+    with pytest.raises(ValueError, match="3 gradients"):
+        tf.function(own_step(model, lambda gradients: optimizer.apply(gradients[:3])))(x, y)
+
+
 def test_keras_method_keeps_its_signature():
     model, x, y = dense(EARLY["AdamW"])
     recomputed(model).train_on_batch(x, y)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -47,7 +47,7 @@ class CallPlans:
     ) -> None:
         self.model, self._among, self._batch_size = model, among, tracing.batch_size(example)
         self.step = reading.read(tracing.trace(model, example, xla=xla) if trace is None else trace, xla=xla)
-        self._early = [] if xla else update_bytes.early_bytes(model, optimizer)  # where nothing is recomputed
+        self._early = [] if xla else sorted(update_bytes.early_bytes(model, optimizer))
         if not any(isinstance(call.layer, keras.Layer) for call in self.step.root.within()):
             raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self.simulator = Simulator(self.step)
@@ -114,7 +114,7 @@ class CallPlans:
     def estimate(self, plan: Plan | None, fixed: int) -> Prediction:
         """What a step by a plan of this model needs; by none, the plain step."""
         pieces = options.pieces_of([] if plan is None else self._chosen(plan))
-        fixed = self.constant(fixed) + (0 if pieces else sum(self._early))
+        fixed = self.constant(fixed) + sum(self._held_early(pieces))
         outcome = self.simulator.outcome(pieces)
         again = {piece.calls[0] for piece in pieces}
         named = [(call, name) for call, name in self.named.items() if call is not self.step.root]
@@ -164,14 +164,17 @@ class CallPlans:
 
     def _needed(self, judged: Judged) -> int:
         """The larger of what buffers need and what the allocator hands out."""
-        needed = max(judged.outcome.peak_bytes, self._allocated(options.pieces_of(judged.choice)))
-        return needed + (0 if judged.choice else sum(self._early))
+        pieces = options.pieces_of(judged.choice)
+        return max(judged.outcome.peak_bytes, self._allocated(pieces)) + sum(self._held_early(pieces))
+
+    def _held_early(self, pieces: Sequence[Piece]) -> list[int]:
+        """What updates hold early, by weight. Where they wait for gradients (`waiting_updates`), two do at a time."""
+        return self._early[-2:] if pieces else self._early
 
     def _allocated(self, pieces: list[Piece]) -> int:
         key = tuple(pieces)
         if key not in self._allocations:
-            there = self._there if pieces else [*self._there, *self._early]
-            self._allocations[key] = self.simulator.allocated_bytes(pieces, there)
+            self._allocations[key] = self.simulator.allocated_bytes(pieces, [*self._there, *self._held_early(pieces)])
         return self._allocations[key]
 
     def _plan(self, judged: Judged) -> Plan:

@@ -39,9 +39,9 @@ def _waiting(apply: Any) -> Any:
         if not hasattr(graph, _WAITS) or private_api.in_xla() or tf.distribute.get_strategy().num_replicas_in_sync > 1:
             return apply(self, grads, trainable_variables)
         gradients, before = list(grads), len(graph.get_operations())
-        known = attribute(self, "_trainable_variables") if trainable_variables is None else trainable_variables
-        variables = list(known)
-        made = apply(self, gradients, variables)
+        given = None if trainable_variables is None else list(trainable_variables)
+        made = apply(self, gradients, given)
+        variables = attribute(self, "_trainable_variables") if given is None else given
         _Update(graph, before, _gradients_by_handle(graph, gradients, variables)).wait()
         return made
 
@@ -55,7 +55,8 @@ def _gradients_by_handle(graph: Any, gradients: Sequence[Any], variables: Sequen
     for gradient, variable in zip(gradients, variables):
         tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
         if tf.is_symbolic_tensor(tensor) and tensor.graph is graph:
-            given.update({id(handle): tensor for handle in private_api.handles(variable)})
+            stored = private_api.storage(variable) if isinstance(variable, keras.Variable) else variable
+            given.update({id(part.handle): tensor for part in private_api.copies(stored)})
     return {inner.ref(): given[id(outer)] for outer, inner in graph.captures if id(outer) in given}
 
 
