@@ -219,6 +219,42 @@ def test_loops_keep_what_every_trip_adds(layer, each_trip):
     assert collections.Counter(both.saved_internal_bytes)[steps * batch * units * F32] == 2 * each_trip
 
 
+class Looping(L.Layer):
+    """A layer that runs `tanh` in a loop."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self.loop = loop
+
+    def call(self, x):
+        return self.loop(x)
+
+
+def until(start, limit, step=1, compare=tf.less, **options):
+    def loop(x):
+        condition = lambda i, x: compare(i, limit)  # noqa: E731
+        return tf.while_loop(condition, lambda i, x: (i + step, tf.tanh(x)), [tf.constant(start), x], **options)[1]
+
+    return loop
+
+
+TRIPS = {
+    "a counter": (until(0, 12), 12),
+    "a counter up to the limit": (until(1, 12, compare=tf.less_equal), 12),
+    "a counter in steps": (until(1, 12, 3), 4),
+    "at most": (until(0, 100, maximum_iterations=7), 7),
+    "Keras's loop": (lambda x: keras.ops.fori_loop(0, 9, lambda i, x: keras.ops.tanh(x), x), 9),
+    "as the data says": (lambda x: tf.while_loop(lambda x: tf.reduce_max(x) > 0.1, lambda x: (tf.tanh(x),), [x])[0], 1),
+}
+
+
+@pytest.mark.parametrize("name", TRIPS)
+def test_loops_keep_what_each_trip_adds_by_their_counters(name):
+    loop, trips = TRIPS[name]
+    cost = costs_of(L.Dense(6), Looping(loop))[1]
+    assert max(cost.saved_internal_bytes, default=0) == trips * 4 * 6 * F32
+
+
 def test_mixed_precision_counts_halves_and_casts():
     keras.config.set_dtype_policy("mixed_float16")
     first, second, norm = costs_of(L.Dense(5), L.Dense(3), L.BatchNormalization())

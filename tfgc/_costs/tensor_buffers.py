@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfgc._core.tensors import itemsize
+from tfgc._costs import loop_trips
 from tfgc._pure.flop_counts import SHAPE_ONLY, VIEWS
 
 IN_PLACE = frozenset(
@@ -21,7 +22,6 @@ IN_PLACE = frozenset(
     + ["Erfc", "Pow", "Maximum", "Minimum", "SelectV2", "ClipByValue", "Floor", "Round", "LogicalAnd", "LogicalNot"]
     + ["Xdivy", "Xlogy"]
 )
-_LOOPS = ("While", "StatelessWhile")
 
 
 class Buffers:
@@ -43,7 +43,8 @@ class Buffers:
         counted = {t.ref() for t in upstream}
         roots = (self.root(g).ref() for g in weight_gradients)
         self._sizes = {ref: 0 for ref in roots if ref not in counted}
-        self._gains = _gains_in_loops(graph)
+        self._functions = loop_trips.functions_of(graph)
+        self._gains = _gains_in_loops(self._functions)
 
     def root(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor that `tensor` renames, or itself."""
@@ -57,8 +58,9 @@ class Buffers:
         """Bytes of the buffer that a tensor which renames no other one has."""
         key = tensor.ref()
         if key not in self._sizes:
-            lists = tensor.dtype == tf.variant
-            self._sizes[key] = _list_bytes(tensor, self._gains) if lists else tensor_bytes(tensor, self._rows)
+            is_list = tensor.dtype == tf.variant
+            size = _list_bytes(tensor, self._functions, self._gains) if is_list else tensor_bytes(tensor, self._rows)
+            self._sizes[key] = size
         return self._sizes[key]
 
     def fuse(self, tensor: tf.Tensor) -> None:
@@ -145,49 +147,35 @@ def renamed(tensor: tf.Tensor) -> tf.Tensor | None:
     return None
 
 
-def _list_bytes(tensor: tf.Tensor, gains: dict[str, dict[int, int]]) -> int:
+def _list_bytes(tensor: tf.Tensor, functions: loop_trips.Functions, gains: dict[str, dict[int, int]]) -> int:
     """Bytes of a list: what a loop puts into it, once a trip (its `gains`), or the tensor that it was made of."""
     if tensor.op.type == "TensorListFromTensor":
         return tensor_bytes(tensor.op.inputs[0])
-    if tensor.op.type not in _LOOPS:
+    if tensor.op.type not in loop_trips.LOOPS:
         return 0
-    return _trips(tensor.op) * gains.get(tensor.op.get_attr("body").name, {}).get(tensor.value_index, 0)
+    gained = gains.get(tensor.op.get_attr("body").name, {}).get(tensor.value_index, 0)
+    return gained * loop_trips.trips(tensor.op, functions) if gained else 0
 
 
-def _trips(loop: tf.Operation) -> int:
-    """How often a loop runs: the longest list of tensors that it walks over."""
-    lengths = [t.op.inputs[0].shape[0] for t in loop.inputs if t.op.type == "TensorListFromTensor"]
-    reserved = [tf.get_static_value(t.op.inputs[1]) for t in loop.inputs if t.op.type == "TensorListReserve"]
-    return max((int(n) for n in [*lengths, *reserved] if n is not None), default=1)
-
-
-def _gains_in_loops(graph: Any) -> dict[str, dict[int, int]]:
+def _gains_in_loops(functions: loop_trips.Functions) -> dict[str, dict[int, int]]:
     """For each function of a graph with loops: bytes that each of its outputs gains in one trip."""
     bodies: dict[str, dict[int, int]] = {}
-    if not any(op.type in _LOOPS for op in graph.get_operations()):
-        return bodies
-    for function in graph.as_graph_def(add_shapes=True).library.function:
+    for function in functions.values():
         nodes = {node.name: node for node in function.node_def}
         # What a trip starts with is an argument, and no node.
         shapes = {argument.name: function.arg_attr[i] for i, argument in enumerate(function.signature.input_arg)}
         shapes = {name: found.attr["_output_shapes"].list.shape for name, found in {**shapes, **nodes}.items()}
         gains = {}
         for i, argument in enumerate(function.signature.output_arg):
-            node = _maker(nodes, function.ret[argument.name])
+            node = loop_trips.maker(nodes, function.ret[argument.name])
             if node is None or node.op not in ("TensorListPushBack", "TensorListSetItem"):
                 continue
             name, *port = node.input[1 if node.op == "TensorListPushBack" else 2].split(":")
             item = shapes.get(name)
-            made_by = _maker(nodes, name)
+            made_by = loop_trips.maker(nodes, name)
             # What reads a variable puts the one buffer of the variable into a list, at each trip.
             if item and not (made_by is not None and made_by.op == "ReadVariableOp"):
                 shape = tf.TensorShape(item[int(port[1]) if port else 0])
                 gains[i] = (shape.num_elements() or 0) * tf.as_dtype(node.attr["element_dtype"].type).size
         bodies[function.signature.name] = gains
     return bodies
-
-
-def _maker(nodes: dict[str, Any], tensor: str) -> Any:
-    """The node that makes a tensor of a function, behind identities; None for an argument."""
-    node = nodes.get(tensor.partition(":")[0])
-    return _maker(nodes, node.input[0]) if node is not None and node.op == "Identity" else node
