@@ -244,6 +244,12 @@ TRIPS = {
     "a counter in steps": (until(1, 12, 3), 4),
     "at most": (until(0, 100, maximum_iterations=7), 7),
     "Keras's loop": (lambda x: keras.ops.fori_loop(0, 9, lambda i, x: keras.ops.tanh(x), x), 9),
+    "a limit that moves": (
+        lambda x: tf.while_loop(
+            lambda i, n, x: i < n, lambda i, n, x: (i + 1, n - 1, tf.tanh(x)), [tf.constant(0), tf.constant(9), x]
+        )[2],
+        1,
+    ),
     "as the data says": (lambda x: tf.while_loop(lambda x: tf.reduce_max(x) > 0.1, lambda x: (tf.tanh(x),), [x])[0], 1),
 }
 

@@ -41,14 +41,26 @@ def dense(make, units=16, layers=4, batch=8):
     return model, *draw.normal(size=(2, batch, units)).astype("float32")
 
 
+def halves(model):
+    return tfgc.plan(model, 8, strategy="uniform", segments=2)
+
+
 def recomputed(model):
-    return tfgc.enable(model, tfgc.plan(model, 8, strategy="uniform", segments=2))
+    return tfgc.enable(model, halves(model))
 
 
 def weights_after(model, x, y, steps=4):
     for _ in range(steps):
         model.train_on_batch(x, y)
     return [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
+
+
+@pytest.fixture
+def float64():
+    before = keras.backend.floatx()
+    keras.backend.set_floatx("float64")
+    yield
+    keras.backend.set_floatx(before)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -58,14 +70,6 @@ def test_the_same_weights_and_slots(name, float64):
     other.set_weights(model.get_weights())
     for found, wanted in zip(weights_after(recomputed(other), x, y), weights_after(model, x, y), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
-
-
-@pytest.fixture
-def float64():
-    before = keras.backend.floatx()
-    keras.backend.set_floatx("float64")
-    yield
-    keras.backend.set_floatx(before)
 
 
 def graph_of(step, *arguments):
@@ -101,19 +105,23 @@ def test_nothing_of_a_weights_size_is_made_before_its_gradient(name):
     assert not free_of_gradients(graph_of(step, x, y), shape)
 
 
+def own_step(model, update):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        update(tape.gradient(loss, [v.value for v in model.trainable_variables]))
+        return loss
+
+    return step
+
+
 def test_in_an_own_loop():
     model, x, y = dense(EARLY["AdamW"])
     optimizer = EARLY["AdamW"]()
     optimizer.build(model.trainable_variables)
     recomputed(model)
-
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-        optimizer.apply(tape.gradient(loss, model.trainable_variables))
-        return loss
-
-    assert not free_of_gradients(graph_of(step, x, y), model.trainable_variables[0].shape)
+    found = graph_of(own_step(model, optimizer.apply), x, y)
+    assert not free_of_gradients(found, model.trainable_variables[0].shape)
 
 
 class Subclassed(keras.Model):
@@ -143,16 +151,12 @@ def test_beside_updates_as_gradients_come(name):
     model, x, y = dense(EARLY[name])
     other, *_ = dense(EARLY[name])
     other.set_weights(model.get_weights())
-    step = tfgc.train_step(model, "mse", EARLY[name](), plan=recomputed_plan(model), apply_gradients="as_ready")
+    step = tfgc.train_step(model, "mse", EARLY[name](), plan=halves(model), apply_gradients="as_ready")
     for _ in range(3):
         step(x, y)
         other.train_on_batch(x, y)
     for found, wanted in zip(model.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def recomputed_plan(model):
-    return tfgc.plan(model, 8, strategy="uniform", segments=2)
 
 
 def test_with_sparse_gradients():
@@ -168,16 +172,6 @@ def test_with_sparse_gradients():
     plain, other = built(), recomputed(built())
     for found, wanted in zip(weights_after(other, x, y), weights_after(plain, x, y), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def own_step(model, update):
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-        update(tape.gradient(loss, [v.value for v in model.trainable_variables]))
-        return loss
-
-    return step
 
 
 def test_raw_variables_of_tensorflow_wait_too():
@@ -223,7 +217,7 @@ WEIGHTS = 12 * 4 * 2**20
 def needed(name, enabled):
     """The peak of a step above what is there between steps, and what is predicted."""
     model, x, y = dense(EARLY[name], units=1024, layers=12)
-    plan = recomputed_plan(model) if enabled else None
+    plan = halves(model) if enabled else None
     if enabled:
         tfgc.enable(model, plan)
     model.optimizer.build(model.trainable_variables)

@@ -37,53 +37,60 @@ def trips(loop: tf.Operation, functions: Functions) -> int:
 
 def _counted(loop: tf.Operation, functions: Functions) -> Iterator[int]:
     """For each counter that ends a loop how often it lets it run."""
-    condition, body = (functions.get(loop.get_attr(part).name) for part in ("cond", "body"))
-    if condition is None or body is None:
+    definitions = [functions.get(loop.get_attr(part).name) for part in ("cond", "body")]
+    if None in definitions:
         return
-    in_condition, in_body = ({node.name: node for node in function.node_def} for function in (condition, body))
-    argument = _Arguments(condition), _Arguments(body)
-    waiting = [condition.ret[condition.signature.output_arg[0].name]]
+    condition, body = map(_Function, definitions)
+    handed_on = (i for i, output in enumerate(body.outputs) if body.argument(output) == i)
+    fixed = {i: _number(tf.get_static_value(loop.inputs[i])) for i in handed_on}
+    waiting = [condition.outputs[0]]
     while waiting:
-        node = maker(in_condition, waiting.pop())
-        if node is None:
-            continue
-        if node.op == "LogicalAnd":
+        node = maker(condition.nodes, waiting.pop())
+        if node is not None and node.op == "LogicalAnd":
             waiting += node.input[:2]
-        if node.op not in ("Less", "LessEqual"):
-            continue
-        at = argument[0].position(in_condition, node.input[0])
-        if at is None:
-            continue
-        start, limit = tf.get_static_value(loop.inputs[at]), argument[0].value(in_condition, node.input[1], loop)
-        added = maker(in_body, body.ret[body.signature.output_arg[at].name])
-        if added is None or added.op not in ("Add", "AddV2"):
-            continue
-        steps = [argument[1].value(in_body, x, loop) for x in added.input[:2]]
-        counts = [argument[1].position(in_body, x) == at for x in added.input[:2]]
-        step = next((other for one, other in zip(counts, reversed(steps)) if one), None)
-        if start is not None and limit is not None and step is not None and step > 0:
-            yield max(0, math.ceil((limit - start + (node.op == "LessEqual")) / step))
+        elif node is not None and node.op in ("Less", "LessEqual"):
+            counter, limit = condition.argument(node.input[0]), condition.constant(node.input[1], fixed)
+            if counter is None or limit is None:
+                continue
+            start, step = _number(tf.get_static_value(loop.inputs[counter])), body.added(counter, fixed)
+            if start is not None and step is not None and step > 0:
+                yield max(0, math.ceil((limit - start + (node.op == "LessEqual")) / step))
 
 
-class _Arguments:
-    """The arguments of a function of a loop, which are the loop's inputs."""
+class _Function:
+    """A function of a loop, whose arguments are the loop's inputs."""
 
-    def __init__(self, function: Any) -> None:
-        self._positions = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
+    def __init__(self, definition: Any) -> None:
+        self.nodes = {node.name: node for node in definition.node_def}
+        self.outputs = [definition.ret[output.name] for output in definition.signature.output_arg]
+        self._arguments = {argument.name: i for i, argument in enumerate(definition.signature.input_arg)}
 
-    def position(self, nodes: Mapping[str, Any], tensor: str) -> int | None:
+    def argument(self, tensor: str) -> int | None:
         """Which argument a tensor is; None for what the function makes."""
-        while tensor not in self._positions:
-            node = nodes.get(tensor.partition(":")[0])
+        while tensor not in self._arguments:
+            node = self.nodes.get(tensor.partition(":")[0])
             if node is None or node.op != "Identity":
                 return None
             tensor = node.input[0]
-        return self._positions[tensor]
+        return self._arguments[tensor]
 
-    def value(self, nodes: Mapping[str, Any], tensor: str, loop: tf.Operation) -> Any:
-        """The number that a tensor is in all trips; None if it is not known."""
-        node = maker(nodes, tensor)
+    def constant(self, tensor: str, fixed: Mapping[int, Any]) -> Any:
+        """The number that a tensor is in all trips, given those of `fixed` arguments; None if it is not known."""
+        node = maker(self.nodes, tensor)
         if node is not None:
-            return tf.make_ndarray(node.attr["value"].tensor).item() if node.op == "Const" else None
-        at = self.position(nodes, tensor)
-        return None if at is None else tf.get_static_value(loop.inputs[at])
+            return _number(tf.make_ndarray(node.attr["value"].tensor)) if node.op == "Const" else None
+        at = self.argument(tensor)
+        return None if at is None else fixed.get(at)
+
+    def added(self, at: int, fixed: Mapping[int, Any]) -> Any:
+        """What the function adds to an argument; None if it does anything else with it, or that is not known."""
+        node = maker(self.nodes, self.outputs[at])
+        if node is None or node.op not in ("Add", "AddV2"):
+            return None
+        pairs = (node.input[:2], node.input[1::-1])
+        return next((self.constant(other, fixed) for one, other in pairs if self.argument(one) == at), None)
+
+
+def _number(array: Any) -> Any:
+    """The number of an array that has one; else None."""
+    return array.item() if array is not None and array.size == 1 else None

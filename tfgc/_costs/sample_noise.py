@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfgc._costs import loop_trips
 from tfgc._framework import operation_order
 from tfgc._pure.obstacles import functions_called
 
@@ -22,7 +23,6 @@ _COMPARISONS = frozenset(["Equal", "NotEqual", "Greater", "GreaterEqual", "Less"
 _ASKS_FOR_NAN = frozenset(["IsNan", "IsFinite", "IsInf"])
 _ASKS_FOR_ZERO = frozenset(["Where", "Sign"])
 _SAME = frozenset(["Cast", "Identity"])
-_LOOPS = frozenset(["While", "StatelessWhile"])
 _FEW, _MOST_VALUES = 16, 24
 # Of each sample's entries the share that has a special value: some of all, and of one sample alone.
 _SPREAD, _ALONE = (1.0, 0.6, 0.2, 0.8, 0.4, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -120,7 +120,7 @@ def _chosen(random: np.random.Generator, shape: tuple[int, ...], shares: Sequenc
 
 def _functions(node: Any) -> list[str]:
     """The functions that a node runs; of a loop not the condition, which compares its counter."""
-    condition = node.attr["cond"].func.name if node.op in _LOOPS else None
+    condition = node.attr["cond"].func.name if node.op in loop_trips.LOOPS else None
     return [name for name in functions_called(node) if name != condition]
 
 

@@ -95,9 +95,9 @@ def copies(stored: Any) -> list[Any]:
     return [part for part in (parts if isinstance(parts, tuple) else (stored,)) if part is not None]
 
 
-def handles(variable: keras.Variable) -> list[Any]:
+def handles(variable: keras.Variable | tf.Variable) -> list[Any]:
     """What traces capture of a variable: one handle for each replica."""
-    return [part.handle for part in copies(storage(variable))]
+    return [part.handle for part in copies(storage(variable) if isinstance(variable, keras.Variable) else variable)]
 
 
 def watched(variables: Sequence[keras.Variable]) -> list[bool]:

@@ -55,8 +55,7 @@ def _gradients_by_handle(graph: Any, gradients: Sequence[Any], variables: Sequen
     for gradient, variable in zip(gradients, variables):
         tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
         if tf.is_symbolic_tensor(tensor) and tensor.graph is graph:
-            stored = private_api.storage(variable) if isinstance(variable, keras.Variable) else variable
-            given.update({id(part.handle): tensor for part in private_api.copies(stored)})
+            given.update({id(handle): tensor for handle in private_api.handles(variable)})
     return {inner.ref(): given[id(outer)] for outer, inner in graph.captures if id(outer) in given}
 
 
@@ -66,8 +65,9 @@ class _Update:
     def __init__(self, graph: Any, before: int, gradients: Mapping[Any, tf.Tensor]) -> None:
         operations = graph.get_operations()
         self._made, self._gradients = operations[before:], gradients
-        others = operations[:before] if len(gradients) > 1 else [gradient.op for gradient in gradients.values()]
-        self._position = {op: i for i, op in enumerate(others)}
+        # In which order gradients were made; one alone, of many updates in a graph, needs no look at the others.
+        earlier = operations[:before] if len(gradients) > 1 else [gradient.op for gradient in gradients.values()]
+        self._position = {op: i for i, op in enumerate(earlier)}
         # Operations that wait for gradients, and the one of these that was made last.
         self._late: dict[tf.Operation, tf.Operation] = {}
         behind = {gradient.ref(): gradient.op for gradient in gradients.values()}
