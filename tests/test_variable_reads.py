@@ -10,6 +10,13 @@ from tfgc._framework import private_api
 from tfgc._replay.block import block
 
 
+def recorded_read(variables):
+    """The values of variables, which the tapes that are active know of."""
+    values, handles = private_api.read(variables)
+    private_api.record_reads([values[i] for i in handles], [*handles.values()])
+    return values
+
+
 def keras_variables():
     """Variables of several dtypes, of which one is not trained."""
     values = [np.ones((2, 3), "float32"), np.full(2, 3, "float16"), np.arange(4, dtype="int32"), np.ones(2, "float32")]
@@ -19,17 +26,17 @@ def keras_variables():
 
 def test_values_are_those_of_each_variable():
     variables = keras_variables()
-    read = private_api.read(variables)
+    read = recorded_read(variables)
     assert [x.dtype for x in read] == [tf.float32, tf.float16, tf.int32, tf.float32]
     for variable, value in zip(variables, read):
         np.testing.assert_array_equal(value, variable.numpy())
-    assert private_api.read([]) == []
+    assert private_api.read([]) == ([], {})
 
 
 def test_trained_variables_are_watched_and_others_only_if_asked_for():
     one, half, _, fixed = variables = keras_variables()
     with tf.GradientTape(persistent=True) as tape:
-        read = private_api.read(variables)
+        read = recorded_read(variables)
         y = tf.reduce_sum(read[0] ** 2) + tf.reduce_sum(read[3] ** 2)
     assert {id(v) for v in tape.watched_variables()} == {id(one.value), id(half.value)}
     np.testing.assert_array_equal(tape.gradient(y, one.value), 2 * one.numpy())
@@ -37,16 +44,16 @@ def test_trained_variables_are_watched_and_others_only_if_asked_for():
     assert tape.gradient(y, fixed.value) is None
     with tf.GradientTape() as tape:
         tape.watch(fixed.value)
-        y = tf.reduce_sum(private_api.read(variables)[3] ** 2)
+        y = tf.reduce_sum(recorded_read(variables)[3] ** 2)
     np.testing.assert_array_equal(tape.gradient(y, fixed.value), 2 * fixed.numpy())
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-        y = tf.reduce_sum(private_api.read(variables)[0])
+        y = tf.reduce_sum(recorded_read(variables)[0])
     assert tape.gradient(y, one.value) is None
 
 
 def test_custom_gradients_see_what_is_read_without_a_tape_too():
     variables = [keras.Variable(np.ones(3, "float32")), keras.Variable(np.ones(3, "float32"))]
-    for read in (private_api.read, lambda variables: [v.value.read_value() for v in variables]):
+    for read in (recorded_read, lambda variables: [v.value.read_value() for v in variables]):
 
         @tf.custom_gradient
         def product(x, read=read):
@@ -62,7 +69,7 @@ def test_a_value_that_was_read_stays_when_rows_of_the_variable_are_updated():
     rows = tf.IndexedSlices(tf.ones((1, 2)), [0])
     for _ in range(3):
         before = table.numpy()
-        value, _ = private_api.read([table, other])
+        value, _ = recorded_read([table, other])
         private_api.storage(table).scatter_add(rows)
         np.testing.assert_array_equal(value, before)
         assert not np.array_equal(table.numpy(), before)
@@ -71,7 +78,7 @@ def test_a_value_that_was_read_stays_when_rows_of_the_variable_are_updated():
 def test_gradients_of_rows_stay_sparse():
     table, bias = keras.Variable(np.ones((9, 2), "float32")), keras.Variable(np.ones(2, "float32"))
     with tf.GradientTape() as tape:
-        value, added = private_api.read([table, bias])
+        value, added = recorded_read([table, bias])
         y = tf.reduce_sum(tf.gather(value, [3, 3, 5]) + added)
     gradient, _ = tape.gradient(y, [table.value, bias.value])
     assert isinstance(gradient, tf.IndexedSlices)
@@ -103,6 +110,48 @@ def test_second_derivatives_by_weights_are_those_of_plain_code(compiled):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def records_of_a_step(variables, monkeypatch):
+    """How often a compiled segment that adds up so many variables tells tapes of something, and its gradients."""
+    added = [keras.Variable(np.full(2, i, "float32")) for i in range(variables)]
+    recomputed = block(lambda x: tf.add_n([x, *(v.value for v in added)]) ** 2, name="sum", compiled=True)
+    kinds, record = [], private_api.record.record_operation
+
+    def noted(kind, *args, **kwargs):
+        kinds.append(kind)
+        return record(kind, *args, **kwargs)
+
+    x, weights = tf.ones(2), [v.value for v in added]
+    for _ in range(2):
+        kinds.clear()
+        with monkeypatch.context() as patch, tf.GradientTape() as tape:
+            patch.setattr(private_api.record, "record_operation", noted)
+            y = recomputed(x)
+        gradients = tape.gradient(y, weights)
+    want = np.full(2, 2 * (1 + sum(range(variables))))
+    assert all(np.array_equal(gradient, want) for gradient in gradients)
+    return kinds
+
+
+def test_a_segment_with_many_variables_is_recorded_as_one_operation(monkeypatch):
+    few, many = (records_of_a_step(variables, monkeypatch) for variables in (2, 20))
+    assert few == many
+    assert few.count("tfgc_replay") == 1
+
+
+def test_a_gradient_that_flows_to_some_variables_alone_is_none_for_the_others():
+    used, unused = keras.Variable(np.ones(3, "float32")), keras.Variable(np.ones(3, "float32"))
+
+    def call(x):
+        return x * used.value, x + unused.value
+
+    for function in (call, block(call, name="two results", compiled=True)):
+        with tf.GradientTape(persistent=True) as tape:
+            one, other = function(tf.ones(3))
+        assert tape.gradient(one, unused.value) is None
+        assert tape.gradient(other, used.value) is None
+        np.testing.assert_array_equal(tape.gradient(one, used.value), np.ones(3))
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_forward_mode_follows_variables(compiled):
     model, recomputed = segment(compiled)
@@ -122,7 +171,7 @@ def test_variables_of_a_strategy_are_read_by_it():
         mirrored = keras.Variable(np.arange(3, dtype="float32"))
     plain = keras.Variable(np.arange(2, dtype="float32"))
     assert not private_api.are_plain([private_api.storage(mirrored)])
-    for value, variable in zip(private_api.read([plain, mirrored]), (plain, mirrored)):
+    for value, variable in zip(recorded_read([plain, mirrored]), (plain, mirrored)):
         np.testing.assert_array_equal(value, variable.numpy())
 
 
@@ -135,7 +184,7 @@ def of_two_devices():
         with tf.device(device):
             variables.append(keras.Variable(np.arange(3, dtype="float32")))
     together = private_api.are_plain([private_api.storage(v) for v in variables])
-    return together, [value.numpy().tolist() for value in private_api.read(variables)]
+    return together, [value.numpy().tolist() for value in recorded_read(variables)]
 
 
 def test_variables_of_two_devices_are_read_one_by_one():

@@ -114,16 +114,20 @@ def updated_by(optimizer: keras.Optimizer, given: Sequence[keras.Variable] | Non
     return attribute(optimizer, "_trainable_variables") if given is None else given
 
 
-def read(variables: Iterable[keras.Variable]) -> list[tf.Tensor]:
-    """Read Keras variables as they are stored, whatever the autocast scope."""
+def read(variables: Iterable[keras.Variable]) -> tuple[list[tf.Tensor], dict[int, Any]]:
+    """Read Keras variables as they are stored, whatever the autocast scope.
+
+    Returns:
+        The values, and by position the handles of those that tapes watch by now, but do not know the value of: where a
+        record for each variable would take longer than the small compiled segment that reads them.
+    """
     variables = list(variables)
     if tf.executing_eagerly() and not in_stateless_scope():
         stored = [storage(variable) for variable in variables]
-        # An operation for each takes most of the time that a small compiled segment costs beyond its plain function.
         if are_plain(stored):
-            return _read_at_once(stored)
+            return _read_at_once(stored), {i: variable.handle for i, variable in enumerate(stored)}
     with AutocastScope(None):
-        return [tf.convert_to_tensor(variable.value) for variable in variables]
+        return [tf.convert_to_tensor(variable.value) for variable in variables], {}
 
 
 def are_plain(stored: Sequence[Any]) -> bool:
@@ -133,16 +137,27 @@ def are_plain(stored: Sequence[Any]) -> bool:
 
 
 def _read_at_once(stored: Sequence[Any]) -> list[tf.Tensor]:
-    """The values of variables that `are_plain`, each recorded as if it were read alone."""
+    """The values of variables that `are_plain`, by one operation."""
     handles = [variable.handle for variable in stored]
     types = tuple(variable.dtype.as_datatype_enum for variable in stored)
     attributes, context = ("N", len(handles), "dtypes", types), internals.context.context()
     run = internals.execute.execute
     read = run("_ReadVariablesOp", len(handles), handles, attributes, context) if handles else []
-    for variable, handle, value in zip(stored, handles, read):
-        resource_variable_ops.variable_accessed(variable)
-        record.record_operation("ReadVariableOp", [value], [handle], lambda upstream: [upstream])
+    if tf.distribute.has_strategy():
+        for variable in stored:
+            resource_variable_ops.variable_accessed(variable)
+    else:  # What that comes to, without a look at the strategy for each.
+        for variable in stored:
+            if variable.trainable:
+                internals.pywrap_tfe.TFE_Py_TapeVariableAccessed(variable)
+                internals.pywrap_tfe.TFE_Py_VariableWatcherVariableAccessed(variable)
     return list(read)
+
+
+def record_reads(values: Sequence[tf.Tensor], handles: Sequence[Any]) -> None:
+    """Let tapes know of each value that it was read from the variable of a handle."""
+    for value, handle in zip(values, handles):
+        record.record_operation("ReadVariableOp", [value], [handle], lambda upstream: [upstream])
 
 
 def is_recorded(tensors: Iterable[Any]) -> bool:

@@ -106,13 +106,14 @@ class _Block:
             tensors = [graph_building.capture(x) for x in tensors]
         # TensorFlow's tapes watch what is read, frozen weights too. Asked for is what they watched before.
         asked_for, frozen = self.calls.function.trained.asked_for(effects.reads)
-        inputs = [*tensors, *seeds_in_time(tensors, private_api.read(effects.reads))]
-        if private_api.has_tangents([*inputs, *map(tf.convert_to_tensor, effects.variables)]):
+        values, handles = private_api.read(effects.reads)
+        inputs = [*tensors, *seeds_in_time(tensors, values)]
+        if private_api.has_tangents([*inputs, *handles.values(), *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
-        frozen = {len(tensors) + i: variable for i, variable in frozen.items()}
+        frozen, handles = ({len(tensors) + i: x for i, x in each.items()} for each in (frozen, handles))
         sources = sorted([*replayed_gradients.sources(inputs, len(tensors), asked_for), *frozen])
-        made = self._differentiate(recomputation, call, Inputs(inputs, sources, on_host, frozen), is_new)
+        made = self._differentiate(recomputation, call, Inputs(inputs, sources, on_host, frozen, handles), is_new)
         tensor_attributes.take_masks_off(call.arguments, effects.unmasked)
         return made
 
@@ -137,6 +138,7 @@ class KeptBlock(_Block):
         return function.fn(*args, **kwargs)
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
+        inputs.record_reads()
         given = _stopped(inputs.tensors, inputs.sources)
         asked = recomputation.asked_outputs(given) if tf.executing_eagerly() else None
         if asked is None:
@@ -159,6 +161,7 @@ class RecomputedBlock(_Block):
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
         wrap = self.calls.function.wrap
         if wrap is not None:
+            inputs.record_reads()
             run, tensors = replayed_gradients.wrapped(wrap, recomputation, inputs)
             return run.finish(tensors)
         if recomputation.records_nothing:

@@ -41,6 +41,11 @@ class Inputs(NamedTuple):
     sources: list[int]  # positions of those that gradients flow to
     on_host: Collection[int]  # positions of those that wait for the replay in the host's memory
     frozen: Mapping[int, keras.Variable]  # of sources that count only if they train when gradients are asked for
+    handles: Mapping[int, tf.Tensor]  # of the variables whose values no tape knows yet
+
+    def record_reads(self) -> None:
+        """Let the tapes that are active know of the values."""
+        private_api.record_reads([self.tensors[i] for i in self.handles], [*self.handles.values()])
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:
@@ -57,7 +62,7 @@ def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[b
 def attach(run: Run, recomputation: TwoRuns, given: Inputs) -> list[tf.Tensor]:
     """The tensors of `run`, with gradients that come from a replay."""
     effects, positions = recomputation.effects, run.differentiable
-    arguments = [given.tensors[i] for i in given.sources]
+    arguments = [given.handles.get(i, given.tensors[i]) for i in given.sources]
     arguments += [*effects.captured, *(tf.convert_to_tensor(v) for v in effects.variables)]
     if not arguments or not positions:
         return run.tensors
@@ -75,7 +80,7 @@ class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
     def __init__(self, run: Run, recomputation: TwoRuns, given: Inputs) -> None:
-        inputs, sources, on_host, self._frozen = given
+        inputs, sources, on_host, self._frozen, self._handles = given
         recorded: set[int] = set()
         if tf.executing_eagerly():
             # What is attached to an argument must not live as long as the tape does.
@@ -118,6 +123,8 @@ class _Replay:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
             with recording as were_stopped:
+                if private_api.is_recorded(self._handles.values()):  # The gradients may have gradients.
+                    private_api.record_reads([first.inputs[i] for i in self._handles], [*self._handles.values()])
                 gradients, again = xla_gradients.without_scatters(lambda: self._recomputation.backward(first, upstream))
                 arguments = self._recomputation.arguments_among(first)
                 doubtful = [i for i, source in enumerate(first.sources) if source in first.doubtful]
