@@ -16,8 +16,10 @@ from models import Halved
 
 import tfgc
 from tfgc._core.ignored_warnings import ignored_warnings
+from tfgc._core.segments import Segment
 from tfgc._framework import fit_loop
 from tfgc._planning import first_batch, free_memory
+from tfgc._planning.first_batch import PlannedStep
 from tfgc._training import first_call, plan_report
 
 L = keras.layers
@@ -356,6 +358,12 @@ def test_a_line_says_that_planning_goes_on(capsys, monkeypatch):
     monkeypatch.setattr(plan_report, "PATIENCE", 0.0)
     trained_for(tfgc.enable(cnn()), X, "compiled")
     assert capsys.readouterr().err.startswith("tfgc: planning 'cnn' ...\n")
+
+
+def test_a_line_does_not_say_that_nothing_is_recomputed_where_that_takes_no_work():
+    for how, said in (("recompute", "0 % more work"), ("keep", "nothing recomputed")):
+        plan = tfgc.Plan((Segment(("reshape",), how),), "optimal", ())
+        assert f", {said}, " in plan_report.line("net", PlannedStep(plan, "graph", 8, 1000, 2000, 0.0, 1.0))
 
 
 def heavy():

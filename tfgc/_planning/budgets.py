@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def budget_bytes(budget: Budget, plain: Callable[[], int] | None, resident: int 
 
 @contextlib.contextmanager
 def explained(budget: Budget | None) -> Iterator[None]:
-    """Plan for a budget in here: where it is a share of the plain step, an error says so, as no smaller batch helps."""
+    """Plan for a budget in here; if it is a share of the plain step, an error names the least share that works."""
     try:
         yield
     except InfeasibleBudgetError as error:
@@ -83,7 +84,10 @@ def explained(budget: Budget | None) -> Iterator[None]:
         if share is None:
             raise
         also = f", {format_percent(share, '.0f')} of the plain step"
-        raise InfeasibleBudgetError(error.budget, error.least, error.node, also, "a larger share") from None
+        least = math.ceil(share * error.least / error.budget * 100) / 100 if error.budget else 1.0
+        plainly = "the model as it is, since no plan needs less than its plain step"
+        instead = f"at least {format_percent(least, '.0f')}" if least < 1 else plainly
+        raise InfeasibleBudgetError(error.budget, error.least, error.node, also, instead) from None
 
 
 def resident_bytes(model: keras.Model) -> int:

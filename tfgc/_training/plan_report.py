@@ -100,7 +100,8 @@ def line(name: str, made: PlannedStep) -> str:
     """
     words = [f"tfgc: {name!r} by {made.plan.strategy!r}: {promise(made.plan, made.predicted_bytes, made.plain_bytes)}"]
     if made.overhead is not None:
-        words.append(f"{format_percent(made.overhead, '.0f')} more work" if made.overhead else "nothing recomputed")
+        recomputes = made.overhead or any(segment.mode == "recompute" for segment in made.plan.segments)
+        words.append(f"{format_percent(made.overhead, '.0f')} more work" if recomputes else "nothing recomputed")
     words.append("batch size unknown" if made.batch_size is None else f"batch of {made.batch_size}")
     words.append(f"planned in {format_seconds(made.seconds)}")
     return ", ".join(words)
