@@ -6,14 +6,14 @@ import pytest
 import tensorflow as tf
 from memory import alone
 
-from tfgc._framework import private_api
+from tfgc._framework import private_api, variable_reads
 from tfgc._replay.block import block
 
 
 def recorded_read(variables):
     """The values of variables, which the tapes that are active know of."""
     values, handles = private_api.read(variables)
-    private_api.record_reads([values[i] for i in handles], [*handles.values()])
+    variable_reads.record_each([values[i] for i in handles], [*handles.values()])
     return values
 
 
@@ -136,6 +136,69 @@ def test_a_segment_with_many_variables_is_recorded_as_one_operation(monkeypatch)
     few, many = (records_of_a_step(variables, monkeypatch) for variables in (2, 20))
     assert few == many
     assert few.count("tfgc_replay") == 1
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_tape_that_did_not_see_the_read_takes_the_values_for_constants(compiled):
+    """As of an older loss whose gradients are part of a newer one, which watches the same weights."""
+    model, recomputed = segment(compiled)
+    x = tf.constant(np.random.default_rng(0).normal(size=(4, 3)), tf.float32)
+    weights = [v.value for v in model.trainable_variables]
+
+    def balanced(call):
+        with tf.GradientTape() as older:
+            loss = tf.reduce_mean(call(x) ** 2)
+        with tf.GradientTape() as newer:
+            total = tf.reduce_mean(call(2 * x) ** 2)
+            size = tf.add_n([tf.reduce_sum(g**2) for g in older.gradient(loss, weights)])
+            total += size
+        with tf.GradientTape() as watching:
+            watching.watch(weights)
+            with tf.GradientTape() as inner:
+                with watching.stop_recording():
+                    loss = tf.reduce_mean(call(x) ** 2)
+            size = tf.add_n([tf.reduce_sum(g**2) for g in inner.gradient(loss, weights)])
+        return newer.gradient(total, weights), watching.gradient(size, weights)
+
+    (got, nothing), (want, none) = balanced(recomputed), balanced(model)
+    assert nothing == none == [None] * len(weights)
+    for one, other in zip(got, want):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_tape_around_a_jacobian_knows_of_the_values(compiled):
+    """It is made in a graph, which captures them."""
+    model, recomputed = segment(compiled)
+    x, weights = tf.ones((2, 3)), [v.value for v in model.trainable_variables]
+
+    def second(call):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = call(x)
+            size = tf.reduce_sum(inner.jacobian(y, x) ** 2)
+        return outer.gradient(size, weights[::2])
+
+    for one, other in zip(second(recomputed), second(model)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_two_passes_through_one_call_add_up_in_a_tape_around():
+    model, recomputed = segment(compiled=True)
+    x, weights = tf.ones((4, 3)), [v.value for v in model.trainable_variables]
+
+    def second(call):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape(persistent=True) as inner:
+                one, other = tf.reduce_sum(call(x) ** 2), 0.0
+                other = one**2
+            passes = [inner.gradient(y, weights) for y in (one, other, one)]
+            size = tf.add_n([tf.reduce_sum(g**3) for gradients in passes for g in gradients])
+        return outer.gradient(size, weights)
+
+    for one, other in zip(second(recomputed), second(model)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_gradient_that_flows_to_some_variables_alone_is_none_for_the_others():

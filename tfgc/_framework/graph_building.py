@@ -32,6 +32,14 @@ def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tenso
     return copy
 
 
+def recorded_from(tensor: tf.Tensor, source: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tensor:
+    """A copy of a tensor that tapes take for one made of `source`, whose gradient is what `backward` returns."""
+    with record.stop_recording():
+        copy = tf.identity(tensor)
+    record.record_operation("identity", [copy], [source], lambda g: [backward(g)])
+    return copy
+
+
 @contextlib.contextmanager
 def eagerly_recorded() -> Iterator[None]:
     """Run eagerly in here, whatever graph is built around; tapes record, which `tf.init_scope` alone would stop."""

@@ -154,12 +154,6 @@ def _read_at_once(stored: Sequence[Any]) -> list[tf.Tensor]:
     return list(read)
 
 
-def record_reads(values: Sequence[tf.Tensor], handles: Sequence[Any]) -> None:
-    """Let tapes know of each value that it was read from the variable of a handle."""
-    for value, handle in zip(values, handles):
-        record.record_operation("ReadVariableOp", [value], [handle], lambda upstream: [upstream])
-
-
 def is_recorded(tensors: Iterable[Any]) -> bool:
     """Return True if a tape that is active now records any of `tensors`."""
     return record.should_record_backprop(list(tensors))

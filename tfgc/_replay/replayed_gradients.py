@@ -15,6 +15,7 @@ from tfgc._framework import (
     private_api,
     replay_order,
     tensor_attributes,
+    variable_reads,
     waiting_updates,
     weight_gradients,
     xla_gradients,
@@ -45,7 +46,7 @@ class Inputs(NamedTuple):
 
     def record_reads(self) -> None:
         """Let the tapes that are active know of the values."""
-        private_api.record_reads([self.tensors[i] for i in self.handles], [*self.handles.values()])
+        variable_reads.record_each([self.tensors[i] for i in self.handles], [*self.handles.values()])
 
 
 def sources(inputs: Sequence[tf.Tensor], n_arguments: int, asked_for: Sequence[bool]) -> list[int]:
@@ -80,7 +81,9 @@ class _Replay:
     """What a tape keeps of a first run: all that its replay needs, and none of its results."""
 
     def __init__(self, run: Run, recomputation: TwoRuns, given: Inputs) -> None:
-        inputs, sources, on_host, self._frozen, self._handles = given
+        inputs, sources, on_host, self._frozen, handles = given
+        self._read = [i for i in sources if i in handles]
+        self._reads = variable_reads.Reads([handles[i] for i in self._read]) if self._read else None
         recorded: set[int] = set()
         if tf.executing_eagerly():
             # What is attached to an argument must not live as long as the tape does.
@@ -123,8 +126,7 @@ class _Replay:
                 first = dataclasses.replace(first, inputs=self._host.taken(upstream))
             recording = graph_building.recorded() if tf.executing_eagerly() else contextlib.nullcontext(False)
             with recording as were_stopped:
-                if private_api.is_recorded(self._handles.values()):  # The gradients may have gradients.
-                    private_api.record_reads([first.inputs[i] for i in self._handles], [*self._handles.values()])
+                first = self._with_known_reads(first)
                 gradients, again = xla_gradients.without_scatters(lambda: self._recomputation.backward(first, upstream))
                 arguments = self._recomputation.arguments_among(first)
                 doubtful = [i for i, source in enumerate(first.sources) if source in first.doubtful]
@@ -140,6 +142,15 @@ class _Replay:
                 return gradients
             layers = [layer for layer, _ in first.run.labels]
             return replay_checksums.raise_if_different(name, layers, self._checksums, again, gradients)
+
+    def _with_known_reads(self, first: FirstRun) -> FirstRun:
+        """With values of variables that the tapes know of which saw them read, so that gradients may have gradients."""
+        if self._reads is None:
+            return first
+        inputs = list(first.inputs)
+        for i, value in zip(self._read, self._reads.values([inputs[i] for i in self._read])):
+            inputs[i] = value
+        return dataclasses.replace(first, inputs=inputs)
 
 
 def wrapped(wrap: Callable, recomputation: TwoRuns, given: Inputs) -> tuple[Run, list[tf.Tensor]]:
