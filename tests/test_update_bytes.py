@@ -14,19 +14,19 @@ from tfgc._planning import estimates, sweep
 
 optimizers = keras.optimizers
 KNOWN = {
-    "Adam": (optimizers.Adam, Update()),
-    "Adam that clips each gradient": (lambda: optimizers.Adam(clipnorm=1.0), Update()),
-    "AdamW": (optimizers.AdamW, Update(1.0)),
-    "SGD": (optimizers.SGD, Update()),
-    "momentum": (lambda: optimizers.SGD(momentum=0.9), Update(1.0)),
-    "weight decay": (lambda: optimizers.SGD(weight_decay=1e-3), Update(1.0)),
-    "averages": (lambda: optimizers.SGD(use_ema=True), Update(1.0)),
-    "Lion": (optimizers.Lion, Update(2.0)),
-    "Adagrad": (optimizers.Adagrad, Update()),
-    "RMSprop": (optimizers.RMSprop, Update(1.0)),
-    "global norm": (lambda: optimizers.Adam(global_clipnorm=1.0), Update(needs_all=True)),
-    "loss scale": (lambda: optimizers.LossScaleOptimizer(optimizers.Adam()), Update(needs_all=True)),
-    "accumulation": (lambda: optimizers.AdamW(gradient_accumulation_steps=2), Update(needs_all=True)),
+    "Adam": (optimizers.Adam, Update(0.0, False, 2.0, 2.0)),
+    "Adam that clips each gradient": (lambda: optimizers.Adam(clipnorm=1.0), Update(0.0, False, 3.0, 2.0)),
+    "AdamW": (optimizers.AdamW, Update(1.0, False, 2.0, 2.0)),
+    "SGD": (optimizers.SGD, Update(0.0, False, 1.0, 1.0)),
+    "momentum": (lambda: optimizers.SGD(momentum=0.9), Update(1.0, False, 0.0, 1.0)),
+    "weight decay": (lambda: optimizers.SGD(weight_decay=1e-3), Update(1.0, False, 1.0, 1.0)),
+    "averages": (lambda: optimizers.SGD(use_ema=True), Update(1.0, False, 1.0, 1.0)),
+    "Lion": (optimizers.Lion, Update(2.0, False, 2.0, 2.0)),
+    "Adagrad": (optimizers.Adagrad, Update(0.0, False, 2.0, 1.75)),
+    "RMSprop": (optimizers.RMSprop, Update(1.0, False, 2.0, 1.75)),
+    "global norm": (lambda: optimizers.Adam(global_clipnorm=1.0), Update(0.0, True, 2.5, 3.0)),
+    "loss scale": (lambda: optimizers.LossScaleOptimizer(optimizers.Adam()), Update(0.0, True, 2.0, 2.0)),
+    "accumulation": (lambda: optimizers.AdamW(gradient_accumulation_steps=2), Update(0.0, True, 2.0, 2.0)),
 }
 
 
@@ -83,6 +83,51 @@ def test_early_results_and_all_gradients_count_where_they_are_held(mode):
     early, late = more("weight decay"), more("global norm")
     assert early == pytest.approx(WEIGHTS if mode == "graph" else 0, rel=0.01)
     assert late == pytest.approx(0 if mode == "compiled" else WEIGHTS * 5 / 6, rel=0.03)
+
+
+def table(optimizer):
+    """Whose gradient is of some rows, which most updates make as large as the table."""
+    layers = [keras.layers.Embedding(50_000, 64), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(4)]
+    model = keras.Sequential([keras.Input((8,), dtype="int32"), *layers])
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model, np.arange(64).reshape(8, 8).astype("int32"), np.ones((8, 4), "float32")
+
+
+class Head(keras.Model):
+    """Whose weights are nearly all in one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = keras.layers.Dense(256, "gelu"), keras.layers.Dense(20_000)
+
+    def call(self, x):
+        return self.out(self.inner(x))
+
+
+def head(optimizer):
+    model, x = Head(), np.ones((4, 256), "float32")
+    model(x)
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model, x, np.ones((4, 20_000), "float32")
+
+
+def needed_of(build, name):
+    """What a step holds beyond weights and slots, as a part of what is predicted."""
+    model, x, y = build(KNOWN[name][0]())
+    model.optimizer.build(model.trainable_variables)
+    predicted = tfgc.estimate(model, example=(x, y))
+    batch = tf.constant(x), tf.constant(y)
+    step = tf.function(model.train_step)
+    step(batch)  # From then on a table of which rows were updated is copied where it is read.
+    return (memory.peak(step, batch) + predicted.fixed_bytes) / predicted.needed_bytes
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("build", [table, head])
+def test_an_update_of_one_large_weight_is_counted(build, name):
+    """Adam's was predicted at 38 MB for 68, and at 99 for 136. The allocator's chunks are larger than what is asked."""
+    assert 0.7 < memory.alone(needed_of, build, name) < 1.17
 
 
 def test_a_budget_counts_them():

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Set
 
 import tensorflow as tf
 
-from tfgc._calls.recording import Trace
+from tfgc._calls.recording import Trace, WeightUpdate
 from tfgc._calls.step import Call
 
 _GRADIENTS = "gradient_tape"
 
 
 def turns(
-    operations: list[tf.Operation], late: set[tf.Operation], updates: list[tuple[int, int, tf.Tensor]]
+    operations: list[tf.Operation], late: set[tf.Operation], updates: list[WeightUpdate]
 ) -> dict[tf.Operation, int]:
     """When each operation runs: even turns are of forward passes, odd ones of backward passes."""
     found: dict[tf.Operation, int] = {}
@@ -26,9 +26,9 @@ def turns(
     # The executor starts what waits for nothing: of two forward passes in one step, the second one begins with the
     # first, unless it reads weights that were updated in between.
     for i, op in enumerate(operations):
-        while left and left[-1][0] <= i:
-            _, variable, gradient = left.pop()
-            updated.setdefault(variable, []).append(gradient.op)
+        while left and left[-1].behind <= i:
+            update = left.pop()
+            updated.setdefault(update.variable, []).append(update.gradient.op)
         before = [*_before(op), *(other for t in op.inputs for other in updated.get(id(t), ()))]
         own = int(op in late)
         known = (found.get(other, 0) for other in before)

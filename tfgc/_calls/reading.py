@@ -10,12 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._calls import fused_step, places
+from tfgc._calls import fused_step, places, weight_updates
 from tfgc._calls.recording import Trace
 from tfgc._calls.step import Call, Operation, Step
 from tfgc._costs import grappler, kernel_memory, tensor_buffers, xla_products
 from tfgc._costs.grappler import SMALL
 from tfgc._costs.tensor_buffers import Buffers
+from tfgc._costs.update_bytes import NO_UPDATE, Update
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._framework import operation_order
 from tfgc._pure import flop_counts, obstacles, taken_results
@@ -24,8 +25,8 @@ from tfgc._pure.flop_counts import SHAPE_ONLY
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
 
 
-def read(trace: Trace, *, xla: bool = False) -> Step:
-    """Read a traced step, as TensorFlow runs it or as XLA compiles it."""
+def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step:
+    """Read a traced step, as TensorFlow runs it or as XLA compiles it; `update` is that of its weights."""
     operations = trace.graph.get_operations()
     late = places.late(operations, trace.gradients)
     # Layers of text, and masks, forget how many samples there are.
@@ -46,6 +47,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
     temporary = fused_step.temporary(trace, runs, late, owner)
     besides = xla_products.while_running(op for op in runs if op in late) if xla else kernel_memory.while_running(runs)
     by_cublas = xla_products.workspaces(runs) if xla and xla_products.is_untiled(runs) else {}
+    updating = {} if xla else weight_updates.temporary(trace, update, buffers)
     workspace = kernel_memory.kept_for_gradient if fusion is None else fusion.written_for_gradient
     made = [
         Operation(
@@ -56,7 +58,7 @@ def read(trace: Trace, *, xla: bool = False) -> Step:
             in_place=op.type in tensor_buffers.IN_PLACE,
             work=flop_counts.flops(op),
             workspace=workspace(op) if op not in late else 0,
-            temporary=temporary.get(op, 0) + besides.get(op, 0) + by_cublas.get(op, 0),
+            temporary=max(temporary.get(op, 0) + besides.get(op, 0) + by_cublas.get(op, 0), updating.get(op, 0)),
             owner=owner[op],
         )
         for op in runs
@@ -114,7 +116,8 @@ def _running(trace: Trace, operations: list[tf.Operation], constant: set[tf.Oper
     effects = [op for op in operations if obstacles.writes(op)]
     ends = [*effects, *(t.op for t in (*trace.results, *trace.wanted))]
     needed = operation_order.reached(ends, lambda op: [t.op for t in op.inputs]) | {t.op for t in trace.batch}
-    return [op for op in operations if op in needed - constant - captured and op.type not in _FREE]
+    running = needed - constant - captured
+    return [op for op in operations if op in running and op.type not in _FREE]
 
 
 class _Numbering:

@@ -1,6 +1,7 @@
 """Run a step symbolically and note which calls, at any depth, made which operations, and which are gradients."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,11 +9,22 @@ import keras
 import tensorflow as tf
 
 from tfgc._calls.step import Call
-from tfgc._costs import xla_functions
+from tfgc._costs import slot_bytes, xla_functions
 from tfgc._costs.xla_functions import Temporary
 from tfgc._framework import graph_building, isolated_traces, keras_models, private_api
 from tfgc._framework.layer_values import leaves
 from tfgc._pure import inner_functions
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightUpdate:
+    """An update that the step would make."""
+
+    behind: int  # how many operations there were before
+    variable: int  # the id of its handle; in a `Trace` of what stands for that
+    gradient: tf.Tensor  # or one tensor of a sparse one
+    weight_bytes: int
+    is_sparse: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +41,7 @@ class Trace:
     owned: frozenset[int]  # stand-ins of the Keras variables, by id: a replay handles what is written to these
     # Those that XLA compiles: how many operations there were, and what XLA takes.
     functions: list[tuple[int, Temporary]]
-    # By whom variables are updated: how many operations there were, the stand-in by id, the gradient.
-    updates: list[tuple[int, int, tf.Tensor]]
+    updates: list[WeightUpdate]
 
 
 def record(model: keras.Model, step: Callable[[], tuple[Any, list]], *, xla: bool) -> Trace:
@@ -43,6 +54,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]], *, xla: boo
     recorder.root.last = len(graph.get_operations())
     handles = {id(handle) for variable in variables(model) for handle in private_api.handles(variable)}
     stand_ins = {id(outer): id(inner) for outer, inner in graph.captures}
+    updates = [update for update in recorder.updates if update.variable in stand_ins]
     return Trace(
         graph=graph,
         root=recorder.root,
@@ -53,7 +65,7 @@ def record(model: keras.Model, step: Callable[[], tuple[Any, list]], *, xla: boo
         batch=[t for t in batch if t is not None],
         owned=frozenset(inner for outer, inner in stand_ins.items() if outer in handles),
         functions=recorder.functions,
-        updates=[(i, stand_ins[h], g) for i, h, g in recorder.updates if h in stand_ins],
+        updates=[dataclasses.replace(update, variable=stand_ins[update.variable]) for update in updates],
     )
 
 
@@ -68,7 +80,7 @@ class _Recorder:
         self.custom_gradients: list[tuple[int, int, Call]] = []
         self.wanted: list[tf.Tensor] = []
         self.functions: list[tuple[int, Temporary]] = []
-        self.updates: list[tuple[int, int, tf.Tensor]] = []
+        self.updates: list[WeightUpdate] = []
 
     def _count(self) -> int:
         return len(self._graph.get_operations())
@@ -117,7 +129,9 @@ class _Recorder:
         """Note what an update of variables needs, instead of making it."""
         for gradient, variable in zip(grads, private_api.updated_by(optimizer, trainable_variables)):
             handles = private_api.handles(variable) if isinstance(variable, keras.Variable) else []
-            self.updates += [(self._count(), id(handle), g) for handle in handles for g in _tensors(gradient)]
+            about = slot_bytes.variable_bytes([variable]) if handles else 0, not isinstance(gradient, tf.Tensor)
+            for handle, tensor in itertools.product(handles, _tensors(gradient)):
+                self.updates.append(WeightUpdate(self._count(), id(handle), tensor, *about))
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:

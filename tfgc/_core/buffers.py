@@ -44,10 +44,12 @@ class Buffers:
             self.inputs.append(self._numbers(renamed if len(renamed) == len(node.outputs) else node.inputs))
             self.saved.append(self._numbers(cost.saved_tensors))
         self.graph_outputs = self._numbers(graph.outputs)
-        # For each node the most bytes that the byte traces of its `Cost` reach.
+        # For each node the most bytes that the byte traces of its `Cost` reach, or an update behind them.
         self.forward_peak = [peak_of(cost.forward_trace) for cost in graph.costs]
         self.saving_peak = [peak_of(cost.forward_saving_trace) for cost in graph.costs]
-        self.backward_peak = [peak_of(cost.backward_trace) for cost in graph.costs]
+        share = graph.whole_step * graph.table_update
+        updates = [round(share * cost.table_bytes) for cost in graph.costs]
+        self.backward_peak = [max(peak_of(cost.backward_trace), made) for cost, made in zip(graph.costs, updates)]
         # For each node bytes that it saves besides; of small results that a replay takes over; and of products with
         # weights that a selective one takes over, too.
         self.internal_bytes = [sum(cost.saved_internal_bytes) for cost in graph.costs]

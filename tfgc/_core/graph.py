@@ -39,6 +39,7 @@ class Cost:
         aliases: For each output the earlier tensor that it merely renames, or None.
         overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
+        table_bytes: Bytes of those of its weights whose gradients are of some rows.
         product_bytes: Bytes of those of them that slices of the batch give as rows, whose product they are.
         row_bytes: Bytes of these rows.
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
@@ -68,6 +69,7 @@ class Cost:
     aliases: tuple[Ref | None, ...] = ()
     overwrites: Ref | None = None
     gradient_bytes: int = 0
+    table_bytes: int = 0
     product_bytes: int = 0
     row_bytes: int = 0
     resident_bytes: int = 0
@@ -137,6 +139,7 @@ class Graph:
         joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
         early_update: Bytes for each byte of weights that their update holds from the start of the step, if nothing is
             recomputed in it.
+        table_update: Bytes for each byte of `table_bytes` that an update makes while it runs.
         late_updates: Whether no weight is updated before the gradients of all are there.
 
     Example:
@@ -158,6 +161,7 @@ class Graph:
     xla: bool = False
     joined: frozenset[int] = frozenset()
     early_update: float = 0.0
+    table_update: float = 0.0
     late_updates: bool = False
 
     def __post_init__(self) -> None:

@@ -211,6 +211,7 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
         product_bytes=sum(map(tensor_bytes, products)),
         row_bytes=sum(tensor_bytes(t) for g in products for t in slice_rows.factors(g) or ()),
         gradient_bytes=sum(tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
+        table_bytes=sum((g.shape.num_elements() or 0) * g.dtype.size for g in weights if not isinstance(g, tf.Tensor)),
         differentiable=any(g is not None for g in gradients),
         obstacle=obstacle,
         sliceable=sliceable,

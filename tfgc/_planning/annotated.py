@@ -107,8 +107,9 @@ def with_step(graph: Graph, model: keras.Model, loss: Any = None, optimizer: Any
     beside = 0 if graph.xla else loss_bytes.metric_bytes(graph, model)
     course = (beside, *course, -beside) if beside else course
     update = update_bytes.of_model(model, optimizer)
-    early = 0.0 if graph.xla else update.early
-    return dataclasses.replace(graph, loss=course, whole_step=True, early_update=early, late_updates=update.needs_all)
+    early, of_rows = (0.0, 0.0) if graph.xla else (update.early, update.of_rows)
+    step = dataclasses.replace(graph, loss=course, whole_step=True, early_update=early, table_update=of_rows)
+    return dataclasses.replace(step, late_updates=update.needs_all)
 
 
 def warn_of_open_sizes(graph: Graph) -> None:

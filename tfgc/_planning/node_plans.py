@@ -33,7 +33,7 @@ class NodePlans:
 
     def __init__(self, graph: Graph, mode: str = "graph") -> None:
         if mode == "compiled":  # Whatever the optimizer, gradients are applied in turn when all are there.
-            graph = dataclasses.replace(graph, early_update=0.0, late_updates=False)
+            graph = dataclasses.replace(graph, early_update=0.0, table_update=0.0, late_updates=False)
         self.graph, self.mode = graph, mode
         self._frontiers: dict[tuple[str, str], Frontier] = {}
 

@@ -54,7 +54,8 @@ class StepEvents(NodeEvents):
         last = {event.position: event for event in self.events if event.phase == "backward"}
         gradients = [event for event in self.events if last.get(event.position) is event]
         for event, following in itertools.zip_longest(gradients, gradients[1:]):
-            buffer = self.new(round(graph.early_update * graph.costs[event.position].gradient_bytes))
+            cost = graph.costs[event.position]
+            buffer = self.new(round(graph.early_update * (cost.gradient_bytes + cost.table_bytes)))
             start, end = (event, following or event) if wait else (self.events[0], event)
             start.results += (buffer,)
             end.reads.append(buffer)
