@@ -219,15 +219,15 @@ def test_loops_keep_what_every_trip_adds(layer, each_trip):
     assert collections.Counter(both.saved_internal_bytes)[steps * batch * units * F32] == 2 * each_trip
 
 
-class Looping(L.Layer):
-    """A layer that runs `tanh` in a loop."""
+class Running(L.Layer):
+    """A layer that runs a function of tensors."""
 
-    def __init__(self, loop):
+    def __init__(self, function):
         super().__init__()
-        self.loop = loop
+        self.function = function
 
     def call(self, x):
-        return self.loop(x)
+        return self.function(x)
 
 
 def until(start, limit, step=1, compare=tf.less, **options):
@@ -257,8 +257,64 @@ TRIPS = {
 @pytest.mark.parametrize("name", TRIPS)
 def test_loops_keep_what_each_trip_adds_by_their_counters(name):
     loop, trips = TRIPS[name]
-    cost = costs_of(L.Dense(6), Looping(loop))[1]
+    cost = costs_of(L.Dense(6), Running(loop))[1]
     assert max(cost.saved_internal_bytes, default=0) == trips * 4 * 6 * F32
+
+
+def chain(x, function, times):
+    for _ in range(times):
+        x = function(x)
+    return x
+
+
+BRANCHES = {
+    "cond": (lambda x, here: tf.cond(here, lambda: chain(x, tf.sin, 5), lambda: x * 2), 4, set()),
+    "two that store": (
+        lambda x, here: tf.cond(here, lambda: chain(x, tf.sin, 3), lambda: chain(x, tf.sin, 5)),
+        4,
+        set(),
+    ),
+    "switch_case": (
+        lambda x, here: tf.switch_case(
+            tf.cast(here, tf.int32), [lambda: x * 2, lambda: x, lambda: chain(x, tf.sin, 5)]
+        ),
+        4,
+        set(),
+    ),
+    "with what it returns": (lambda x, here: tf.cond(here, lambda: chain(x, tf.tanh, 5), lambda: x * 2), 4, {"output"}),
+    "in another": (
+        lambda x, here: tf.cond(here, lambda: tf.cond(here, lambda: chain(x, tf.sin, 5), lambda: x), lambda: x * 2),
+        4,
+        set(),
+    ),
+}
+
+
+def training_through_branches():
+    def branch(x):
+        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: chain(x, tf.sin, 8), lambda: x * 2)
+
+    layers = [L.Dense(1), L.Dense(4096), *(Running(branch) for _ in range(4)), L.Dense(1)]
+    model = keras.Sequential([keras.Input((4096,)), *layers])
+    model.compile("sgd", "mse", jit_compile=False)
+    x, y = tf.ones((128, 4096)), tf.ones((128, 1))
+    predicted = [tfgc.estimate(model, **how).activation_bytes for how in ({"batch_size": 128}, {"example": (x, y)})]
+    return memory.peak(model.train_on_batch, x, y), predicted
+
+
+@pytest.mark.gate
+def test_training_through_branches_needs_what_is_predicted():
+    measured, predicted = memory.alone(training_through_branches)
+    assert predicted == pytest.approx([measured, measured], rel=0.05)
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branches_keep_what_the_heaviest_one_stores(name):
+    branch, stored, kept = BRANCHES[name]
+    cost, found = behind_dense(Running(lambda x: branch(x, tf.reduce_sum(x) > 0)))
+    large = [size for size in cost.saved_internal_bytes if size > 4]  # What chooses the branch is kept, too.
+    assert sum(large) == stored * 4 * 6 * F32
+    assert found == {"input", *kept}
 
 
 def test_mixed_precision_counts_halves_and_casts():

@@ -1,8 +1,7 @@
 """Which tensors of a graph share a buffer, its bytes, and how buffers come and go while its operations run.
 
 An operation that only renames its input makes no buffer; an elementwise one reuses that of an input that dies there, as
-TensorFlow's kernels do. A list of tensors, what a recurrent layer keeps, has an entry for each trip of the loop that
-fills it.
+TensorFlow's kernels do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._core.tensors import itemsize
-from tfgc._costs import loop_trips
-from tfgc._pure.flop_counts import SHAPE_ONLY, VIEWS
+from tfgc._costs.single_tensors import renamed, tensor_bytes
+from tfgc._costs.stored_variants import Variants
+from tfgc._pure.flop_counts import SHAPE_ONLY
 
 IN_PLACE = frozenset(
     ["Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan", "BiasAdd", "Neg", "Exp", "Log", "Log1p", "Abs"]
@@ -39,12 +38,12 @@ class Buffers:
         rows: int | None = None,
     ) -> None:
         self._rows = rows
-        self._roots: dict[Any, tf.Tensor] = {}
+        self._variants = Variants(rows)
+        returned = self._variants.returned(graph.get_operations())
+        self._roots: dict[Any, tf.Tensor] = {optional.ref(): output for optional, output in returned}
         counted = {t.ref() for t in upstream}
         roots = (self.root(g).ref() for g in weight_gradients)
         self._sizes = {ref: 0 for ref in roots if ref not in counted}
-        self._functions = loop_trips.functions_of(graph)
-        self._gains = _gains_in_loops(self._functions)
 
     def root(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor that `tensor` renames, or itself."""
@@ -58,28 +57,13 @@ class Buffers:
         """Bytes of the buffer that a tensor which renames no other one has."""
         key = tensor.ref()
         if key not in self._sizes:
-            is_list = tensor.dtype == tf.variant
-            size = _list_bytes(tensor, self._functions, self._gains) if is_list else tensor_bytes(tensor, self._rows)
-            self._sizes[key] = size
+            is_variant = tensor.dtype == tf.variant
+            self._sizes[key] = self._variants.bytes(tensor) if is_variant else tensor_bytes(tensor, self._rows)
         return self._sizes[key]
 
     def fuse(self, tensor: tf.Tensor) -> None:
         """Count the buffer of a tensor as nothing from now on."""
         self._sizes[tensor.ref()] = 0
-
-
-def tensor_bytes(tensor: tf.Tensor, rows: int | None = None) -> int:
-    """Bytes of a tensor of known shape; 0 for resources and variants. A string is its handle, as in `Spec.bytes`.
-
-    A first size that is not known counts as `rows`.
-    """
-    shape = tensor.shape
-    if shape.rank and shape[0] is None:
-        shape = tf.TensorShape([rows, *shape[1:]])
-    count = shape.num_elements()
-    if count is None or tensor.dtype in (tf.resource, tf.variant):
-        return 0
-    return count * itemsize(tensor.dtype.name)
 
 
 def trace(
@@ -129,53 +113,3 @@ def _overwritten(
     """The input whose buffer an in-place operation reuses for an output, or None."""
     read = (buffers.root(t).ref() for t in op.inputs) if op.type in IN_PLACE else ()
     return next((r for r in read if r in alive and r in dying and alive[r] == buffers.bytes(output)), None)
-
-
-def renamed(tensor: tf.Tensor) -> tf.Tensor | None:
-    """The tensor whose buffer `tensor` merely renames, or None."""
-    op = tensor.op
-    if op.type in VIEWS:
-        return op.inputs[0]
-    if op.type == "IdentityN":
-        return op.inputs[tensor.value_index]
-    if op.type == "Mul":
-        # TensorFlow's optimizer drops a multiplication by one, such as the beta of silu.
-        for one, other in ((0, 1), (1, 0)):
-            scalar = op.inputs[one].shape.rank == 0 and op.inputs[one].op.type == "Const"
-            if scalar and tf.get_static_value(op.inputs[one]) == 1:
-                return op.inputs[other]
-    return None
-
-
-def _list_bytes(tensor: tf.Tensor, functions: loop_trips.Functions, gains: dict[str, dict[int, int]]) -> int:
-    """Bytes of a list: what a loop puts into it, once a trip (its `gains`), or the tensor that it was made of."""
-    if tensor.op.type == "TensorListFromTensor":
-        return tensor_bytes(tensor.op.inputs[0])
-    if tensor.op.type not in loop_trips.LOOPS:
-        return 0
-    gained = gains.get(tensor.op.get_attr("body").name, {}).get(tensor.value_index, 0)
-    return gained * loop_trips.trips(tensor.op, functions) if gained else 0
-
-
-def _gains_in_loops(functions: loop_trips.Functions) -> dict[str, dict[int, int]]:
-    """For each function of a graph with loops: bytes that each of its outputs gains in one trip."""
-    bodies: dict[str, dict[int, int]] = {}
-    for function in functions.values():
-        nodes = {node.name: node for node in function.node_def}
-        # What a trip starts with is an argument, and no node.
-        shapes = {argument.name: function.arg_attr[i] for i, argument in enumerate(function.signature.input_arg)}
-        shapes = {name: found.attr["_output_shapes"].list.shape for name, found in {**shapes, **nodes}.items()}
-        gains = {}
-        for i, argument in enumerate(function.signature.output_arg):
-            node = loop_trips.maker(nodes, function.ret[argument.name])
-            if node is None or node.op not in ("TensorListPushBack", "TensorListSetItem"):
-                continue
-            name, *port = node.input[1 if node.op == "TensorListPushBack" else 2].split(":")
-            item = shapes.get(name)
-            made_by = loop_trips.maker(nodes, name)
-            # What reads a variable puts the one buffer of the variable into a list, at each trip.
-            if item and not (made_by is not None and made_by.op == "ReadVariableOp"):
-                shape = tf.TensorShape(item[int(port[1]) if port else 0])
-                gains[i] = (shape.num_elements() or 0) * tf.as_dtype(node.attr["element_dtype"].type).size
-        bodies[function.signature.name] = gains
-    return bodies

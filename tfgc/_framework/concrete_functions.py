@@ -43,6 +43,12 @@ def called(op: tf.Operation) -> Any:
     return attribute(op.graph, "_get_function")(op.get_attr("f").name)
 
 
+def graph_of(op: tf.Operation, name: str) -> Any:
+    """The graph of a function that an operation, such as a loop or a branch, calls by `name`; None if it has none."""
+    function = attribute(op.graph, "_get_function")(name)
+    return None if function is None else function.graph
+
+
 def content(function: Any) -> bytes:
     """What a function of a graph computes; equal for functions that differ in names alone, if they call no others."""
     definition = attribute(function, "cached_definition")
