@@ -238,11 +238,28 @@ def until(start, limit, step=1, compare=tf.less, **options):
     return loop
 
 
+def written(size, **options):
+    """A loop that writes what it makes of each trip into an array."""
+
+    def loop(x):
+        def trip(i, x, array):
+            x = tf.tanh(x)
+            return i + 1, x, array.write(i, x)
+
+        array = tf.TensorArray(tf.float32, size, element_shape=x.shape, **options)
+        return tf.reduce_sum(tf.while_loop(lambda i, *_: i < 9, trip, [tf.constant(0), x, array])[2].stack(), 0)
+
+    return loop
+
+
 TRIPS = {
     "a counter": (until(0, 12), 12),
     "a counter up to the limit": (until(1, 12, compare=tf.less_equal), 12),
     "a counter in steps": (until(1, 12, 3), 4),
     "at most": (until(0, 100, maximum_iterations=7), 7),
+    "an array": (written(9), 9),
+    "an array that grows": (written(0, dynamic_size=True), 9),
+    "an array that grows from one": (written(1, dynamic_size=True), 9),
     "Keras's loop": (lambda x: keras.ops.fori_loop(0, 9, lambda i, x: keras.ops.tanh(x), x), 9),
     "a limit that moves": (
         lambda x: tf.while_loop(

@@ -18,9 +18,18 @@ LOOPS = ("While", "StatelessWhile")
 def trips(loop: tf.Operation) -> int:
     """How often a loop runs at most; 1 where nothing says it."""
     lengths = [t.op.inputs[0].shape[0] for t in loop.inputs if t.op.type == "TensorListFromTensor"]
-    reserved = [tf.get_static_value(t.op.inputs[1]) for t in loop.inputs if t.op.type == "TensorListReserve"]
-    walked = [int(n) for n in [*lengths, *reserved] if n is not None]
+    reserved = [
+        _number(t.op.inputs[1]) for t in loop.inputs if t.op.type == "TensorListReserve" and not _grows(loop, t)
+    ]
+    walked = [n for n in [*lengths, *reserved] if n]  # An empty list says nothing: one that grows begins so.
     return max(walked) if walked else min(_counted(loop), default=1)
+
+
+def _grows(loop: tf.Operation, given: tf.Tensor) -> bool:
+    """Whether a loop writes behind the end of a list that it is given."""
+    body = concrete_functions.graph_of(loop, loop.get_attr("body").name)
+    made = [] if body is None else [_source(o).op for t, o in zip(loop.inputs, body.outputs) if t is given]
+    return any(op.type == "TensorListSetItem" and op.get_attr("resize_if_index_out_of_bounds") for op in made)
 
 
 def position(tensor: tf.Tensor, function: Any) -> int | None:
