@@ -238,6 +238,10 @@ def until(start, limit, step=1, compare=tf.less, **options):
     return loop
 
 
+def inside_a_loop(function):
+    return lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, function(x)), [tf.constant(0), x])[1]
+
+
 def written(size, **options):
     """A loop that writes what it makes of each trip into an array."""
 
@@ -260,6 +264,13 @@ TRIPS = {
     "an array": (written(9), 9),
     "an array that grows": (written(0, dynamic_size=True), 9),
     "an array that grows from one": (written(1, dynamic_size=True), 9),
+    "a loop in a loop": (inside_a_loop(until(0, 12)), 3 * 12),
+    "loops in loops": (inside_a_loop(inside_a_loop(until(0, 12))), 3 * 3 * 12),
+    "a branch in a loop": (
+        inside_a_loop(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: tf.sin(tf.tanh(x)), lambda: x)),
+        3,
+    ),
+    "a loop in a branch": (lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: until(0, 12)(x), lambda: x), 12),
     "Keras's loop": (lambda x: keras.ops.fori_loop(0, 9, lambda i, x: keras.ops.tanh(x), x), 9),
     "a limit that moves": (
         lambda x: tf.while_loop(
