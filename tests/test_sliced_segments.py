@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -690,6 +691,46 @@ def test_a_normalization_that_was_thawed_runs_on_the_whole_batch():
     np.testing.assert_allclose(found_loss, loss, rtol=1e-5)
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+def with_operations_given_the_batch():
+    inputs = keras.Input(batch_shape=(8, 64))
+    x = inputs
+    for _ in range(4):
+        x = L.Dense(64, "gelu")(x)
+        x = keras.ops.reshape(keras.ops.gelu(keras.ops.reshape(x, (8, 2, 32))), (8, 64))
+        x = keras.ops.add(x, np.ones((8, 64), "float32"))
+    return keras.Model(inputs, x)
+
+
+def with_an_input_of_size_zero():
+    inputs = [keras.Input((0,)), keras.Input((64,))]
+    x = L.Concatenate()(inputs)
+    for _ in range(4):
+        x = L.Dense(64, "gelu")(x)
+    return keras.Model(inputs, x)
+
+
+@pytest.mark.parametrize(
+    ("build", "x", "at_once"),
+    [
+        (with_operations_given_the_batch, noise(8, 64), r"ops\.(reshape|add)"),
+        (with_an_input_of_size_zero, [noise(8, 0), noise(8, 64)], None),
+    ],
+)
+def test_planned_slices_train(build, x, at_once):
+    def losses(enabled):
+        model = fresh(build)
+        model.compile("sgd", "mse")
+        if enabled:
+            plan = tfgc.plan(model, 8, strategy="optimal", slices=2)
+            in_slices = [name for s in plan.segments if s.chunks > 1 for name in s.nodes]
+            assert in_slices
+            assert at_once is None or not any(re.search(at_once, name) for name in in_slices)
+            tfgc.enable(model, plan)
+        return model.fit(x, noise(8, 64, seed=1), batch_size=8, epochs=3, verbose=0).history["loss"]
+
+    np.testing.assert_allclose(losses(enabled=True), losses(enabled=False), rtol=1e-5)
 
 
 def test_slices_that_make_no_sense_are_refused():

@@ -6,7 +6,7 @@ slices, and both must give the same results, losses and gradients (`noise_runs`)
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph, Node, Ref
 from tfgc._core.ignored_warnings import ignored_warnings
-from tfgc._costs import batch_coupling, sample_noise
+from tfgc._costs import batch_coupling, node_costs, sample_noise
 from tfgc._costs.noise_runs import NoiseRuns
 from tfgc._costs.sample_noise import SAMPLES
 from tfgc._errors import one_line
@@ -60,16 +60,21 @@ def read(
 
 
 def checked_for_slices(program: Program, graph: Graph) -> Graph:
-    """The annotated graph of a model, in which nodes that are not Keras's own are sliceable only if noise shows it.
+    """The annotated graph of a model, in which nodes are sliceable only if they are so for other numbers of samples.
 
-    What they read of the batch, such as its size, operations that were traced for one size do not show.
+    Operations that were traced for one number do not show what a layer that is not Keras's own reads of the batch, such
+    as its size, or whether an operation of Keras was given that (`ops.reshape(x, (8, 2, 4))`).
     """
-    nodes = []
+    nodes: list[Node] = []
+    known: dict[Hashable, bool] = {}
     for node, cost in zip(graph.nodes, graph.costs):
-        if cost.sliceable and not keras_models.is_keras_own(program.call_of(node.name)[0]):
-            given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
-            obstacle = read(program, given, [node.name], exactly=True)[0][node.name]
-            cost = dataclasses.replace(cost, sliceable=obstacle is None)
+        operation, call = program.call_of(node.name)[0], node_costs.call_key(program, node)
+        own_layer = isinstance(operation, keras.Layer) and keras_models.is_keras_own(operation)
+        if cost.sliceable and not own_layer:
+            if call is None or call not in known:
+                given = {ref: tf.TensorSpec(graph.specs[ref].shape, graph.specs[ref].dtype) for ref in node.inputs}
+                known[call] = read(program, given, [node.name], exactly=True)[0][node.name] is None
+            cost = dataclasses.replace(cost, sliceable=known[call])
         nodes.append(dataclasses.replace(node, cost=cost))
     return dataclasses.replace(graph, nodes=tuple(nodes))
 

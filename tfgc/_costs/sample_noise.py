@@ -104,7 +104,7 @@ def weight(random: np.random.Generator, like: tf.Tensor) -> tf.Tensor:
 
 
 def _shape(like: Any) -> tuple[int, ...]:
-    return SAMPLES, *(size or _OPEN for size in like.shape[1:])
+    return SAMPLES, *(_OPEN if size is None else size for size in like.shape[1:])
 
 
 def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
