@@ -129,3 +129,19 @@ def workspaces():
 def test_pooling_keeps_places_with_onednn_alone(without_onednn):
     assert without_onednn(workspaces, counted=False) == [0]
     assert workspaces() == [4 * 4 * 4 * 16]
+
+
+class PoolsSome(keras.layers.Layer):
+    """Pools the samples that it finds positive: nobody knows how many."""
+
+    def call(self, x):
+        some = tf.boolean_mask(x, tf.reduce_sum(x, [1, 2, 3]) > 0)
+        return x + tf.reduce_mean(tf.nn.max_pool2d(some, 2, 2, "SAME"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_pooling_of_an_unknown_number_of_samples_runs_twice():
+    layers = [keras.layers.Conv2D(4, 3), PoolsSome(name="pools"), keras.layers.Flatten(), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((8, 8, 4)), *layers])
+    plan = tfgc.plan(model, 8, strategy="uniform", segments=2)
+    assert "pools" in plan.recomputed_layers

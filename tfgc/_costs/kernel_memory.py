@@ -23,7 +23,8 @@ def kept_for_gradient(op: tf.Operation) -> int:
     """
     if op.type != "MaxPool" or not memory_counts.has_onednn() or tf.config.list_physical_devices("GPU"):
         return 0
-    return op.outputs[0].shape.num_elements() * (1 if max(op.get_attr("ksize")) < 16 else 4)
+    places = op.outputs[0].shape.num_elements() or 0  # Of an unknown number, none count.
+    return places * (1 if max(op.get_attr("ksize")) < 16 else 4)
 
 
 def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
