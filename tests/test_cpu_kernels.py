@@ -88,11 +88,11 @@ def test_with_onednn_nothing_is_asked_for():
 SHAPES = [((32, 32, 32, 8), (3, 3, 8, 8), 1), ((4, 64, 64, 32), (3, 3, 32, 48), 2), ((1, 40, 40, 4), (5, 5, 4, 16), 1)]
 
 
-def of_gradients():
+def of_gradients(dtype):
     """For each shape and gradient of a convolution, what its kernel takes beside its output and what is predicted."""
     found = []
     for shape, kernel, stride in SHAPES:
-        x, w = tf.ones(shape), tf.ones(kernel)
+        x, w = tf.ones(shape, dtype), tf.ones(kernel, dtype)
         upstream, strides = tf.nn.conv2d(x, w, stride, "SAME"), [1, stride, stride, 1]
         kernels = {
             "filter": lambda x, w, u, s=strides: tf.compat.v1.nn.conv2d_backprop_filter(x, w.shape, u, s, "SAME"),
@@ -100,16 +100,16 @@ def of_gradients():
         }
         for function in kernels.values():
             with tf.Graph().as_default() as graph:
-                function(*(tf.compat.v1.placeholder(tf.float32, t.shape) for t in (x, w, upstream)))
+                function(*(tf.compat.v1.placeholder(dtype, t.shape) for t in (x, w, upstream)))
             (predicted,) = kernel_memory.while_running(graph.get_operations()).values()
             made = function(x, w, upstream).numpy().nbytes
             found.append((memory.peak(function, x, w, upstream) - made, predicted))
     return found
 
 
-def measured_and_predicted():
+def measured_and_predicted(dtype="float32"):
     tf.zeros([2**27])  # A pool so large that chunks are cut to size.
-    return of_gradients()
+    return of_gradients(dtype)
 
 
 @pytest.mark.gate
@@ -117,6 +117,30 @@ def test_gradients_of_convolutions_take_what_is_predicted(without_onednn):
     for measured, predicted in without_onednn(measured_and_predicted, counted=True):
         assert predicted > 2**19
         assert predicted <= measured + 256 < predicted + 2**18  # Eigen packs blocks of matrices besides.
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_gradients_of_convolutions_in_a_dtype_without_onednn_take_what_is_predicted(dtype):
+    if memory_counts.runs_by_onednn(tf.as_dtype(dtype)):
+        pytest.skip("oneDNN has kernels of half precision on this CPU")
+    for measured, predicted in memory.alone(measured_and_predicted, dtype):
+        assert predicted > 2**18
+        assert measured == pytest.approx(predicted, rel=0.01, abs=2**18)
+
+
+def test_gradients_of_convolutions_by_onednn_take_nothing_besides():
+    with tf.Graph().as_default() as graph:
+        x, w = (tf.compat.v1.placeholder(tf.float32, shape) for shape in SHAPES[0][:2])
+        tf.gradients(tf.nn.conv2d(x, w, 1, "SAME"), [x, w])
+    assert not kernel_memory.while_running(graph.get_operations())
+
+
+@pytest.mark.parametrize(("dtype", "places"), [("float32", 4 * 4 * 4 * 16), ("float64", 0)])
+def test_pooling_keeps_places_in_the_dtypes_of_onednn(dtype, places):
+    with tf.Graph().as_default():
+        made = tf.nn.max_pool2d(tf.compat.v1.placeholder(dtype, (4, 8, 8, 16)), 2, 2, "SAME")
+    assert kernel_memory.kept_for_gradient(made.op) == places
 
 
 def workspaces():
@@ -129,6 +153,29 @@ def workspaces():
 def test_pooling_keeps_places_with_onednn_alone(without_onednn):
     assert without_onednn(workspaces, counted=False) == [0]
     assert workspaces() == [4 * 4 * 4 * 16]
+
+
+WINDOWS = [(3, 6), (3, 7), (2, (17, 15)), (2, 16), (2, (1, 17)), (3, (1, 1, 17))]
+
+
+def places_of_maxima():
+    """For windows in two and three dimensions, what pooling takes beside its output and what is predicted."""
+    tf.zeros([2**27])  # As above.
+    found = []
+    for dimensions, window in WINDOWS:
+        pool = tf.nn.max_pool3d if dimensions == 3 else tf.nn.max_pool2d
+        x = tf.ones((4, *[18] * 3, 16) if dimensions == 3 else (4, 64, 64, 16))
+        with tf.Graph().as_default():
+            made = pool(tf.compat.v1.placeholder(x.dtype, x.shape), window, 1, "SAME")
+        measured = memory.peak(lambda x, pool=pool, window=window: pool(x, window, 1, "SAME"), x)
+        found.append((measured - made.shape.num_elements() * 4, kernel_memory.kept_for_gradient(made.op)))
+    return found
+
+
+@pytest.mark.gate
+def test_pooling_takes_the_places_that_are_predicted():
+    for measured, predicted in memory.alone(places_of_maxima):
+        assert 0 < predicted <= measured < 1.5 * predicted  # A free piece of memory may be larger.
 
 
 class PoolsSome(keras.layers.Layer):

@@ -1,6 +1,7 @@
 """What kernels of TensorFlow allocate besides their outputs, which no graph shows.
 
-It depends on where they run, and on a CPU on whether the kernels of oneDNN are on. What is not here counts as nothing.
+It depends on where they run, and on a CPU on whether oneDNN has the kernels of a dtype. What is not here counts as
+nothing.
 """
 
 import math
@@ -21,10 +22,13 @@ def kept_for_gradient(op: tf.Operation) -> int:
 
     On CPUs the pooling of oneDNN keeps the place of each maximum, in one byte for windows of up to 255.
     """
-    if op.type != "MaxPool" or not memory_counts.has_onednn() or tf.config.list_physical_devices("GPU"):
+    if op.type not in ("MaxPool", "MaxPool3D") or tf.config.list_physical_devices("GPU"):
         return 0
-    places = op.outputs[0].shape.num_elements() or 0  # Of an unknown number, none count.
-    return places * (1 if max(op.get_attr("ksize")) < 16 else 4)
+    made = op.outputs[0]
+    if not memory_counts.runs_by_onednn(made.dtype):
+        return 0
+    places = made.shape.num_elements() or 0  # Of an unknown number, none count.
+    return places * (1 if math.prod(op.get_attr("ksize")) < 256 else 4)
 
 
 def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]:
@@ -33,7 +37,7 @@ def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]
     Without oneDNN the gradients of a convolution are products of matrices on a CPU, one of which has a row of patches
     for each pixel ("im2col"), of as many samples as fit in the cache.
     """
-    if memory_counts.has_onednn() or tf.config.list_physical_devices("GPU"):
+    if tf.config.list_physical_devices("GPU"):
         return {}
     found = {op: _patches(op) for op in operations if op.type in (_FILTER_GRADIENT, _INPUT_GRADIENT)}
     return {op: size for op, size in found.items() if size}
@@ -42,6 +46,8 @@ def while_running(operations: Iterable[tf.Operation]) -> dict[tf.Operation, int]
 def _patches(op: tf.Operation) -> int:
     kernel = op.outputs[0].shape if op.type == _FILTER_GRADIENT else op.inputs[1].shape
     upstream, dtype = op.inputs[2].shape, op.outputs[0].dtype
+    if memory_counts.runs_by_onednn(dtype):
+        return 0
     if op.get_attr("data_format") != b"NHWC" or not kernel.rank == upstream.rank == 4:
         return 0
     sizes = [size for size in (*kernel, *upstream) if size is not None]

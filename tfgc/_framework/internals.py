@@ -26,5 +26,6 @@ try:
     from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph, ControlFlowFuncGraph
     from tensorflow.python.ops.parallel_for import pfor
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as has_onednn
+    from tensorflow.python.util._pywrap_utils import IsDataTypeSupportedByOneDNNOnThisCPU as has_onednn_of
 except ImportError as error:
     raise versions.unsupported(error) from error

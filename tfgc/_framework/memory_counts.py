@@ -11,7 +11,7 @@ import psutil
 import tensorflow as tf
 
 from tfgc._errors import TfgcError
-from tfgc._framework.internals import has_onednn
+from tfgc._framework.internals import has_onednn, has_onednn_of
 
 _SWITCH = "TF_CPU_ALLOCATOR_USE_BFC"
 _LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
@@ -24,6 +24,11 @@ UNCOUNTED = (
 def cpu_kernels() -> str:
     """Whose kernels TensorFlow runs on the CPU."""
     return "oneDNN" if has_onednn() else "Eigen"
+
+
+def runs_by_onednn(dtype: tf.DType) -> bool:
+    """Whether oneDNN has the kernels of a dtype on the CPU: of half precision on few, of float64 on none."""
+    return has_onednn() and has_onednn_of(dtype)
 
 
 def count_on_cpu() -> None:
