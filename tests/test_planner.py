@@ -333,6 +333,17 @@ def test_plan_files_that_are_damaged(tmp_path):
             Plan.from_json(text)
 
 
+class SparseProduct(L.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(shape=(8, 8))
+
+    def call(self, x):
+        return tf.sparse.sparse_dense_matmul(x, tf.convert_to_tensor(self.w))
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 8)
+
+
 class TestMeasured:
     """Planning by seconds of a step that is run, and remembered in a file."""
 
@@ -437,6 +448,14 @@ class TestMeasured:
 
     def test_layers_with_integer_inputs_and_open_sizes_are_timed(self):
         told = tfgc.estimate(tokens(), 4, input_shapes={"tokens": (9,)}, measure=True)
+        assert told.unit == "s"
+        assert told.work > 0
+
+    @pytest.mark.filterwarnings("ignore:'product' cannot be run twice:tfgc.NotReplayableWarning")
+    def test_layers_with_sparse_inputs_are_timed(self):
+        inputs = [keras.Input((8,), sparse=True), keras.Input((8,))]
+        x = L.Dense(8)(L.Concatenate()([SparseProduct(name="product")(inputs[0]), inputs[1]]))
+        told = tfgc.estimate(keras.Model(inputs, L.Dense(8)(x)), 4, measure=True)
         assert told.unit == "s"
         assert told.work > 0
 

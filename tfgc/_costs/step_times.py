@@ -56,15 +56,16 @@ class _Step:
 
     def __init__(self, program: Program, graph: Graph) -> None:
         self._program, self._graph = program, graph
-        inputs = [_filled(spec) for spec in graph.inputs.values()]
-        self._packing = tensor_packing.Packing((tuple(inputs), {}))
-        self._packing.take_tensors()
+        sparse = {t.name for t in program.function.inputs if t.sparse}
+        inputs = tuple(_filled(spec, name in sparse) for name, spec in graph.inputs.items())
+        self._packing = tensor_packing.Packing((inputs, {}))
+        tensors = self._packing.take_tensors()
         self._weights: dict[int, tf.Tensor] = {}  # the values of trainable variables, by their ids
         self._table: dict[Ref, Any] = {}
         # Of each node's forward pass, as it was traced: its operations, their tape, and what gradients are taken of.
         self._passes: list[tuple[list[tf.Operation], tf.GradientTape, list[Any]]] = []
         self._variables = side_effects.discover(self._forward, self._packing).reads
-        self._arguments = inputs, [tf.convert_to_tensor(variable.value) for variable in self._variables]
+        self._arguments = tensors, [tf.convert_to_tensor(variable.value) for variable in self._variables]
         self._charges: dict[str, _Charge] = {}
         self._function = tf.function(self._trace, autograph=False)
 
@@ -96,7 +97,7 @@ class _Step:
         self._note(backward, inputs, values)
         return gradients
 
-    def _forward(self, *tensors: tf.Tensor) -> list[Any]:
+    def _forward(self, *tensors: Any) -> list[Any]:
         """The outputs; notes every tensor, and the forward pass of each node."""
         self._table = table = dict(zip(map(Ref, self._graph.inputs), tensors))
         self._passes = []
@@ -152,7 +153,10 @@ class _Step:
         self._charges = {**alike, **self._charges}
 
 
-def _filled(spec: Spec) -> tf.Tensor:
+def _filled(spec: Spec, sparse: bool) -> Any:
+    """A random input; a sparse one has all values that it may have."""
     if spec.dtype.startswith(("float", "bfloat")):
-        return tf.cast(tf.random.stateless_uniform(cast(Any, spec.shape), seed=(0, 1)), spec.dtype)
-    return tf.zeros(spec.shape, spec.dtype)
+        made = tf.cast(tf.random.stateless_uniform(cast(Any, spec.shape), seed=(0, 1)), spec.dtype)
+    else:
+        made = tf.zeros(spec.shape, spec.dtype)
+    return tf.sparse.from_dense(made) if sparse else made

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import statistics
+import uuid
 from typing import Any
 
 import keras
@@ -28,6 +29,7 @@ from tfgc._costs import node_costs
 from tfgc._costs.step_times import NodeSeconds, measured
 from tfgc._errors import TfgcError
 from tfgc._framework import memory_counts
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._tracing.keras_graph import Program
 
 
@@ -60,7 +62,12 @@ def _call(program: Program, graph: Graph, node: Node) -> str:
     wanted = graph.cost(node).differentiable_inputs
     key = node_costs.call_key(program, node, [ref in wanted for ref in node.inputs])
     if key is None:  # Its code is the user's, and may change.
-        key = node.name, node_costs.text(program, graph, node)
+        try:
+            key = node.name, node_costs.text(program, graph, node)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:  # It cannot be traced on tensors that stand for its own: its time is not remembered.
+            key = node.name, uuid.uuid4().hex
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
 
 
