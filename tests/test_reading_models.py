@@ -367,6 +367,11 @@ class Subclassed(keras.Model):
         return self.dense(x)
 
 
+def empty():
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, inputs)
+
+
 def weightless():
     return keras.Sequential([keras.Input((3,)), L.ReLU(), L.Softmax()])
 
@@ -424,6 +429,8 @@ def test_what_is_no_model_cannot_be_planned_later_either():
         (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.UnsupportedModelError, "no trainable weights"),
         (lambda m: tfgc.train_step(weightless(), "mse", "sgd"), tfgc.UnsupportedModelError, "no trainable weights"),
         (lambda m: tfgc.enable(weightless()), tfgc.UnsupportedModelError, "no weights"),
+        (lambda m: tfgc.plan(empty(), 8), tfgc.UnsupportedModelError, "no weights"),
+        (lambda m: tfgc.estimate(empty(), 8), tfgc.UnsupportedModelError, "no weights"),
     ],
 )
 def test_bad_input(use, error, message):

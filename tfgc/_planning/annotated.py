@@ -9,7 +9,7 @@ import keras
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
 from tfgc._costs import independence, loss_bytes, node_costs, timing, update_bytes
-from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, check_int, warn
+from tfgc._errors import NotReplayableWarning, OpenSizesWarning, OptionError, UnsupportedModelError, check_int, warn
 from tfgc._framework import keras_models
 from tfgc._planning import free_memory
 from tfgc._simulate import outlooks
@@ -69,6 +69,8 @@ def graph_of(
         )
     batch = batch_size or declared or NOMINAL_BATCH
     program = keras_graph.Program(model, batch, input_shapes, seen)
+    if not program.graph.nodes:
+        raise nothing_to_train(model)
     if not program.graph.sizes_known and not asked:
         return program.graph
     graph = node_costs.annotate(program, xla=xla)
@@ -82,6 +84,13 @@ def graph_of(
     if measure:
         graph = _timed(program, graph, lambda part: keras_graph.Program(model, part, input_shapes, seen))
     return with_step(graph, model, loss, optimizer) if whole_step else graph
+
+
+def nothing_to_train(model: keras.Model) -> UnsupportedModelError:
+    """The error for a model without weights."""
+    return UnsupportedModelError(
+        f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
+    )
 
 
 def _timed(program: keras_graph.Program, graph: Graph, read: Callable[[int], keras_graph.Program]) -> Graph:

@@ -10,7 +10,7 @@ from tfgc._calls import tracing
 from tfgc._core.plan import Plan
 from tfgc._errors import OptionError, PlanMismatchError, UnsupportedModelError
 from tfgc._framework import keras_models
-from tfgc._planning import budgets, by_calls, estimates
+from tfgc._planning import annotated, budgets, by_calls, estimates
 from tfgc._planning.planner import Request
 from tfgc._tracing import functional_graphs
 from tfgc._training import layer_calls
@@ -45,9 +45,7 @@ def check_trainable(model: keras.Model) -> None:
     """Raise `UnsupportedModelError` for a model without a graph of nodes, or without weights."""
     functional_graphs.functional_of(model)
     if not model.weights:
-        raise UnsupportedModelError(
-            f"{model.name!r} has no weights, so there is nothing to train and nothing to recompute"
-        )
+        raise annotated.nothing_to_train(model)
 
 
 def check_segments(model: keras.Model, plan: Plan) -> None:
