@@ -295,6 +295,43 @@ def chain(x, function, times):
     return x
 
 
+def recurring(trips):
+    """A loop whose gradient reads what a trip begins with and what it ends with, which is what the next begins with."""
+
+    def loop(x):
+        trip = lambda i, y: (i + 1, tf.tanh(tf.sin(y) + x))  # noqa: E731
+        return tf.while_loop(lambda i, _: i < trips, trip, [tf.constant(0), x])[1]
+
+    return loop
+
+
+def test_loops_keep_what_one_trip_hands_to_the_next_once():
+    cost = costs_of(L.Dense(6), Running(recurring(12)))[1]
+    assert sum(size for size in cost.saved_internal_bytes if size > I32) == 12 * 4 * 6 * F32
+
+
+LARGE_LOOPS = {
+    "flat": recurring(30),
+    "nested": inside_a_loop(recurring(10)),
+}
+
+
+def training_through_loops(name):
+    layers = [L.Dense(1), L.Dense(65536), *(Running(LARGE_LOOPS[name]) for _ in range(2)), L.Dense(1)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile("sgd", "mse", jit_compile=False)
+    x, y = tf.ones((8, 8)), tf.ones((8, 1))
+    predicted = [tfgc.estimate(model, **how).activation_bytes for how in ({"batch_size": 8}, {"example": (x, y)})]
+    return memory.peak(model.train_on_batch, x, y), predicted
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", LARGE_LOOPS)
+def test_training_through_loops_needs_what_is_predicted(name):
+    measured, predicted = memory.alone(training_through_loops, name)
+    assert predicted == pytest.approx([measured, measured], rel=0.15)
+
+
 BRANCHES = {
     "cond": (lambda x, here: tf.cond(here, lambda: chain(x, tf.sin, 5), lambda: x * 2), 4, set()),
     "two that store": (

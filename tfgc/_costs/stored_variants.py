@@ -8,12 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._costs.loop_trips import LOOPS, trips
+from tfgc._costs.loop_trips import LOOPS, position, trips
 from tfgc._costs.single_tensors import root, tensor_bytes
 from tfgc._framework import concrete_functions
 from tfgc._pure.obstacles import functions_called
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+_ITEMS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # what fills a list, and which input goes into it
 # Has the one buffer of a variable, or of a constant.
 _SHARED = ("ReadVariableOp", "Const")
 
@@ -38,6 +39,11 @@ class Variants:
             return gained * trips(op) if gained else 0
         branch = self._branch(op) if op.type in _BRANCHES else None
         return 0 if branch is None else self.bytes(root(branch.outputs[tensor.value_index]))
+
+    def length(self, tensor: tf.Tensor) -> int | None:
+        """How many tensors a loop made, if this is a stack of them; the shape does not tell it of a list that grows."""
+        stacked = root(tensor.op.inputs[0]).op if tensor.op.type == "TensorListStack" else None
+        return trips(stacked) if stacked is not None and stacked.type in LOOPS else None
 
     def returned(self, operations: Iterable[tf.Operation]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         """Optionals that hold what their branch returns besides, each with that output of the operation."""
@@ -66,13 +72,26 @@ class Variants:
         return self._heaviest[op]
 
     def _gained(self, loop: tf.Operation) -> dict[int, int]:
-        """Bytes that each output of a loop gains in one trip."""
+        """Bytes that each output of a loop gains in one trip; of lists that get the same tensors, one gains them."""
         name = loop.get_attr("body").name
         if name not in self._gains:
             body = concrete_functions.graph_of(loop, name)
             filled = {} if body is None else {i: root(t).op for i, t in enumerate(body.outputs)}
-            items = {"TensorListPushBack": 1, "TensorListSetItem": 2}
-            self._gains[name] = {
-                i: self._made(op.inputs[items[op.type]]) for i, op in filled.items() if op.type in items
-            }
+            # What gradients read stays longer than an array that the loop fills, and comes first.
+            items = {i: op.inputs[at] for kind, at in _ITEMS.items() for i, op in filled.items() if op.type == kind}
+            gains, counted = {}, set()
+            for i, item in items.items():
+                made = _handed_on(item, body)
+                gains[i] = 0 if made.op.type == "Placeholder" or made.ref() in counted else self._made(made)
+                counted.add(made.ref())
+            self._gains[name] = gains
         return self._gains[name]
+
+
+def _handed_on(tensor: tf.Tensor, body: Any) -> tf.Tensor:
+    """What a trip of a loop makes that is a tensor of its body in this trip or in one after it, or an argument."""
+    passed: set[int] = set()
+    while (at := position(root(tensor), body)) is not None and at not in passed:
+        passed.add(at)
+        tensor = body.outputs[at]
+    return root(tensor)

@@ -57,8 +57,9 @@ class Buffers:
         """Bytes of the buffer that a tensor which renames no other one has."""
         key = tensor.ref()
         if key not in self._sizes:
-            is_variant = tensor.dtype == tf.variant
-            self._sizes[key] = self._variants.bytes(tensor) if is_variant else tensor_bytes(tensor, self._rows)
+            variants = self._variants
+            rows = variants.length(tensor) or self._rows
+            self._sizes[key] = variants.bytes(tensor) if tensor.dtype == tf.variant else tensor_bytes(tensor, rows)
         return self._sizes[key]
 
     def fuse(self, tensor: tf.Tensor) -> None:
