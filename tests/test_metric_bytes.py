@@ -36,6 +36,8 @@ def beside(*arguments, **more):
         (None, ["accuracy"]),
         ([keras.metrics.SparseCategoricalAccuracy()],),
         (["sparse_categorical_accuracy"],),
+        (["ACC"],),
+        (["Accuracy"],),
     ],
 )
 def test_an_accuracy_copies_the_outputs(given):
@@ -64,6 +66,10 @@ def test_a_metric_that_cannot_be_traced_counts_for_nothing():
         raise RuntimeError("only eager")
 
     assert beside([broken]) == 0
+
+
+def test_a_metric_that_keras_does_not_find_counts_for_nothing():
+    assert beside(["no_such_metric"]) == 0
 
 
 def measured(metrics):

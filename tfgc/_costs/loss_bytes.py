@@ -84,8 +84,8 @@ def metric_bytes(graph: Graph, model: keras.Model) -> int:
 
 
 def _named(metric: Any, loss: Any, spec: Spec) -> Any:
-    """What Keras takes `accuracy` for."""
-    if metric not in ("accuracy", "acc"):
+    """What Keras takes `accuracy` for, in any case of its letters."""
+    if not isinstance(metric, str) or metric.lower() not in ("accuracy", "acc"):
         return metric
     if not spec.shape or spec.shape[-1] == 1:
         return "binary_accuracy"
@@ -94,7 +94,10 @@ def _named(metric: Any, loss: Any, spec: Spec) -> Any:
 
 
 def _bytes(metric: Any, spec: Spec) -> int:
-    known: Any = keras.metrics.get(metric)
+    try:
+        known: Any = keras.metrics.get(metric)
+    except Exception:  # Keras says so in the first step, and runs code of the user's to make a metric.
+        return 0
     states = [v.value for v in known.variables] if isinstance(known, keras.Metric) else []
     for target in _targets(spec):
         with graph_building.scratch_graph("metric").as_default() as graph:
