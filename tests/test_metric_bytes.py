@@ -166,3 +166,95 @@ def test_a_compiled_function_that_needs_other_targets_counts_for_nothing():
     assert loss_of(two_outputs({"small": of_boxes, "large": "mse"})) == loss_of(two_outputs({"large": "mse"}))
     with pytest.raises(tfgc.UnsupportedModelError, match=r"loss=.*of_boxes.* cannot be computed .* leave loss out"):
         tfgc.plan(two_outputs("mse"), 8, budget="70%", loss=of_boxes)
+
+
+CLASSES, BATCH = 5000, 256
+
+
+class Ends(keras.layers.Layer):
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
+
+    def call(self, x):
+        return self.end(x)
+
+
+def classifier(ends, loss, metrics=None):
+    """A model whose last layers make probabilities of logits, or not."""
+    x = inputs = keras.Input((128,))
+    for layer in [keras.layers.Dense(128, "relu"), keras.layers.Dense(CLASSES), *ends]:
+        x = layer(x)
+    model = keras.Model(inputs, x)
+    model.compile("sgd", loss, metrics=metrics, jit_compile=False)
+    return model
+
+
+def peaks_of_loss(*arguments):
+    """What the loss needs in graphs and in eager loops, in parts of the outputs."""
+    graph = annotated.graph_of(classifier(*arguments), BATCH, None, None, whole_step=True)
+    return [peak_of(trace) / (BATCH * CLASSES * 4) for trace in (graph.loss, graph.eager_loss)]
+
+
+@pytest.mark.parametrize("name", ["sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy"])
+def test_a_crossentropy_reads_the_logits_behind_probabilities(name):
+    kind = "sigmoid" if name.startswith("binary") else "softmax"
+    activation = keras.layers.Activation(kind)
+    logits = {"binary": keras.losses.BinaryCrossentropy, "categorical": keras.losses.CategoricalCrossentropy}
+    by_class = logits.get(name.split("_")[0], keras.losses.SparseCategoricalCrossentropy)(from_logits=True)
+    in_graphs, in_loops = peaks_of_loss([], by_class)
+    assert in_graphs <= in_loops  # A loop computes gradients of targets, too.
+    # Loops hold both, logits and probabilities, and so do metrics.
+    assert peaks_of_loss([activation], name) == pytest.approx([in_graphs, in_loops + 1], abs=0.01)
+    assert peaks_of_loss([activation], name, ["mae"])[0] > peaks_of_loss([], by_class, ["mae"])[0] + 0.9
+    assert peaks_of_loss([activation, keras.layers.Dropout(0.0)], name)[0] == pytest.approx(in_graphs, abs=0.01)
+    # Keras looks at the operation where nothing says more. There is none in a loop.
+    found, unseen = peaks_of_loss([Ends(getattr(tf.nn, kind))], name)
+    assert found == pytest.approx(in_graphs, abs=0.01)
+    assert unseen == pytest.approx(peaks_of_loss([], name)[1])
+
+
+@pytest.mark.parametrize(
+    ("ends", "loss"),
+    [
+        (["softmax", keras.layers.Reshape((CLASSES,))], "categorical_crossentropy"),
+        ([Ends(tf.nn.softmax)], "binary_crossentropy"),
+        (["softmax"], "mse"),
+    ],
+)
+def test_a_loss_that_finds_no_logits_reads_the_probabilities(ends, loss):
+    layers = [keras.layers.Activation(end) if isinstance(end, str) else end for end in ends]
+    assert peaks_of_loss(layers, loss)[0] == peaks_of_loss([], loss)[0] > 2
+
+
+def test_no_logits_are_found_behind_outputs_that_are_cast():
+    """Keras casts them to the dtype of the loss."""
+
+    def peak(dtype):
+        last = keras.layers.Activation("softmax", dtype=dtype)
+        graph = annotated.graph_of(classifier([last], "categorical_crossentropy"), BATCH, None, None, whole_step=True)
+        return peak_of(graph.loss) / (BATCH * CLASSES * 4)
+
+    assert peak("float32") < 1.1 < 2 < peak("bfloat16")
+
+
+def step_behind_probabilities(kind, loss):
+    model = classifier([keras.layers.Activation(kind)], loss)
+    x, y = tf.ones((BATCH, 128)), tf.ones((BATCH, *(() if loss.startswith("sparse") else (CLASSES,))))
+    model.optimizer.build(model.trainable_variables)
+    estimate = tfgc.estimate(model, BATCH)
+    measured = memory.peak(tf.function(model.train_step), (x, y)) + estimate.fixed_bytes
+    return measured / estimate.needed_bytes
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        ("softmax", "sparse_categorical_crossentropy"),
+        ("softmax", "categorical_crossentropy"),
+        ("sigmoid", "binary_crossentropy"),
+    ],
+)
+def test_a_step_with_a_crossentropy_of_probabilities_needs_no_more_than_predicted(kind, loss):
+    assert 0.5 < memory.alone(step_behind_probabilities, kind, loss) <= 1

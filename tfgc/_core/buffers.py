@@ -169,7 +169,11 @@ class Buffers:
     @property
     def loss_bytes(self) -> int:
         """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
-        most = max(self.pending_gradient_bytes[-1], peak_of(self.graph.loss))
+        return self.bytes_of_loss(self.graph.loss)
+
+    def bytes_of_loss(self, byte_trace: Sequence[int]) -> int:
+        """The same if the loss has this byte trace."""
+        most = max(self.pending_gradient_bytes[-1], peak_of(byte_trace))
         return max(0, most - sum(self.size[number] for number in self.overwritten_outputs))
 
     @functools.cached_property

@@ -37,6 +37,8 @@ class Cost:
         differentiable_inputs: Inputs that get a gradient.
         passthrough_inputs: Those of them whose gradient is the upstream gradient itself, not a new buffer.
         aliases: For each output the earlier tensor that it merely renames, or None.
+        logits: For each output how Keras's crossentropies find the logits behind it: an attribute, or a type of
+            operation; "" if it is the input that `aliases` names itself, and None if they do not.
         overwrites: An input that the node overwrites in place where nobody else reads it, or None.
         gradient_bytes: Bytes of the gradients of its weights.
         table_bytes: Bytes of those of its weights whose gradients are of some rows.
@@ -67,6 +69,7 @@ class Cost:
     differentiable_inputs: tuple[Ref, ...] = ()
     passthrough_inputs: tuple[Ref, ...] = ()
     aliases: tuple[Ref | None, ...] = ()
+    logits: tuple[str | None, ...] = ()
     overwrites: Ref | None = None
     gradient_bytes: int = 0
     table_bytes: int = 0
@@ -135,6 +138,7 @@ class Graph:
         batch_size: Samples in a batch, where bytes are compared; None: bytes are those of one sample.
         whole_step: Whether the gradient of a node's weights counts while its backward pass runs, or only activations.
         loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
+        eager_loss: The same if its operations run one by one, as in a loop of the user's over compiled segments.
         xla: Whether the costs are those of a step that XLA compiles.
         joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
         early_update: Bytes for each byte of weights that their update holds from the start of the step, if nothing is
@@ -158,6 +162,7 @@ class Graph:
     batch_size: int | None = None
     whole_step: bool = False
     loss: tuple[int, ...] = ()
+    eager_loss: tuple[int, ...] = ()
     xla: bool = False
     joined: frozenset[int] = frozenset()
     early_update: float = 0.0

@@ -182,6 +182,7 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
         with tf.GradientTape() as tape:
             tape.watch(sources)
             outputs, scope, variables, trainable = side_effects.symbolic(call, tape, apart)
+        behind = tuple("" if any(t is x for x in inputs) else tensor_attributes.logits_behind(t) for t in outputs)
         obstacle = scope.obstacle or obstacles.obstacle(graph, _UNCOUNTED)
         copied = obstacles.can_be_copied(graph)
         seeds_only = all(drawn_rows.is_seed(variable) for variable, _ in scope.written.values())
@@ -213,6 +214,7 @@ def _read(program: Program, node: Node, wanted: Sequence[bool], xla: bool) -> tu
         gradient_bytes=sum(tensor_bytes(t) for g in weights for t in tf.nest.flatten(g, True)),
         table_bytes=sum((g.shape.num_elements() or 0) * g.dtype.size for g in weights if not isinstance(g, tf.Tensor)),
         differentiable=any(g is not None for g in gradients),
+        logits=behind,
         obstacle=obstacle,
         sliceable=sliceable,
         copied=copied,

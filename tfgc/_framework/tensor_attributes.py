@@ -75,6 +75,20 @@ def activation(tensor: Any) -> tuple[str | None, Any]:
     return (tensor.op.type, logits) if getattr(tensor, LOGITS, logits) is logits else (None, None)
 
 
+def logits_behind(tensor: Any) -> str | None:
+    """How Keras's crossentropies find the logits behind a tensor: `LOGITS`, or a type of operation; None if not."""
+    return LOGITS if hasattr(tensor, LOGITS) else activation(tensor)[0]
+
+
+def with_logits(logits: tf.Tensor, found_by: str) -> tf.Tensor:
+    """A tensor that is not `logits`, behind which Keras's crossentropies find them in this way."""
+    if found_by in ACTIVATIONS:
+        return ACTIVATIONS[found_by](logits)
+    tensor = tf.compat.v1.placeholder(logits.dtype, logits.shape)
+    setattr(tensor, LOGITS, logits)
+    return tensor
+
+
 def copied(tensor: tf.Tensor, copy: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
     """`copy(tensor)`, with a copy of everything that Keras reads from the tensor."""
     copies: dict[int, tf.Tensor] = {}

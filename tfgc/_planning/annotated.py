@@ -112,13 +112,18 @@ def with_step(graph: Graph, model: keras.Model, loss: Any = None, optimizer: Any
     By default they are those that `model` is compiled with.
     """
     losses = keras_models.compiled_losses(model) if loss is None else [[loss]] * len(graph.outputs)
-    course = loss_bytes.loss_course(graph, losses, are_compiled=loss is None)
-    beside = 0 if graph.xla else loss_bytes.metric_bytes(graph, model)
-    course = (beside, *course, -beside) if beside else course
+    course, eager_course = loss_bytes.courses(graph, model, losses, are_compiled=loss is None)
     update = update_bytes.of_model(model, optimizer)
     early, of_rows = (0.0, 0.0) if graph.xla else (update.early, update.of_rows)
-    step = dataclasses.replace(graph, loss=course, whole_step=True, early_update=early, table_update=of_rows)
-    return dataclasses.replace(step, late_updates=update.needs_all)
+    return dataclasses.replace(
+        graph,
+        loss=course,
+        eager_loss=eager_course,
+        whole_step=True,
+        early_update=early,
+        table_update=of_rows,
+        late_updates=update.needs_all,
+    )
 
 
 def warn_of_open_sizes(graph: Graph) -> None:

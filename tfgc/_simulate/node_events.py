@@ -93,13 +93,14 @@ class NodeEvents:
     def loss(self, run: Run) -> None:
         """Compute the loss and its gradient."""
         b, graph = self.buffers, self.graph
-        extra = b.loss_bytes
-        if self.compiled and graph.loss:
+        course = graph.eager_loss if self.compiled else graph.loss
+        extra = b.bytes_of_loss(course)
+        if self.compiled and course:
             # The tape holds the outputs, so that nothing overwrites them.
             extra += b.pending_gradient_bytes[-1]
         outputs = [run.held[number] for number in b.graph_outputs]
         changes = b.cotangent_changes[len(graph)]
-        event = Event(len(graph) - 1, "loss", outputs, [], extra, graph.loss, cotangents=changes)
+        event = Event(len(graph) - 1, "loss", outputs, [], extra, course, cotangents=changes)
         if b.overwritten_outputs:
             event.overwritten = run.held[b.overwritten_outputs[0]]
         self.events.append(event)
