@@ -1,6 +1,6 @@
-"""What the losses and metrics of a model's outputs need beside the outputs."""
+"""What the losses of a model's outputs, and its metrics, need beside the outputs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref, Spec
 from tfgc._core.tensors import peak_of
-from tfgc._costs import gradient_graphs
+from tfgc._costs import gradient_graphs, metric_bytes
 from tfgc._costs.call_operations import Call
 from tfgc._costs.tensor_buffers import tensor_bytes
 from tfgc._errors import UnsupportedModelError, one_line
-from tfgc._framework import graph_building, keras_models, keras_names, tensor_attributes
+from tfgc._framework import graph_building, keras_names, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 
 
@@ -25,21 +25,63 @@ def courses(
     functions and `keras.Loss` objects for each output; one that `compile` was given and that needs other targets is
     left out.
     """
-    metrics = [] if graph.xla else list(_metrics(graph, model))
-    beside = sum(_bytes(metric, graph.specs[ref]) for ref, metric in metrics)
+    metrics = [] if graph.xla else list(metric_bytes.metrics(graph, model))
+    beside = sum(metric_bytes.most_bytes(metric, graph.specs[ref]) for ref, metric in metrics)
     measured = {ref for ref, _ in metrics}
 
     def course(eager: bool) -> tuple[int, ...]:
-        counts: tuple[int, ...] = ()
+        found: list[_Course] = []
         for ref, several in zip(graph.outputs, losses):
             output = _Output(graph.specs[ref], _logits_behind(graph, ref), graph.xla, eager, eager or ref in measured)
             for loss in several:
-                found = keras_names.loss(loss)
-                wraps = are_compiled and not isinstance(found, keras.Loss)
-                counts += _of_output(_Compiled(found) if wraps else found, output, are_compiled)
+                known = keras_names.loss(loss)
+                wraps = are_compiled and not isinstance(known, keras.Loss)
+                found += _of_output(_Compiled(known) if wraps else known, output, are_compiled)
+        counts = _together(found, all_stays=eager or graph.xla)
         return (beside, *counts, -beside) if beside else counts
 
     return course(eager=False), course(eager=True)
+
+
+class _Course(NamedTuple):
+    """Byte traces of one loss."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    beside: int  # bytes that are there during the backward pass, too
+    size: int  # bytes of the output
+
+
+def _together(courses: Sequence[_Course], *, all_stays: bool) -> tuple[int, ...]:
+    """The byte trace of several losses.
+
+    The gradient does not wait for the value, so what the value alone needs may still be there. Two bounds hold, and the
+    lower one counts: all of it is there; or all forward passes run before the first gradient, and, as measured, the
+    temporary buffers of no more than two losses add up, on any number of outputs.
+    """
+    stays: tuple[int, ...] = ()
+    for course in courses:
+        alone = tuple(count for count in course.forward if count > 0)
+        stays += alone + _while(_pieces(course.beside, course.size), course.backward)
+    if all_stays:
+        return stays
+    freed = [(peak_of(c.forward) - sum(c.forward) + c.beside, c.size) for c in courses]
+    second = sorted(((peak_of(c.backward), c.size) for c in courses), reverse=True)[1:2]
+    late = [piece for most in sorted(freed, reverse=True)[:2] + second for piece in _pieces(*most)]
+    backward = tuple(count for course in courses for count in course.backward)
+    in_turn = (*(count for course in courses for count in course.forward), *_while(late, backward))
+    return min(stays, in_turn, key=peak_of)
+
+
+def _pieces(count: int, size: int) -> list[int]:
+    """Bytes in buffers as large as an output."""
+    whole, rest = divmod(count, size) if size else (0, count)
+    return [size] * whole + [rest] * (rest > 0)
+
+
+def _while(pieces: Sequence[int], byte_trace: tuple[int, ...]) -> tuple[int, ...]:
+    """A byte trace during which some buffers are there."""
+    return (*pieces, *byte_trace, *(-piece for piece in pieces))
 
 
 class _Compiled(keras.Loss):
@@ -76,18 +118,18 @@ def _logits_behind(graph: Graph, ref: Ref) -> str | None:
     return None
 
 
-def _of_output(loss: Callable, output: _Output, may_fail: bool) -> tuple[int, ...]:
+def _of_output(loss: Callable, output: _Output, may_fail: bool) -> list[_Course]:
     spec = output.spec
     failed: Any = None
-    for target in _targets(spec):
+    for target in metric_bytes.targets(spec):
         try:
-            return _course_of(loss, output, target)
+            return [_course_of(loss, output, target)]
         except OUT_OF_MEMORY:
             raise
         except Exception as error:  # The loss may be the user's code.
             failed = failed or error
     if may_fail:
-        return ()
+        return []
     raise UnsupportedModelError(
         f"loss={loss!r} cannot be computed from an output of shape {spec.shape} and targets of that shape, or one "
         f"integer in place of its last dimension ({one_line(failed)}). Compile the model with it, or leave loss out: "
@@ -95,12 +137,7 @@ def _of_output(loss: Callable, output: _Output, may_fail: bool) -> tuple[int, ..
     ) from failed
 
 
-def _targets(spec: Spec) -> list[tuple]:
-    """Dtype and shape of the targets that an output may have: its own, or one integer for its last dimension."""
-    return [(spec.dtype, spec.shape), ("int32", spec.shape[:-1])]
-
-
-def _course_of(loss: Any, output: _Output, target: tuple) -> tuple[int, ...]:
+def _course_of(loss: Any, output: _Output, target: tuple) -> _Course:
     # An operation that Keras could look at is there in graphs alone.
     is_hidden = output.eager and output.logits in tensor_attributes.ACTIVATIONS
     call = None if is_hidden or output.logits is None else _traced(loss, output, target, output.logits)
@@ -109,11 +146,9 @@ def _course_of(loss: Any, output: _Output, target: tuple) -> tuple[int, ...]:
     call = call or _traced(loss, output, target)
     assert call is not None
     cost = gradient_graphs.footprint(call, xla=output.xla).cost
-    # The gradient does not wait for the value, so what the value alone needs is still there, and what it still reads is
-    # not overwritten.
-    alone = tuple(count for count in cost.forward_saving_trace if count > 0)
-    beside = (0 if output.xla else gradient_graphs.shared_bytes(call)) + more
-    return alone + ((beside, *cost.backward_trace, -beside) if beside else cost.backward_trace)
+    # What the value still reads is not overwritten by the gradient.
+    beside = more + (0 if output.xla else gradient_graphs.shared_bytes(call))
+    return _Course(cost.forward_saving_trace, cost.backward_trace, beside, tensor_bytes(call.inputs[0]))
 
 
 def _traced(loss: Any, output: _Output, target: tuple, found_by: str | None = None) -> Call | None:
@@ -133,47 +168,3 @@ def _traced(loss: Any, output: _Output, target: tuple, found_by: str | None = No
         upstream = tf.compat.v1.placeholder(value.dtype, value.shape)
         gradients = tape.gradient(value, sources, output_gradients=upstream)
     return Call(graph, [logits, given], [], [value], [upstream], gradients, sources)
-
-
-def _metrics(graph: Graph, model: keras.Model) -> Iterator[tuple[Ref, Any]]:
-    """Each metric of the outputs. TensorFlow computes them while it computes the loss.
-
-    Those that read more than a target and an output are left out.
-    """
-    losses = keras_models.compiled_losses(model)
-    for wanted in keras_models.compiled_metrics(model):
-        for ref, chosen, several in zip(graph.outputs, keras_models.of_outputs(model, wanted), losses):
-            yield from ((ref, _named(metric, next(iter(several), None), graph.specs[ref])) for metric in chosen)
-
-
-def _named(metric: Any, loss: Any, spec: Spec) -> Any:
-    """What Keras takes `accuracy` for, in any case of its letters."""
-    if not isinstance(metric, str) or metric.lower() not in ("accuracy", "acc"):
-        return metric
-    if not spec.shape or spec.shape[-1] == 1:
-        return "binary_accuracy"
-    words = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    return "sparse_categorical_accuracy" if words.lower().startswith("sparse") else "categorical_accuracy"
-
-
-def _bytes(metric: Any, spec: Spec) -> int:
-    """Most bytes that a metric needs on top of its output."""
-    try:
-        known: Any = keras.metrics.get(metric)
-    except Exception:  # Keras says so in the first step, and runs code of the user's to make a metric.
-        return 0
-    states = [v.value for v in known.variables] if isinstance(known, keras.Metric) else []
-    for target in _targets(spec):
-        with graph_building.scratch_graph("metric").as_default() as graph:
-            given, predicted = tf.compat.v1.placeholder(*target), tf.compat.v1.placeholder(spec.dtype, spec.shape)
-            before = [tf.compat.v1.placeholder(state.dtype, state.shape) for state in states]
-            try:
-                if isinstance(known, keras.Metric):
-                    made = known.stateless_update_state(before, given, predicted)
-                else:
-                    made = known(given, predicted)
-            except Exception:  # the metric may be the user's code
-                continue
-        inputs, outputs = [predicted, given, *before], tf.nest.flatten(made)
-        return peak_of(gradient_graphs.footprint(Call(graph, inputs, [], outputs, [], [], [])).cost.forward_trace)
-    return 0
