@@ -678,3 +678,25 @@ def test_two_models_in_one_step():
         return tf.nest.flatten(step(*X))
 
     assert_near(run(lambda model: model), run(by_layers))
+
+
+def test_gradients_that_onednn_makes_at_once_wait_for_each_others_inputs():
+    """Of the filter and the bias of a convolution: an edge from one to what the other reads is a circle once fused."""
+
+    def towers():
+        x = keras.Input((64, 64, 8))
+        each = [L.Conv2D(4, 3, strides=4, name=f"conv_{i}")(L.Activation("tanh")(x)) for i in range(4)]
+        return keras.Model(x, L.Dense(4)(L.Flatten()(L.Concatenate()(each))))
+
+    images, targets = tf.random.normal((32, 64, 64, 8), seed=1), tf.random.normal((32, 4), seed=2)
+    losses = []
+    for recomputes in (False, True):
+        keras.utils.set_random_seed(3)
+        model = towers()
+        model.compile("sgd", "mse", jit_compile=False)
+        if recomputes:
+            plan = tfgc.plan(model, 32, strategy="manual", keep=["conv_0"])
+            assert [segment.mode for segment in plan.segments] == ["recompute", "keep"]
+            tfgc.enable(model, plan)
+        losses.append([model.train_on_batch(images, targets) for _ in range(2)])
+    np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -16,6 +16,8 @@ from tfgc._framework.internals import get_read_write_resource_inputs
 from tfgc._framework.versions import attribute
 
 Thing = TypeVar("Thing", bound=Hashable)
+# Gradients of the filter and of the bias of a convolution, by the place of the upstream gradient that both read.
+_FUSED = {"Conv2DBackpropFilter": 2, "BiasAddGrad": 0}
 _EFFECTS = "tfgc_effects"  # the attribute of a graph that holds them, and goes with it
 
 
@@ -53,6 +55,23 @@ def dependencies(operations: Sequence[tf.Operation]) -> dict[tf.Operation, set[t
         op: made.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs, *effects.awaited(op)])
         for op in operations
     }
+
+
+def once_fused(before: Mapping[tf.Operation, set[tf.Operation]]) -> dict[tf.Operation, set[tf.Operation]]:
+    """What each operation waits for, of which oneDNN may make one of several."""
+    found = dict(before)
+    fused: dict[Any, list[tf.Operation]] = defaultdict(list)
+    for op in filter(may_be_fused, before):
+        fused[op.inputs[_FUSED[op.type]].ref()].append(op)
+    for group in fused.values():
+        together = set[tf.Operation]().union(*(before[op] for op in group)).difference(group)
+        found.update(dict.fromkeys(group, together))
+    return found
+
+
+def may_be_fused(op: tf.Operation) -> bool:
+    """Whether oneDNN may make one operation of this and of another one, between which nothing may come."""
+    return op.type in _FUSED
 
 
 def in_order(before: Mapping[tf.Operation, set[tf.Operation]]) -> Iterator[tf.Operation]:

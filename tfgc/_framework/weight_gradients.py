@@ -142,7 +142,7 @@ def _wait(
     operations: Sequence[tf.Operation], passed_on: list[tf.Operation], weights: list[tf.Operation], backlog: Backlog
 ) -> list[tf.Tensor]:
     """Add the edges; return what is put off in the end."""
-    made, before = set(operations), operation_order.dependencies(operations)
+    made, before = set(operations), operation_order.once_fused(operation_order.dependencies(operations))
     place = {op: i for i, op in enumerate(operation_order.in_order(before))}
     weights = sorted(made.intersection(weights), key=place.__getitem__)
     # Where nothing is passed on, all comes before the gradients that are made last.
@@ -166,6 +166,6 @@ def _wait(
             known.update(ends)
             held = {tensor.ref(): tensor for reader in beside for tensor in reader.inputs}
             put_off.append((ends, sum(map(backlog.bytes_of, held.values()))))
-        while put_off and sum(size for _, size in put_off) > backlog.most_bytes:
+        while put_off and not operation_order.may_be_fused(op) and sum(n for _, n in put_off) > backlog.most_bytes:
             attribute(op, "_add_control_inputs")(put_off.popleft()[0])
     return [op.outputs[0] for ends, _ in put_off for op in ends]
