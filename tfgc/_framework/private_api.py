@@ -125,7 +125,8 @@ def read(variables: Iterable[keras.Variable]) -> tuple[list[tf.Tensor], dict[int
     if tf.executing_eagerly() and not in_stateless_scope():
         stored = [storage(variable) for variable in variables]
         if are_plain(stored):
-            return _read_at_once(stored), {i: variable.handle for i, variable in enumerate(stored)}
+            handles = [variable.handle for variable in stored]
+            return _read_at_once(stored, handles), dict(enumerate(handles))
     with AutocastScope(None):
         return [tf.convert_to_tensor(variable.value) for variable in variables], {}
 
@@ -136,9 +137,8 @@ def are_plain(stored: Sequence[Any]) -> bool:
     return kinds and len({variable.handle.device for variable in stored}) <= 1
 
 
-def _read_at_once(stored: Sequence[Any]) -> list[tf.Tensor]:
+def _read_at_once(stored: Sequence[Any], handles: Sequence[Any]) -> list[tf.Tensor]:
     """The values of variables that `are_plain`, by one operation."""
-    handles = [variable.handle for variable in stored]
     types = tuple(variable.dtype.as_datatype_enum for variable in stored)
     attributes, context = ("N", len(handles), "dtypes", types), internals.context.context()
     run = internals.execute.execute

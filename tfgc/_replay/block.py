@@ -108,7 +108,8 @@ class _Block:
         asked_for, frozen = self.calls.function.trained.asked_for(effects.reads)
         values, handles = private_api.read(effects.reads)
         inputs = [*tensors, *seeds_in_time(tensors, values)]
-        if private_api.has_tangents([*inputs, *handles.values(), *map(tf.convert_to_tensor, effects.variables)]):
+        read = handles.values() or values
+        if private_api.has_tangents([*tensors, *read, *map(tf.convert_to_tensor, effects.variables)]):
             # Forward mode stores nothing for later, so there is nothing to save.
             return call.run_plainly()
         frozen, handles = ({len(tensors) + i: x for i, x in each.items()} for each in (frozen, handles))
