@@ -46,10 +46,10 @@ class CallPlans:
         optimizer: keras.Optimizer | str | None = None,
     ) -> None:
         self.model, self._among, self._batch_size = model, among, tracing.batch_size(example)
-        update = update_bytes.of_model(model, optimizer)
+        update = update_bytes.NO_UPDATE if xla else update_bytes.of_model(model, optimizer)
         traced = tracing.trace(model, example, xla=xla) if trace is None else trace
         self.step = reading.read(traced, xla=xla, update=update)
-        self._early = [] if xla else sorted(update_bytes.early_bytes(model, update))
+        self._early = sorted(update_bytes.early_bytes(model, update))
         if not any(isinstance(call.layer, keras.Layer) for call in self.step.root.within()):
             raise NoLayersError(f"{model.name!r} calls no layers, so there is nothing to recompute")
         self.simulator = Simulator(self.step)

@@ -47,7 +47,7 @@ def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step
     temporary = fused_step.temporary(trace, runs, late, owner)
     besides = xla_products.while_running(op for op in runs if op in late) if xla else kernel_memory.while_running(runs)
     by_cublas = xla_products.workspaces(runs) if xla and xla_products.is_untiled(runs) else {}
-    updating = {} if xla else weight_updates.temporary(trace, update, buffers)
+    updating = weight_updates.temporary(trace, update, buffers)
     workspace = kernel_memory.kept_for_gradient if fusion is None else fusion.written_for_gradient
     made = [
         Operation(

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tfgc._calls.recording import Trace
 from tfgc._costs.tensor_buffers import Buffers
-from tfgc._costs.update_bytes import Update
+from tfgc._costs.update_bytes import NO_UPDATE, Update
 
 
 def temporary(trace: Trace, update: Update, buffers: Buffers) -> dict[tf.Operation, int]:
@@ -12,7 +12,10 @@ def temporary(trace: Trace, update: Update, buffers: Buffers) -> dict[tf.Operati
 
     Where a trace shows no updates, as of one call of a model, each gradient is taken for one of a weight of its size.
     """
-    known = [(u.gradient, u.weight_bytes, u.is_sparse) for u in trace.updates]
+    if update == NO_UPDATE:
+        return {}
+    # Of a sparse gradient the values: its rows may be known from the start of the step.
+    known = [(u.gradient, u.weight_bytes, u.is_sparse) for u in trace.updates if not u.gradient.dtype.is_integer]
     held = known or [(gradient, buffers.bytes(buffers.root(gradient)), False) for gradient in trace.wanted]
     if update.needs_all and held:
         order = {op: i for i, op in enumerate(trace.graph.get_operations())}

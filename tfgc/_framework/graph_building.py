@@ -23,20 +23,18 @@ def placeholder_of(variable: keras.Variable, graph: Any) -> tf.Tensor:
         return tf.compat.v1.placeholder(stored.dtype, stored.shape)
 
 
-def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tensor:
-    """A copy of a tensor whose gradient is what `backward` makes of the upstream one."""
+def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any], source: tf.Tensor | None = None) -> tf.Tensor:
+    """A copy of a tensor whose gradient is what `backward` makes of the upstream one.
+
+    Tapes take it for one made of `source`, by default of the tensor itself.
+    """
     # A `tf.custom_gradient` would make three operations in place of one, which TensorFlow's optimizer does not drop.
     with record.stop_recording():
         copy = tf.identity(tensor)
-    record.record_operation("identity", [copy], [tensor], lambda g: [backward(g)], lambda t: [t])
-    return copy
-
-
-def recorded_from(tensor: tf.Tensor, source: tf.Tensor, backward: Callable[[Any], Any]) -> tf.Tensor:
-    """A copy of a tensor that tapes take for one made of `source`, whose gradient is what `backward` returns."""
-    with record.stop_recording():
-        copy = tf.identity(tensor)
-    record.record_operation("identity", [copy], [source], lambda g: [backward(g)])
+    forward = (lambda t: [t]) if source is None else None
+    record.record_operation(
+        "identity", [copy], [tensor if source is None else source], lambda g: [backward(g)], forward
+    )
     return copy
 
 

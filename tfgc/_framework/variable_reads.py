@@ -39,7 +39,7 @@ class Reads:
             if not record.should_record_backprop([self._read]):
                 return list(values)
             noted = [functools.partial(self._add, i) for i in range(len(values))]
-            return [graph_building.recorded_from(v, self._read, note) for v, note in zip(values, noted)]
+            return [graph_building.recorded_copy(v, note, self._read) for v, note in zip(values, noted)]
 
     def _add(self, i: int, upstream: Any) -> tf.Tensor:
         before = self._upstream.get(i)
