@@ -15,7 +15,8 @@ import tensorflow as tf
 from equality import fresh, in_turn, noise
 
 import tfgc
-from tfgc._framework import replay_order, weight_gradients
+from tfgc._framework import backward_order, replay_order, weight_gradients
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 X = noise(8, 16), noise(8, 16, seed=2)
@@ -361,6 +362,18 @@ def side_by_side(layer):
     inputs = keras.Input((16,))
     x = L.Dense(16, name="below")(inputs)
     return keras.Model(inputs, L.Add(name="sum")([layer(16, name="one")(x), layer(16, name="other")(x)]))
+
+
+def test_marks_of_order_are_left_out_where_each_node_reads_the_one_before():
+    x = y = keras.Input((8,), name="x")
+    for i in range(3):
+        y = L.Dense(8, name=f"dense_{i}")(y)
+    model = keras.Model(x, L.ReLU(name="last")(L.Add(name="add")([x, y])))
+    graph = keras_graph.read(model, 4)
+    names = [node.name for node in graph.nodes]
+
+    assert backward_order.rows(graph, names) == [["dense_0", "dense_1", "dense_2"], ["add", "last"]]
+    assert backward_order.rows(graph, names[1:3]) == [["dense_1", "dense_2"]]
 
 
 def test_branches_with_effects_in_one_replay():

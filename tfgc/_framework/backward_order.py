@@ -68,13 +68,18 @@ def has_chains() -> bool:
     return bool(_CHAINS.get())
 
 
-def is_sequential(graph: Graph, names: Sequence[str]) -> bool:
-    """Whether each of the nodes reads only the one before, so that their backward passes are in a row anyway."""
-    return all(
-        ref.node == before
-        for before, name in itertools.pairwise(names)
-        for ref in graph.nodes[graph.position[name]].inputs
-    )
+def rows(graph: Graph, names: Sequence[str]) -> list[list[str]]:
+    """The nodes, in their order, in rows in which each reads the one before alone.
+
+    In a row a backward pass waits for that of the node after it anyway.
+    """
+    found = [[*names[:1]]]
+    for before, name in itertools.pairwise(names):
+        if all(ref.node == before for ref in graph.nodes[graph.position[name]].inputs):
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found
 
 
 class BackwardChain:
@@ -87,8 +92,13 @@ class BackwardChain:
         self._made: list[tf.Tensor] = []  # by the last one
         self._forward: list[tuple[tf.Tensor, list[tf.Tensor]]] = []
 
-    def run(self, call: Callable[[dict[Ref, Any]], list], refs: Sequence[Ref], table: Mapping[Ref, Any]) -> list[Any]:
-        """Run what is next on what it reads of `table`, noting where its backward pass will start and end."""
+    def run(
+        self, call: Callable[[dict[Ref, Any]], list[list]], refs: Sequence[Ref], table: Mapping[Ref, Any]
+    ) -> list[list]:
+        """Run what is next on what it reads of `table`, noting where its backward pass will start and end.
+
+        It makes the outputs of each node of a row.
+        """
         starts: list[tf.Tensor] = []
         ends: list[tuple[tf.Tensor, tf.Tensor]] = []
         self._starts.append(starts)
@@ -106,12 +116,12 @@ class BackwardChain:
         copies: list[tf.Tensor] = []
         given = {ref: passed(table[ref], functools.partial(end, table[ref]), copies) for ref in refs}
         self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
-        made = call(given)
+        *inside, made = call(given)
         for ref, copy in given.items():
             if tensor_attributes.mask_of(copy) is None and tensor_attributes.mask_of(table[ref]) is not None:
                 tensor_attributes.set_mask(table[ref], None)  # as Keras's attention does
         self._made = tf.nest.flatten(made, expand_composites=True)
-        return [passed(tensor, start, []) for tensor in made]
+        return [*inside, [passed(tensor, start, []) for tensor in made]]
 
     def edges(self, unasked: Sequence[tf.Tensor]) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
         """What waits for what: in the backward pass every start for the ends of the next one that has any.

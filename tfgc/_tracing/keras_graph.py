@@ -205,18 +205,28 @@ class Program:
 
         After a node `watch(name, outputs)` is called, and what it is to `release` is dropped from the table.
         """
-        chain = None if backward_order.is_sequential(self.graph, names) else backward_order.new_chain()
-        for name in names:
+        rows = backward_order.rows(self.graph, names)
+        chain = backward_order.new_chain() if len(rows) > 1 else None
+        for row in rows if chain else [[name] for name in names]:
+            run = functools.partial(self._outputs, row, training)
+            read = [ref for _, ref in self._steps[row[0]].sources]
+            for name, made in zip(row, chain.run(run, read, table) if chain else run(table)):
+                table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
+                if watch is not None:
+                    watch(name, made)
+                for ref in (release or {}).get(name, ()):
+                    del table[ref]
+
+    def _outputs(self, row: Sequence[str], training: bool | None, table: Mapping[Ref, Any]) -> list[list]:
+        """What each node of a row makes: the first reads the table, the others the one before."""
+        made: list[list] = []
+        for name in row:
             step = self._steps[name]
             given = step.training if training is None else training
             call = keras_models.call_with_training(step.node.operation, training=given)
-            run = functools.partial(step.call, call)
-            made = chain.run(run, [ref for _, ref in step.sources], table) if chain else run(table)
-            table.update((Ref(name, i), tensor) for i, tensor in enumerate(made))
-            if watch is not None:
-                watch(name, made)
-            for ref in (release or {}).get(name, ()):
-                del table[ref]
+            made.append(step.call(call, table))
+            table = {Ref(name, i): tensor for i, tensor in enumerate(made[-1])}
+        return made
 
     def placeholder(self, ref: Ref, name: str) -> Any:
         """A fresh `keras.Input` for a tensor of the model; one for an input of the model keeps its name."""

@@ -147,7 +147,7 @@ class _SegmentChain:
         for segment, release in zip(self._segments, self._releases):
             run = functools.partial(segment, training=training)
             with host_inputs.noted() if self._offloads else contextlib.nullcontext([]) as stored:
-                made = chain.run(run, segment.needed, table) if chain else run(table)
+                (made,) = chain.run(run, segment.needed, table) if chain else run(table)
             for waiting in before:
                 made = [waiting.ahead(tensor) for tensor in made]
             before = stored
@@ -167,11 +167,12 @@ class _SegmentRunner:
     block: Callable
     check: Callable | None = None
 
-    def __call__(self, table: Mapping[Ref, Any], training: bool | None) -> list[Any]:
+    def __call__(self, table: Mapping[Ref, Any], training: bool | None) -> list[list]:
+        """What it makes, as a row of one; see `BackwardChain.run`."""
         tensors = [table[ref] for ref in self.needed]
         if self.check is not None:
             self.check(tensors)
-        return self.block(*tensors, training=training)
+        return [self.block(*tensors, training=training)]
 
 
 def _build(
