@@ -31,14 +31,38 @@ def waiting(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
         attribute(op, "_add_control_inputs")(gates)
 
 
-def fence(operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor]) -> Iterator[Edge]:
-    """Edges by which `operations` that depend on none of `held` wait for `gates`; constants do not."""
+@contextlib.contextmanager
+def in_time(arguments: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Let what is large, and made in here of no argument, wait for all of them: see `drawn_in_time`."""
+    with operation_hooks.noted() as made:
+        yield
+    for op, gates in drawn_in_time(made, arguments):
+        attribute(op, "_add_control_inputs")(gates)
+
+
+def drawn_in_time(operations: Iterable[tf.Operation], arguments: Sequence[tf.Tensor]) -> Iterator[Edge]:
+    """Edges by which what is large, and depends on no argument, waits for all: masks, and weights in another dtype.
+
+    Else TensorFlow makes those of all segments at the start of the step, and holds them until they run.
+    """
+    return fence(operations, arguments, arguments, _LEAST)
+
+
+def fence(
+    operations: Iterable[tf.Operation], held: Iterable[tf.Tensor], gates: Sequence[tf.Tensor], least: int = 0
+) -> Iterator[Edge]:
+    """Edges by which `operations` that depend on none of `held` wait for `gates`.
+
+    Constants do not, nor what makes fewer than the `least` bytes.
+    """
     operations = [op for op in operations if op.type != "Placeholder"]
     free = worth_freeing(operations)
     after = {tensor.op for tensor in held}
     for op in operations:
         if op not in free and op.type != "Const":
             if not any(tensor.op in after for tensor in op.inputs) and not after.intersection(op.control_inputs):
+                if sum(map(_bytes, op.outputs)) < least:
+                    continue
                 yield op, [gate.op for gate in gates]
             after.add(op)
 

@@ -74,7 +74,8 @@ class TracedCall:
         self._n_forward = len(operations)
         self.n_draws, self.n_results = len(drawing), len(results)
         self._results = [op.outputs[0] for op in drawing] + results
-        self.forward = graph_copies.Part(self._graph, self._given, [*self._tensors, *self._results], numbered=numbered)
+        made, edges = [*self._tensors, *self._results], shared_constants.drawn_in_time(operations, self._arguments)
+        self.forward = graph_copies.Part(self._graph, self._given, made, edges, numbered=numbered)
 
     def _stand_in(self, variable: keras.Variable) -> tf.Tensor:
         value = graph_building.placeholder_of(variable, self._graph)

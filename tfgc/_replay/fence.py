@@ -1,4 +1,4 @@
-"""What makes both runs of a segment wait: the second one for gradients, and draws of the first under XLA.
+"""What makes both runs of a segment wait: the second one for gradients, and draws of the first for its inputs.
 
 Without it TensorFlow and XLA would merge the runs, or run what reads nothing large at the start of the step. Results of
 the first run are behind a barrier where XLA would store what it computes them from.
@@ -35,6 +35,13 @@ def _waits_in_xla(scalars: Sequence[tf.Tensor]) -> Callable[[tf.Tensor], tf.Tens
     total = tf.add_n([tf.cast(tf.abs(x), tf.float32) for x in scalars])
     never = tf.math.is_nan(total) & tf.math.is_inf(total)
     return lambda x: x | never if x.dtype.is_bool else x + tf.cast(never, x.dtype)
+
+
+def started(arguments: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager:
+    """A context in which a first run draws when its arguments are there; `seeds_in_time` has that of XLA."""
+    if tf.executing_eagerly() or private_api.in_xla():
+        return contextlib.nullcontext()
+    return shared_constants.in_time(arguments)
 
 
 def seeds_in_time(arguments: Sequence[tf.Tensor], values: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -29,7 +29,7 @@ from tfgc._framework import (
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
-from tfgc._replay.fence import fence, waiting
+from tfgc._replay.fence import fence, started, waiting
 from tfgc._replay.two_runs import AskedOutputs, FirstRun, Gradients, Reached, TwoRuns
 
 Tensors: TypeAlias = list[tf.Tensor]
@@ -60,7 +60,7 @@ class Recomputation(TwoRuns):
 
     def forward(self, inputs: list[tf.Tensor]) -> functional.Run:
         self._start = python_random.state() if self.effects.chooses else None
-        with backward_order.unordered_backward():
+        with backward_order.unordered_backward(), started(inputs[: len(self._packing.specs)]):
             return self._run(self._fn, inputs, random_draws.noted if self.effects.draws else contextlib.nullcontext)
 
     def _run(self, fn: Callable, inputs: list[tf.Tensor], draws: Callable) -> functional.Run:
