@@ -55,7 +55,7 @@ def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step
             reads=numbering.reads(op),
             makes=numbering.makes(op),
             waits=waits[op],
-            in_place=op.type in tensor_buffers.IN_PLACE,
+            in_place=op.type in tensor_buffers.IN_PLACE or (not xla and tensor_buffers.is_in_place(op)),
             work=flop_counts.flops(op),
             workspace=workspace(op) if op not in late else 0,
             temporary=max(temporary.get(op, 0) + besides.get(op, 0) + by_cublas.get(op, 0), updating.get(op, 0)),

@@ -100,7 +100,10 @@ class Simulator:
         spaces: list[Address] = []
         for (i, _, makes, _), overwritten, freed in of_step:
             for buffer in makes:
-                at[buffer] = allocator.allocate(sizes[buffer % count]) if overwritten is None else at.pop(overwritten)
+                size, taken = sizes[buffer % count], None
+                if overwritten is not None and size == sizes[overwritten % count]:
+                    taken = at.pop(overwritten, None)
+                at[buffer] = allocator.allocate(size) if taken is None else taken
             spaces.append(allocator.allocate(0 if i in without else self.step.operations[i].workspace))
             temporary = allocator.allocate(self.step.operations[i].temporary)
             peak = max(peak, allocator.in_use)
@@ -133,9 +136,9 @@ def lives(step: Step, runs: Sequence[Run], stays: Set[int]) -> Iterator[Life]:
         i, reads, makes, _ = run
         freed = [b for b in dict.fromkeys((*reads, *makes)) if last[b] == position]
         overwritten = None
-        if operations[i].in_place and len(makes) == 1:
-            size = sizes[makes[0] % count]
-            overwritten = next((b for b in freed if b != makes[0] and sizes[b % count] == size), None)
+        if operations[i].in_place and makes:
+            size = max(sizes[b % count] for b in makes)
+            overwritten = next((b for b in freed if b not in makes and sizes[b % count] == size), None)
             if overwritten is not None:
                 freed.remove(overwritten)
         yield run, overwritten, freed

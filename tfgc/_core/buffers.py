@@ -169,14 +169,15 @@ class Buffers:
     @property
     def loss_bytes(self) -> int:
         """Most bytes at once while the loss and its gradient are computed, on top of the graph's outputs."""
-        return self.bytes_of_loss(self.graph.loss)
+        return self.bytes_of_loss(self.graph.loss, self.overwritten_outputs)
 
-    def bytes_of_loss(self, byte_trace: Sequence[int]) -> int:
-        """The same if the loss has this byte trace."""
+    def bytes_of_loss(self, byte_trace: Sequence[int], written_over: Sequence[int]) -> int:
+        """The same if the loss has this byte trace, and takes over the buffers of these outputs."""
         most = max(self.pending_gradient_bytes[-1], peak_of(byte_trace))
-        return max(0, most - sum(self.size[number] for number in self.overwritten_outputs))
+        return max(0, most - sum(self.size[number] for number in written_over))
 
     @functools.cached_property
     def overwritten_outputs(self) -> list[int]:
-        """Outputs that XLA writes the gradient of the loss over, since no backward pass reads them."""
-        return [number for number in self.graph_outputs if self.graph.xla and not self.savers[number]]
+        """Outputs that the loss, or its gradient, is written over, since no backward pass reads them: under XLA all."""
+        free = self.graph.outputs if self.graph.xla else self.graph.written_over
+        return [number for number in self._numbers(free) if not self.savers[number]]

@@ -139,6 +139,7 @@ class Graph:
         whole_step: Whether the gradient of a node's weights counts while its backward pass runs, or only activations.
         loss: Byte trace of the loss and its gradient (see `Cost`), without the outputs.
         eager_loss: The same if its operations run one by one, as in a loop of the user's over compiled segments.
+        written_over: Outputs whose buffers the loss takes over where its operations run in a graph.
         xla: Whether the costs are those of a step that XLA compiles.
         joined: Positions where no segment is to start, since XLA fuses the nodes before and behind.
         early_update: Bytes for each byte of weights that their update holds from the start of the step, if nothing is
@@ -163,6 +164,7 @@ class Graph:
     whole_step: bool = False
     loss: tuple[int, ...] = ()
     eager_loss: tuple[int, ...] = ()
+    written_over: tuple[Ref, ...] = ()
     xla: bool = False
     joined: frozenset[int] = frozenset()
     early_update: float = 0.0

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfgc._core.graph import Graph, Ref, Spec
 from tfgc._core.tensors import peak_of
-from tfgc._costs import gradient_graphs, metric_bytes
-from tfgc._costs.call_operations import Call
+from tfgc._costs import gradient_graphs, metric_bytes, tensor_buffers
+from tfgc._costs.call_operations import Call, classified
 from tfgc._costs.tensor_buffers import tensor_bytes
 from tfgc._errors import UnsupportedModelError, one_line
 from tfgc._framework import graph_building, keras_names, tensor_attributes
@@ -18,16 +18,18 @@ from tfgc._framework.memory_errors import OUT_OF_MEMORY
 
 def courses(
     graph: Graph, model: keras.Model, losses: Sequence[Sequence[Any]], are_compiled: bool = False
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Ref, ...]]:
     """The byte traces of losses, metrics and gradients of the losses, for `Graph.loss` and `Graph.eager_loss`.
 
-    Targets have the shape of their output, or are one integer in place of its last dimension. `losses` are names,
-    functions and `keras.Loss` objects for each output; one that `compile` was given and that needs other targets is
-    left out.
+    And the outputs that crossentropies of `compile` write over in graphs, since no metric reads them; a loop of the
+    user's may hold them. Targets have the shape of their output, or are one integer in place of its last dimension.
+    `losses` are names, functions and `keras.Loss` objects for each output; one that `compile` was given and that needs
+    other targets is left out.
     """
     metrics = [] if graph.xla else list(metric_bytes.metrics(graph, model))
     beside = sum(metric_bytes.most_bytes(metric, graph.specs[ref]) for ref, metric in metrics)
     measured = {ref for ref, _ in metrics}
+    written_over: list[Ref] = []
 
     def course(eager: bool) -> tuple[int, ...]:
         found: list[_Course] = []
@@ -37,10 +39,13 @@ def courses(
                 known = keras_names.loss(loss)
                 wraps = are_compiled and not isinstance(known, keras.Loss)
                 found += _of_output(_Compiled(known) if wraps else known, output, are_compiled)
+            is_free = are_compiled and len(several) == 1 and not (output.xla or output.is_read)
+            if is_free and found and found[-1].writes_over_output:
+                written_over.append(ref)
         counts = _together(found, all_stays=eager or graph.xla)
         return (beside, *counts, -beside) if beside else counts
 
-    return course(eager=False), course(eager=True)
+    return course(eager=False), course(eager=True), tuple(written_over)
 
 
 class _Course(NamedTuple):
@@ -50,6 +55,7 @@ class _Course(NamedTuple):
     backward: tuple[int, ...]
     beside: int  # bytes that are there during the backward pass, too
     size: int  # bytes of the output
+    writes_over_output: bool
 
 
 def _together(courses: Sequence[_Course], *, all_stays: bool) -> tuple[int, ...]:
@@ -148,7 +154,9 @@ def _course_of(loss: Any, output: _Output, target: tuple) -> _Course:
     cost = gradient_graphs.footprint(call, xla=output.xla).cost
     # What the value still reads is not overwritten by the gradient.
     beside = more + (0 if output.xla else gradient_graphs.shared_bytes(call))
-    return _Course(cost.forward_saving_trace, cost.backward_trace, beside, tensor_bytes(call.inputs[0]))
+    operations = classified(call)
+    over = tensor_buffers.writes_gradient_over(call.inputs[0], {*operations.early, *operations.late})
+    return _Course(cost.forward_saving_trace, cost.backward_trace, beside, tensor_bytes(call.inputs[0]), over)
 
 
 def _traced(loss: Any, output: _Output, target: tuple, found_by: str | None = None) -> Call | None:

@@ -4,7 +4,7 @@ An operation that only renames its input makes no buffer; an elementwise one reu
 TensorFlow's kernels do.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,8 @@ IN_PLACE = frozenset(
     + ["Erfc", "Pow", "Maximum", "Minimum", "SelectV2", "ClipByValue", "Floor", "Round", "LogicalAnd", "LogicalNot"]
     + ["Xdivy", "Xlogy"]
 )
+# These write the gradient, the larger of their outputs, over the logits.
+_CROSSENTROPIES = frozenset(["SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"])
 
 
 class Buffers:
@@ -108,9 +110,28 @@ def trace(
     return tuple(signed)
 
 
+def is_in_place(op: tf.Operation) -> bool:
+    """Whether an operation writes an output over an input of that size that nothing else holds."""
+    return op.type in IN_PLACE or op.type in _CROSSENTROPIES
+
+
+def writes_gradient_over(logits: tf.Tensor, operations: Collection[tf.Operation]) -> bool:
+    """Whether one of these operations alone reads a tensor, and writes the gradient of a crossentropy over it.
+
+    Other losses write over their output, too, but TensorFlow computes their gradient beside the value, in a new buffer.
+    """
+    readers = [op for op in logits.consumers() if op in operations and op.type not in SHAPE_ONLY]
+    if len(readers) != 1:
+        return False
+    made = readers[0].outputs
+    if made and renamed(made[0]) is logits:
+        return writes_gradient_over(made[0], operations)
+    return readers[0].type in _CROSSENTROPIES and readers[0].inputs[0] is logits
+
+
 def _overwritten(
     op: tf.Operation, output: tf.Tensor, buffers: Buffers, alive: Mapping[Any, int], dying: Sequence[Any]
 ) -> Any:
     """The input whose buffer an in-place operation reuses for an output, or None."""
-    read = (buffers.root(t).ref() for t in op.inputs) if op.type in IN_PLACE else ()
+    read = (buffers.root(t).ref() for t in op.inputs) if is_in_place(op) else ()
     return next((r for r in read if r in alive and r in dying and alive[r] == buffers.bytes(output)), None)

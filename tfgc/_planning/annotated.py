@@ -112,13 +112,14 @@ def with_step(graph: Graph, model: keras.Model, loss: Any = None, optimizer: Any
     By default they are those that `model` is compiled with.
     """
     losses = keras_models.compiled_losses(model) if loss is None else [[loss]] * len(graph.outputs)
-    course, eager_course = loss_bytes.courses(graph, model, losses, are_compiled=loss is None)
+    course, eager_course, written_over = loss_bytes.courses(graph, model, losses, are_compiled=loss is None)
     update = update_bytes.of_model(model, optimizer)
     early, of_rows = (0.0, 0.0) if graph.xla else (update.early, update.of_rows)
     return dataclasses.replace(
         graph,
         loss=course,
         eager_loss=eager_course,
+        written_over=written_over,
         whole_step=True,
         early_update=early,
         table_update=of_rows,

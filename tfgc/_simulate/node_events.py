@@ -94,15 +94,16 @@ class NodeEvents:
         """Compute the loss and its gradient."""
         b, graph = self.buffers, self.graph
         course = graph.eager_loss if self.compiled else graph.loss
-        extra = b.bytes_of_loss(course)
+        # Op by op the tape holds the outputs.
+        written_over = () if self.compiled and not graph.xla else b.overwritten_outputs
+        extra = b.bytes_of_loss(course, written_over)
         if self.compiled and course:
-            # The tape holds the outputs, so that nothing overwrites them.
             extra += b.pending_gradient_bytes[-1]
         outputs = [run.held[number] for number in b.graph_outputs]
         changes = b.cotangent_changes[len(graph)]
         event = Event(len(graph) - 1, "loss", outputs, [], extra, course, cotangents=changes)
-        if b.overwritten_outputs:
-            event.overwritten = run.held[b.overwritten_outputs[0]]
+        if written_over:
+            event.overwritten = run.held[written_over[0]]
         self.events.append(event)
 
     def backward(self, i: int, run: Run) -> None:
