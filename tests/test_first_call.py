@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from equality import assert_equal, fresh, noise, train
 from models import Halved
+from tensorflow.python.eager import context
 
 import tfgc
 from tfgc._core.ignored_warnings import ignored_warnings
@@ -190,6 +191,15 @@ def test_a_dataset_that_draws_gives_the_batches_of_plain_training(options):
     (ours, our_next), (plain, plain_next) = fit(True), fit(False)
     np.testing.assert_allclose(ours, plain, rtol=1e-4)
     assert our_next == plain_next
+
+
+def test_a_dataset_can_be_fitted_where_no_seed_was_ever_set(monkeypatch):
+    """TensorFlow has no stream of seeds then, which has to be put back elsewhere."""
+    model = tfgc.enable(cnn(loss="mse"))
+    monkeypatch.setattr(context.context(), "_seed", None)
+    monkeypatch.delattr(context.context(), "_rng", raising=False)
+    model.fit(Batches(), verbose=0, shuffle=False)
+    assert [made.batch_size for made in plans(model)] == [6]
 
 
 def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget():

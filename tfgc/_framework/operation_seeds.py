@@ -38,7 +38,9 @@ def continued() -> Iterator[None]:
 @contextlib.contextmanager
 def eager_ones_put_back() -> Iterator[None]:
     """Let what draws eagerly after this get the seeds that it would have got without what draws in here."""
-    stream = versions.attribute(context.context(), "_rng")
+    stream = None  # of a process in which no seed was set
+    if context.global_seed() is not None:
+        stream = versions.attribute(context.context(), "_rng")
     before = stream and stream.getstate()
     try:
         yield
