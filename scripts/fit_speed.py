@@ -22,7 +22,7 @@ import time
 
 import saved_cases
 
-from tfgc import _errors
+from tfgc import _error_texts
 
 RESULTS = saved_cases.RESULTS / "fit_speed.json"
 NETWORKS = (
@@ -64,7 +64,7 @@ def run(network):
                 try:
                     cases[case] = process.submit(measure, network, case, pathlib.Path(folder)).result()
                 except Exception as error:  # whatever fails is a row of the table
-                    cases[case] = {"failed": _errors.one_line(error)[:300]}
+                    cases[case] = {"failed": _error_texts.one_line(error)[:300]}
             print(f"{network}: {case}: {cases[case]}", file=sys.stderr, flush=True)
     # The machine is noisy: plain time is the mean of a run at the start and one at the end.
     runs = [case["seconds"] for case in (cases["plain fit"], cases.pop(again)) if "seconds" in case]

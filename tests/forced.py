@@ -27,7 +27,8 @@ from layerwise import arguments_of, compare, reason
 from replays import note_replays
 
 import tfgc
-from tfgc._errors import TfgcError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import TfgcError
 from tfgc._framework import private_api
 from tfgc._tracing import functional_graphs, keras_graph
 from tfgc._training import segment_runner

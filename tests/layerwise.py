@@ -21,7 +21,7 @@ from keras.src.backend import set_keras_mask
 from keras.src.testing import test_case
 
 import tfgc
-from tfgc._errors import one_line
+from tfgc._error_texts import one_line
 
 # How tfgc runs, in which loop, and the loop of the plain steps that it is compared with.
 EXACT, TRACED = ("recompute", "eager", "eager"), ("recompute", "graph", "graph")

@@ -395,6 +395,13 @@ def test_targets_have_the_structure_of_the_outputs():
     assert {name: target.shape for name, target in y.items()} == {"a": (8, 2), "b": (8,)}
 
 
+def test_the_advice_follows_one_full_stop(monkeypatch):
+    record = Measurement("net", "confirm", "graph", 4, status="failed", detail="The user's reason.")
+    monkeypatch.setattr(compare, "run", lambda case: record)
+    with pytest.raises(TfgcError, match=r"failed, The user's reason\. If it cannot be built there, give"):
+        tfgc.plan(net(), 4, confirm=True)
+
+
 # With real children.
 
 

@@ -4,9 +4,12 @@ import copy
 import inspect
 import pickle
 
+import keras
 import pytest
+import tensorflow as tf
 
 from tfgc import InfeasibleBudgetError, TfgcError, _errors
+from tfgc._error_texts import one_line
 
 KINDS = [
     kind
@@ -72,3 +75,51 @@ class Own(TfgcError):
 def test_an_error_of_a_subclass_is_copied_whatever_its_arguments():
     other = pickle.loads(pickle.dumps(Own("conv", size=3)))
     assert (str(other), other.layer, other.size) == ("conv needs 3", "conv", 3)
+
+
+class Fails(keras.layers.Layer):
+    """Raises the errors that Keras and TensorFlow wrap in more than one way."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def call(self, x):
+        raise self.error
+
+
+class Two(Exception):
+    """AutoGraph cannot make it again from a message alone, and raises an error of its own."""
+
+    def __init__(self, layer, size):
+        super().__init__(f"{layer} needs {size}")
+
+
+def fails(error):
+    def function(x):
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (fails(ValueError("no luck\nat all")), "ValueError: no luck"),
+        (fails(KeyError("size")), "KeyError: 'size'"),
+        (fails(Two("conv", 3)), "Two: conv needs 3"),
+        (Fails(ValueError("no luck\nat all")), "no luck, in Fails.call()"),
+        (Fails(KeyError("size")), "size, in Fails.call()"),
+    ],
+    ids=["error", "key", "own", "layer", "key in layer"],
+)
+def test_a_line_says_why_a_call_failed_however_it_was_called(function, said, traced):
+    with pytest.raises(Exception, match=r"(?s).") as caught:
+        (tf.function(function) if traced else function)(tf.constant(1.0))
+    assert one_line(caught.value) == said
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyError(), "KeyError"), (KeyError("a\nb"), r"KeyError: 'a\nb'")])
+def test_a_key_that_no_layer_missed_is_quoted_as_python_does(error, said):
+    assert one_line(error) == said

@@ -181,19 +181,3 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     """
     matches = difflib.get_close_matches(str(name), [str(k) for k in known])
     return "; did you mean " + " or ".join(map(repr, matches)) + "?" if matches else ""
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error in one line. Keras prints what went wrong in bold, below a line that says where.
-
-    >>> one_line(ValueError("no luck\\nat all"))
-    'ValueError: no luck'
-    >>> one_line(TypeError("Exception encountered when calling Dense.call().\\n\\n\\x1b[1mno length\\x1b[0m\\n..."))
-    'no length, in Dense.call()'
-    """
-    text = str(error).strip()
-    found = re.match(r"Exception encountered when calling (.*?)\.\n.*?\x1b\[1m(.*?)\x1b\[0m", text, flags=re.DOTALL)
-    if found:
-        return f"{found[2].strip().partition(chr(10))[0].rstrip('.')}, in {found[1]}"
-    text = re.sub(r"^\{\{\w+ \S+\}\} ", "", text)  # a place in TensorFlow
-    return f"{type(error).__name__}: {text}".partition("\n")[0].rstrip(" .:")

@@ -69,7 +69,7 @@ def module(name: str) -> ModuleType:
 
 def function(name: str) -> object:
     """What `module:function` names; raises `ImportError` whatever goes wrong."""
-    from tfgc._errors import one_line  # not above: the current folder may still be on the path
+    from tfgc._error_texts import one_line  # not above: the current folder may still be on the path
 
     path, _, inside = name.partition(":")
     try:

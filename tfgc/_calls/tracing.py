@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._calls import recording
-from tfgc._errors import OptionError, UnsupportedModelError, one_line, warn
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, UnsupportedModelError, warn
 from tfgc._framework import initial_values, isolated_traces, keras_models
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import python_random

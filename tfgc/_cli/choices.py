@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from tfgc._cli import values
-from tfgc._errors import OptionError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError
 from tfgc._terminal import printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.plan import Plan
-from tfgc._errors import OptionError, UnsupportedModelError, check_int, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, UnsupportedModelError, check_int
 from tfgc._framework import keras_models, keras_names, xla_export
 from tfgc._tracing import synthetic
 from tfgc._training import enable, layer_calls

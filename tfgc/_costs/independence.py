@@ -17,7 +17,7 @@ from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._costs import batch_coupling, node_costs, sample_noise
 from tfgc._costs.noise_runs import NoiseRuns
 from tfgc._costs.sample_noise import SAMPLES
-from tfgc._errors import one_line
+from tfgc._error_texts import one_line
 from tfgc._framework import graph_building, keras_models, private_api, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import drawn_rows, functional, inner_functions, obstacles, random_draws

@@ -11,7 +11,8 @@ from tfgc._core.tensors import peak_of
 from tfgc._costs import gradient_graphs, metric_bytes, tensor_buffers
 from tfgc._costs.call_operations import Call, classified
 from tfgc._costs.tensor_buffers import tensor_bytes
-from tfgc._errors import UnsupportedModelError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import UnsupportedModelError
 from tfgc._framework import graph_building, keras_names, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from tfgc._calls import tracing
 from tfgc._core.tensors import Spec
-from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import keras_models
 from tfgc._measure import examples
 from tfgc._planning import by_calls

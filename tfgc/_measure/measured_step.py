@@ -78,7 +78,8 @@ class MeasuredStep:
         record = compare.run(case)
         if record.peak_bytes_max is None:
             raise TfgcError(
-                f"{label}: a step of {model.name!r} cannot be run in a child process: {record.status}, {record.detail}"
+                f"{label}: a step of {model.name!r} cannot be run in a child process: {record.status}, "
+                f"{record.detail.rstrip('.')}"
                 f"{shipped.advice(self.confirm, '. If it cannot be built there, ')}"
             )
         return record.peak_bytes_max

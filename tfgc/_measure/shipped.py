@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from tfgc._core.ignored_warnings import ignored_warnings
-from tfgc._errors import UnsupportedModelError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import UnsupportedModelError
 from tfgc._framework import keras_models, layer_settings
 from tfgc._measure import case_choice
 from tfgc._planning import by_calls

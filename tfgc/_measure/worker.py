@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle
 
 from tfgc import _child_process, _user_modules
-from tfgc._errors import TfgcError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import TfgcError
 from tfgc._records.job import (
     OUT_OF_MEMORY,
     Case,

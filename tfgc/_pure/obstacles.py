@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._errors import one_line
+from tfgc._error_texts import one_line
 from tfgc._framework import private_api
 from tfgc._pure import random_draws
 

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfgc._core.recently_used import RecentlyUsed
-from tfgc._errors import ReplayMismatchError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import ReplayMismatchError
 from tfgc._framework import (
     backward_order,
     concrete_functions,

@@ -18,7 +18,8 @@ import pkgutil
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tfgc._errors import OptionError, TfgcError, did_you_mean, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, TfgcError, did_you_mean
 
 if TYPE_CHECKING:
     from tfgc._records.measurement import Results

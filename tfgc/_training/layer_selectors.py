@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfgc._errors import OptionError, did_you_mean, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import keras_models
 
 # How many names of layers a message shows.

@@ -13,7 +13,8 @@ from tfgc._core.recently_used import RecentlyUsed
 from tfgc._costs import independence, sample_noise
 from tfgc._costs.noise_runs import equal
 from tfgc._costs.sample_noise import SAMPLES, Kind
-from tfgc._errors import OptionError, UnsupportedModelError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, UnsupportedModelError
 from tfgc._framework import graph_building, layer_settings
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._pure import inner_functions

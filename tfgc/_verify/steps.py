@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc._core import text
-from tfgc._errors import TfgcError, UnsupportedModelError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import TfgcError, UnsupportedModelError
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._verify.verdicts import EPSILON, Steps
 

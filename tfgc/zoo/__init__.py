@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from tfgc import _user_modules
-from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, TfgcError, check_int, did_you_mean
 from tfgc._units import parse_count
 from tfgc.zoo._catalogue import catalogue
 

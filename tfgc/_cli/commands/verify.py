@@ -3,7 +3,8 @@
 import click
 
 from tfgc._cli import choices, options, values
-from tfgc._errors import OptionError, TfgcError, one_line
+from tfgc._error_texts import one_line
+from tfgc._errors import OptionError, TfgcError
 
 
 @click.command("verify", cls=options.Command)
