@@ -436,6 +436,7 @@ def test_an_impossible_budget_names_the_least_and_the_node(children):
         (conv, {"budget": "1GB", "strategy": "manual"}, "needs the option keep"),
         (conv, {"budget": "1GB", "steps": 0}, "steps=0"),
         (conv, {"budget": "1GB", "image_size": 0}, "image_size=0"),
+        (conv, {"budget": "1GB", "memory_limit": "4GB"}, "memory_limit='4GB': must be an integer"),
         (conv, {"budget": "1GB", "optimizer": 3}, "optimizer=3"),
         (conv, {"budget": "1GB", "optimizer": "adan"}, "there is no optimizer 'adan'"),
         (fixed_batch, {"budget": "1GB"}, "declared for batches of 4"),

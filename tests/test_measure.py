@@ -1,5 +1,6 @@
 """Measuring, rendering and the command line."""
 
+import collections
 import dataclasses
 import importlib.metadata
 import io
@@ -315,6 +316,9 @@ def test_nothing_is_measured_after_plain_training_failed_in_both_modes(monkeypat
         ({"batch_size": 2, "strategies": ["manual"]}, "needs the option keep"),
         ({"batch_size": 2, "strategies": []}, "at least one strategy"),
         ({"batch_size": 2, "image_size": -1}, "image_size=-1"),
+        ({"batch_size": 2, "modes": ()}, r"modes=\(\): name at least one mode"),
+        ({"batch_size": 2, "memory_limit": "4GB"}, "memory_limit='4GB': must be an integer"),
+        ({"batch_size": 2, "memory_limit": -4}, "memory_limit=-4"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments, message):
@@ -604,3 +608,64 @@ def test_the_child_measures_what_the_case_says():
     found = worker.measure(dataclasses.replace(cases[2], plan=plans.of(cases[2]).plan))
     assert found["detail"] == "2 segments"
     assert len(found["losses"]) == 2
+
+
+def two_precisions():
+    """Its heads answer in float16 and float32, and it has a penalty in float32."""
+    inputs = keras.Input((8,))
+    x = keras.layers.Dense(8, dtype="mixed_float16", kernel_regularizer="l2")(inputs)
+    heads = [keras.layers.Dense(4, dtype=dtype)(x) for dtype in ("mixed_float16", "float32")]
+    return keras.Model(inputs, heads)
+
+
+def class_beside_scores():
+    """One of its outputs is an integer, which no squared error trains."""
+    inputs = keras.Input((8,))
+    scores = keras.layers.Dense(4)(inputs)
+    return keras.Model(inputs, [keras.ops.argmax(scores, -1), scores])
+
+
+@pytest.mark.parametrize("build", [two_precisions, class_beside_scores])
+def test_models_with_outputs_of_several_dtypes_are_measured(build):
+    (case, *_) = case_choice.plan_cases(build, 4, steps=1, modes="graph")
+    before, after = worker.measure(case)["losses"]
+    assert after < before
+
+
+def class_alone():
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, keras.ops.argmax(keras.layers.Dense(4)(inputs), -1))
+
+
+def test_a_model_without_an_output_to_train_is_refused_with_the_reason():
+    (case, *_) = case_choice.plan_cases(class_alone, 4)
+    with pytest.raises(tfgc.TfgcError, match="no output of floating-point numbers"):
+        worker.measure(case)
+
+
+def ordered():
+    """Inputs in an order that is not that of their names, by which TensorFlow sorts dicts."""
+    inputs = collections.OrderedDict(wide=keras.Input((8,), name="wide"), slim=keras.Input((3,), name="slim"))
+    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Concatenate()(list(inputs.values()))))
+
+
+def test_inputs_that_are_an_ordered_dict_get_the_noise_of_their_shape():
+    (case, *_) = case_choice.plan_cases(ordered, 4, steps=1)
+    assert len(worker.measure(case)["losses"]) == 2
+
+
+def test_modes_that_are_repeated_are_measured_once():
+    names = [case.name for case in case_choice.plan_cases(small, 2, ["sqrt"], modes=("graph", "graph"))]
+    assert names == ["plain-eager", "plain-graph", "sqrt-graph"]
+
+
+def test_a_builder_that_cannot_be_sent_to_a_child_is_an_error_with_the_reason():
+    lock = threading.Lock()
+
+    def locked():
+        with lock:
+            return small()
+
+    for call in (lambda: tfgc.compare(locked, 2), lambda: tfgc.max_batch(locked, "8MB", confirm=False)):
+        with pytest.raises(tfgc.TfgcError, match=r"'locked' cannot be sent to a child process: TypeError: .*lock"):
+            call()

@@ -321,6 +321,39 @@ def test_an_example_may_be_of_any_structure_that_tensorflow_knows():
     assert examples.samples(data) == 16
 
 
+class Penalized(Tower):
+    """Trained by what it adds to its loss, without targets."""
+
+    def call(self, x, training=None):
+        x = super().call(x, training=training)
+        self.add_loss(tf.reduce_mean(x**2))
+        return x
+
+
+def penalized():
+    model = Penalized()
+    model.compile("sgd")
+    return model
+
+
+def test_a_model_that_is_trained_by_the_losses_it_adds_needs_no_targets():
+    cases, found = predicted(penalized, example=X)
+    assert found.of(cases[-1]).plan is not None
+    assert len(worker.measure(cases[0])["losses"]) == 2
+
+
+def test_a_spec_of_strings_stands_for_words():
+    (words,) = examples.batch(examples.portable((tf.TensorSpec((None, 2), "string"),)), 3)
+    assert (words.dtype, words.shape) == ("string", (3, 2))
+
+
+@pytest.mark.parametrize("example", [(X, tf.TensorSpec((None, 4))), (tf.TensorSpec((None, 4)), X)], ids=["xy", "yx"])
+def test_an_open_spec_has_the_samples_of_the_array_beside_it(example):
+    data = examples.portable(example)
+    assert examples.samples(data) == len(X)
+    assert [part.shape[0] for part in examples.batch(data, 5)] == [5, 5]
+
+
 WRONG = {
     "no example": (tower, {}, UnsupportedModelError, r"example=\(x, y\)"),
     "targets": (towers, {"example": X}, OptionError, r"takes targets: give example=\(x, y\)"),
@@ -329,6 +362,8 @@ WRONG = {
     "no batch": (tower, {"example": "x"}, OptionError, "give a batch as fit takes it"),
     "a graph": (functional, {"example": X}, OptionError, "has a graph"),
     "structure": (tower, {"example": {"a": X, "b": X}}, UnsupportedModelError, "cannot be called on this example"),
+    "sparse": (tower, {"example": tf.sparse.from_dense(X[:, 0])}, OptionError, "a SparseTensor cannot be measured"),
+    "ragged": (tower, {"example": tf.RaggedTensorSpec((8, None))}, OptionError, "RaggedTensorSpec cannot be measured"),
     "open": (tower, {"example": tf.TensorSpec((4, None, 8))}, OptionError, "is open"),
 }
 
@@ -338,6 +373,13 @@ def test_bad_input(name):
     build, arguments, error, message = WRONG[name]
     with pytest.raises(error, match=message):
         predicted(build, **arguments)
+
+
+def test_a_sparse_matrix_of_scipy_is_refused():
+    """It has a shape and a dtype, as specs have, and was measured as dense noise."""
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(OptionError, match="a csr_array cannot be measured"):
+        examples.portable(sparse.csr_array(X[:, 0]))
 
 
 def test_max_batch_refuses_what_applies_to_graphs_before_it_starts(monkeypatch):

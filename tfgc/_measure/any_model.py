@@ -46,7 +46,7 @@ def completed(model: keras.Model, example: Any, batch_size: int, optimizer: Any 
     own_step = tracing.has_own_step(model)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     if model.compiled:
-        if y is None and not own_step:
+        if y is None and model.loss is not None and not own_step:
             raise OptionError(f"{model.name!r} is compiled, so its step takes targets: give example=(x, y)")
         if optimizer is not None:
             raise OptionError(f"optimizer={optimizer!r}: {model.name!r} is compiled with one; compile it with this one")

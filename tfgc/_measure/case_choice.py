@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfgc import strategies as known_strategies
-from tfgc._core.modes import check_mode
+from tfgc._core.modes import MODES, check_mode
 from tfgc._core.plan import Plan
 from tfgc._core.plan import read as read_plan
 from tfgc._errors import OptionError, check_int
@@ -43,6 +43,8 @@ def plan_cases(
     batch_size, steps = check_int("batch_size", batch_size), check_int("steps", steps)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
+    if memory_limit is not None:
+        memory_limit = check_int("memory_limit", memory_limit)
     if budget is not None:
         check_budget(budget)
     given = _read(plans)
@@ -58,8 +60,11 @@ def plan_cases(
             f"name at least one strategy to compare with plain: {', '.join(known_strategies.available())}"
         )
     modes = (modes,) if isinstance(modes, str) or not isinstance(modes, Iterable) else tuple(modes)
+    if not modes:
+        raise OptionError(f"modes=(): name at least one mode to train in: {', '.join(MODES)}")
     for mode in modes:
         check_mode(mode)
+    modes = tuple(dict.fromkeys(modes))
     chosen = [_chosen(item, budget) for item in wanted]
     if example is not None and (budget is not None or not given):
         options = {} if budget is None else {"budget": budget}

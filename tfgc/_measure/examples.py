@@ -20,7 +20,12 @@ def portable(example: Any) -> Any:
     """An example with arrays instead of tensors, and a `Spec`, which stands for noise, for each spec of a framework."""
     import tensorflow as tf
 
+    not_dense = tf.SparseTensor, tf.SparseTensorSpec, tf.RaggedTensor, tf.RaggedTensorSpec
+
     def plain(value: Any) -> Any:
+        if isinstance(value, not_dense) or hasattr(value, "tocsr"):  # the latter of SciPy
+            kind = type(value).__name__
+            raise OptionError(f"example: a {kind} cannot be measured: give dense arrays or tf.TensorSpecs")
         if hasattr(value, "numpy"):
             return value.numpy()
         if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
@@ -44,11 +49,12 @@ def _leaves(example: Any) -> list[Any]:
 
 def samples(example: Any) -> int | None:
     """How many samples a portable example has; None where a spec leaves it open."""
-    return next(leaf.shape[0] for leaf in _leaves(example) if len(leaf.shape))
+    sizes = [leaf.shape[0] for leaf in _leaves(example) if len(leaf.shape)]
+    return next((size for size in sizes if size is not None), None)
 
 
 def batch(example: Any, batch_size: int) -> Any:
-    """The batch of a portable example, as tensors, with so many samples; for specs noise, or 0 and 1."""
+    """The batch of a portable example, as tensors, with so many samples; for specs noise, 0 and 1, or a word."""
     import keras
     import tensorflow as tf
 
@@ -59,7 +65,10 @@ def batch(example: Any, batch_size: int) -> Any:
         if isinstance(value, Spec):
             if None in value.shape[1:]:
                 raise OptionError(f"example: a size of {value.shape} is open; memory depends on it")
-            shape: Any = (batch_size, *value.shape[1:]) if value.shape and value.shape[0] == count else value.shape
+            per_sample = value.shape and value.shape[0] in (None, count)
+            shape: Any = (batch_size, *value.shape[1:]) if per_sample else value.shape
+            if value.dtype == "string":
+                return tf.fill(shape, "word")
             if tf.as_dtype(value.dtype).is_integer or value.dtype == "bool":
                 return tf.cast(random.integers(0, 2, shape), value.dtype)
             return tf.cast(random.standard_normal(shape, dtype="float32"), value.dtype)

@@ -92,6 +92,8 @@ def max_batch(
     check_mode(mode, ("graph", "xla"), "the step runs in one tf.function")
     network = case_choice.name_of(build)
     steps = check_int("steps", steps)
+    if memory_limit is not None:
+        memory_limit = check_int("memory_limit", memory_limit)
     if image_size is not None:
         image_size = check_int("image_size", image_size)
     checked = _checked(budget)

@@ -18,6 +18,7 @@ import cloudpickle
 import memory_profiler
 
 from tfgc import _child_process, _temporary, _user_modules
+from tfgc._error_texts import one_line
 from tfgc._errors import TfgcError
 from tfgc._records.job import OUT_OF_MEMORY, Case, MaxBatchJob, PredictionJob, Reply
 
@@ -60,6 +61,7 @@ class Ended:
 
 def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
     """Run a job in a child process and wait for its end."""
+    pickled = _pickled(job)
     path, folders = _user_modules.for_child()
     with _temporary.folder() as folder:  # Its temporary files, such as AutoGraph's, would stay if a signal ends it.
         answer = os.path.join(folder, "reply")
@@ -72,7 +74,7 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
             assert child.stdin is not None
             try:
                 with contextlib.suppress(BrokenPipeError):
-                    child.stdin.write(cloudpickle.dumps(job))
+                    child.stdin.write(pickled)
                     child.stdin.close()
                 samples = memory_profiler.memory_usage(cast(Any, child), interval=_SAMPLE_SECONDS, timestamps=True)
             finally:
@@ -85,6 +87,13 @@ def run(job: Case | PredictionJob | MaxBatchJob) -> Ended:
             with open(answer, "rb") as file:
                 reply = pickle.load(file)
         return Ended(reply, child.returncode, words, samples)
+
+
+def _pickled(job: Case | PredictionJob | MaxBatchJob) -> bytes:
+    try:
+        return cloudpickle.dumps(job)
+    except Exception as error:  # of what the user's function holds
+        raise TfgcError(f"{job.network!r} cannot be sent to a child process: {one_line(error)}") from error
 
 
 def ask(job: PredictionJob | MaxBatchJob) -> Any:

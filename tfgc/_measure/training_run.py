@@ -110,14 +110,17 @@ def _step(model: keras.Model, call: Callable[..., Any], case: Case) -> Callable[
         raise TfgcError(f"{model.name!r} has no trainable weights")
     if case.example is not None:
         return any_model.step(model, case.mode)
+    if not any(tf.as_dtype(output.dtype).is_floating for output in model.outputs):
+        raise TfgcError(f"{model.name!r} has no output of floating-point numbers, of which a squared error trains it")
     optimizer: Any = keras.optimizers.SGD(0.01) if case.optimizer is None else keras.optimizers.get(case.optimizer)
     optimizer.build(model.trainable_variables)
 
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            predictions = tf.nest.flatten(call(x, training=True))
-            loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in zip(predictions, y)])
-            loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(extra, loss.dtype)) for extra in model.losses)])
+            made = zip(keras.tree.flatten(call(x, training=True)), y)
+            losses = [tf.reduce_mean(tf.square(tf.cast(p, t.dtype) - t)) for p, t in made if t.dtype.is_floating]
+            losses += [tf.reduce_sum(extra) for extra in model.losses]
+            loss = tf.add_n([tf.cast(one, losses[0].dtype) for one in losses])
         gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss

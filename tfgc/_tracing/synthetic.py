@@ -50,7 +50,7 @@ def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = Non
             )
     inputs, outputs = ([tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side] for side in sides)
     if len(inputs) > 1:
-        return tf.nest.pack_sequence_as(model.input, inputs), outputs
+        return keras.tree.pack_sequence_as(model.input, inputs), outputs
     return inputs[0], outputs
 
 
