@@ -1,5 +1,6 @@
 """`tfgc.plan(..., confirm=True)`: plans that are run, and corrected by what is measured."""
 
+import collections
 import dataclasses
 import json
 
@@ -320,7 +321,7 @@ def test_a_model_keeps_its_metrics_where_an_optimizer_or_a_loss_is_named():
         made = sent(model, **given)
         assert len(made.get_compile_config()["metrics"]) == 2
         assert made.jit_compile is False
-    assert (made.loss.__name__, type(made.optimizer)) == ("mean_squared_error", keras.optimizers.SGD)
+    assert (made.loss, type(made.optimizer)) == ("mse", keras.optimizers.SGD)
 
     def build():
         model = net()
@@ -393,6 +394,53 @@ def test_targets_have_the_structure_of_the_outputs():
     model.compile("sgd", {"a": "mse", "b": "sparse_categorical_crossentropy"})
     _, y = shipped.batch(model, 8, None, None, None)
     assert {name: target.shape for name, target in y.items()} == {"a": (8, 2), "b": (8,)}
+
+
+def two_heads(loss, names=("first", "second"), outputs=lambda first, second: {"b": first, "a": second}):
+    inputs = keras.Input((4,))
+    first = keras.layers.Dense(3, "softmax", name=names[0])(inputs)
+    model = keras.Model(inputs, outputs(first, keras.layers.Dense(2, name=names[1])(inputs)))
+    model.compile("sgd", loss)
+    return model
+
+
+CLASSES = "sparse_categorical_crossentropy"
+
+
+@pytest.mark.parametrize(
+    ("loss", "shapes"),
+    [
+        ({"b": CLASSES, "a": "mse"}, {"b": (8,), "a": (8, 2)}),
+        ({"first": CLASSES, "second": "mse"}, {"b": (8,), "a": (8, 2)}),
+        ({"b": CLASSES}, {"b": (8,), "a": (8, 2)}),
+        ("crossentropy", {"b": (8, 3), "a": (8, 2)}),
+    ],
+    ids=["by key", "by name", "of one output", "crossentropy"],
+)
+def test_targets_are_those_of_losses_by_key_or_by_name(loss, shapes):
+    _, y = shipped.batch(two_heads(loss), 8, None, None, None)
+    assert {key: target.shape for key, target in y.items()} == shapes
+
+
+def test_targets_are_those_of_nested_losses():
+    model = two_heads(["mse", [CLASSES]], outputs=lambda first, second: [second, [first]])
+    _, (second, (first,)) = shipped.batch(model, 8, None, None, None)
+    assert (second.shape, first.shape) == ((8, 2), (8,))
+
+
+def test_a_crossentropy_that_keras_chooses_arrives():
+    assert shipped.batch(net(), 8, None, None, "crossentropy")[1].shape == (8, 5)
+    assert sent(net(), loss="crossentropy").loss == "crossentropy"
+
+
+def test_layers_keep_their_names_where_keras_makes_them_in_another_order():
+    """Their names are in the configuration, and two of one kind got each other's."""
+
+    def sizes(model):
+        return {layer.name: layer.units for layer in model.layers if hasattr(layer, "units")}
+
+    model = two_heads("mse", ("z", "y"), lambda first, second: collections.OrderedDict(b=second, a=first))
+    assert sizes(sent(model)) == sizes(model) == {"z": 3, "y": 2}
 
 
 def test_the_advice_follows_one_full_stop(monkeypatch):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfgc._core.ignored_warnings import ignored_warnings
 from tfgc._error_texts import one_line
 from tfgc._errors import UnsupportedModelError
-from tfgc._framework import keras_models, layer_settings
+from tfgc._framework import keras_models, keras_names, layer_settings
 from tfgc._measure import case_choice
 from tfgc._planning import by_calls
 from tfgc._tracing import example_sizes, functional_graphs, keras_graph, synthetic
@@ -36,12 +36,17 @@ class Shipped:
         with keras.saving.custom_object_scope(self.objects):
             model = _revived(self.config) if self.build is None else self.build()
             parts = _parts(model)
-            if [kind for kind, _ in self.names] == [type(part).__name__ for part in parts]:
+            made = [(type(part).__name__, part.name) for part in parts]
+            # Those that Keras made by their names may come in another order, as where outputs are an `OrderedDict`.
+            named_already = sorted(made) == sorted(self.names)
+            if not named_already and [kind for kind, _ in made] == [kind for kind, _ in self.names]:
                 for part, (_, name) in zip(parts, self.names):
                     part.name = name
             if by_calls.applies_to(model):
                 return model
-            named = {"optimizer": keras.optimizers.get(self.optimizer), "loss": keras.losses.get(self.loss)}
+            # The name of a loss is left to `compile`, which alone knows "crossentropy".
+            loss = keras.losses.get(self.loss) if isinstance(self.loss, dict) else self.loss
+            named = {"optimizer": keras.optimizers.get(self.optimizer), "loss": loss}
             named = {name: value for name, value in named.items() if value is not None}
             known: dict[str, Any] = {"optimizer": "adam", "loss": "mse"}
             if model.compiled and named:
@@ -149,16 +154,16 @@ def _has_targets(model: keras.Model, example: Any) -> bool:
 
 def _losses(model: keras.Model, loss: Any, outputs: int) -> list[Any]:
     """The loss of each output; None for one without."""
-    if loss is None:
-        loss = model.loss if model.compiled else "mse"
-    if isinstance(loss, dict):
-        return [loss.get(name) for name in model.output_names]
-    return list(loss) if isinstance(loss, (list, tuple)) else [loss] * outputs
+    if loss is None and model.compiled:
+        return [next(iter(of_one), None) for of_one in keras_models.compiled_losses(model)]
+    return ["mse" if loss is None else loss] * outputs
 
 
 def _target(loss: Any, output: tf.TensorSpec) -> tf.TensorSpec:
     """A target that a loss takes: of the output's shape, or a class instead of its last dimension."""
-    function = tf.function(keras.losses.get(loss) or (lambda target, output: output), autograph=False)
+    if loss is None:
+        return output
+    function = tf.function(keras_names.loss(loss), autograph=False)
     for target in (output, tf.TensorSpec(output.shape[:-1], "int32")):
         try:
             function.get_concrete_function(target, output)
