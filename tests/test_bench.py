@@ -249,6 +249,15 @@ def test_resnet_depth_compares_shares_and_says_what_was_not_run():
     assert "not run" in sheets[2].caption
 
 
+def test_resnet_depth_leaves_out_what_was_not_predicted():
+    records = (measured("plain", "graph", 1000, 1.0), measured("optimal", "graph", 300, 1.4))
+    published = {"recompute_share": 0.4, "recompute_times": 1.1, "swap_share": 0.95, "swap_times": 1.7, "goal": 0.4}
+    study = Study("resnet18", 16, records, None, {**published, "hybrid_ome_mb": 1190.12})
+    targets, peaks, _ = _suites.get("resnet-depth").sheets(Results((study,)))
+    assert "target" not in targets.heads
+    assert dict(zip(peaks.heads, peaks.rows[0]))["optimal"] == "30.0 %"
+
+
 def test_segments_answer_the_report_in_words():
     records = (
         measured("plain", "eager", 900, 1.0),
@@ -262,6 +271,12 @@ def test_segments_answer_the_report_in_words():
     heavy = (measured("plain", "eager", 900, 1.0), measured("uniform(2)", "compiled", 890, 1.0, parts=(None,) * 2))
     (sheet,) = _suites.get("segments").sheets(Results((Study("vgg16", 16, heavy),)))
     assert "stays at about 1 kB, whatever the number of segments: weights and optimizer are 10 % of it" in sheet.summary
+
+
+def test_segments_that_could_not_be_planned_are_counted_as_asked_for():
+    records = (measured("plain", "eager", 900, 1.0), measured("uniform(12)", "compiled", None, None, status="failed"))
+    (sheet,) = _suites.get("segments").sheets(Results((Study("sample_cnn", 16, records),)))
+    assert [row[1:3] for row in sheet.rows] == [("plain", "1 kB"), ("12", "failed")]
 
 
 def test_the_report_is_quoted_with_one_figure_where_both_ends_round_alike():

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 
+import matplotlib.figure
 import pytest
 from click.testing import CliRunner
 from PIL import Image
@@ -257,6 +258,14 @@ def test_recomputed_cases_are_drawn_alone_where_plain_ones_dwarf_them():
     assert len(plots.of_study(Study("n", 1, (RECORDS[1], RECORDS[5])))) == 1
 
 
+def test_plain_training_has_a_line_of_its_own_in_each_mode():
+    study = Study("n", 1, tuple(case("plain", mode, 100 * MB, 2.0) for mode in ("eager", "graph", "xla", "torch")))
+    figure = matplotlib.figure.Figure()
+    plots.memory(study).draw(figure)
+    drawn = {(str(line.get_color()), str(line._dash_pattern)) for line in figure.axes[0].lines}
+    assert len(drawn) == 4
+
+
 def test_tables_of_hand_made_records():
     assert study_tables.compared(STUDY).rows[4] == [
         "optimal-graph", "446 MB", "88.5 %", "68.8 %", "1.35 GB", "2.18 s", "-11 %", "+29 %", "ok",
@@ -411,6 +420,20 @@ def test_the_command_writes_what_the_ending_says(tmp_path, kind):
     assert result.exit_code == 0, result.output
     made = html_page.render(small, kind)
     assert (tmp_path / f"out{kind}").read_bytes() == (made if kind == ".png" else made.encode())
+
+
+def test_joined_results_are_of_the_suite_and_the_kind_that_all_files_are_of(tmp_path):
+    def joined(*results):
+        paths = [tmp_path / f"{i}.json" for i in range(len(results))]
+        for path, one in zip(paths, results):
+            path.write_text(results_json.to_json(one))
+        run(*paths, "-o", tmp_path / "out.html", "--json", tmp_path / "joined.json")
+        made = results_json.read(str(tmp_path / "joined.json"))
+        return made.suite, made.predicted
+
+    foretold = Results((SECOND,), suite="segments", predicted=True)
+    assert joined(foretold) == joined(foretold, foretold) == ("segments", True)
+    assert joined(foretold, Results((SECOND,))) == ("", False)
 
 
 def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):

@@ -9,6 +9,9 @@ from tfgc._report import plan_plot, study_summary, study_tables
 from tfgc._report.svg import CARD, INK, LINE, MARKERS, MUTED, SERIES, Plot, legend, legend_height, short, unit_of
 from tfgc._units import format_bytes, format_percent
 
+# By the mode of plain training: how long are the dashes and what is between them.
+_DASHES = {"eager": (0, (6, 2)), "graph": (0, (2, 1.5)), "xla": (0, (6, 2, 1, 2)), "torch": (0, (1, 1))}
+
 
 def of_study(study: Study) -> list[Plot]:
     """All plots that the results of one study allow."""
@@ -52,7 +55,7 @@ def _memory(study: Study, records: Sequence[Measurement], title: str) -> Plot | 
             style: dict[str, Any]
             if record.case == "plain":
                 style = {"color": INK if record.mode == "graph" else MUTED, "zorder": 3}
-                style["linestyle"] = (0, (2, 1.5)) if record.mode == "graph" else (0, (6, 2))
+                style["linestyle"] = _DASHES.get(record.mode, _DASHES["eager"])
             else:
                 i = recomputed.index(record)
                 step = max(1, len(times) // 5)

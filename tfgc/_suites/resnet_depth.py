@@ -134,6 +134,8 @@ def _target(study: Study) -> str:
     if study.network in ("resnet18", "resnet34"):
         records = [study.record(name) for name in ("optimal-graph", "published-graph")]
         known = [(r.predicted.buffer_bytes or 0, r.predicted, r.name) for r in records if r is not None and r.predicted]
+        if not known:
+            return ""
         buffers, least, name = min(known, key=lambda one: one[0])
         gap, shares = buffers / least.floor_bytes - 1, _figures.known(study, name)
         excess = gap if gap >= 0.005 else -1.0, "floor"

@@ -48,7 +48,7 @@ def sheets(results: Results) -> list[TextTable]:
 
 
 def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[str, ...]:
-    head = _figures.heading(study), "plain" if record is plain else str(len(record.parts))
+    head = _figures.heading(study), "plain" if record is plain else _count(record)
     if record.status == "predicted" and record.predicted is not None:
         fixed = record.predicted.fixed_bytes or 0
         whole = fixed + record.predicted.peak_bytes
@@ -60,6 +60,11 @@ def _row(study: Study, record: Measurement, plain: Measurement | None) -> tuple[
     times = "" if record is plain or overhead is None else _figures.times(1 + overhead)
     share = format_percent(resident / whole, ".0f")
     return *head, format_bytes(whole), share, "" if record is plain else format_percent(cut_off), times
+
+
+def _count(record: Measurement) -> str:
+    """How many segments a case has; how many it was to have, such as `uniform(12)`, where it has no plan."""
+    return str(len(record.parts)) if record.parts else record.case.partition("(")[2].rstrip(")")
 
 
 def _whole_step(record: Measurement) -> int:

@@ -27,7 +27,10 @@ def command(files: tuple[str, ...], output: str, json_path: str | None) -> None:
 
     kind = html_page.ending(output or _DEFAULT)
     listed = [results_json.read(path) for path in files]
-    results = measurement.Results(tuple(study_tables.joined(listed)), options.this_command())
+    kinds = {(one.suite, one.predicted) for one in listed}
+    suite, predicted = kinds.pop() if len(kinds) == 1 else ("", False)
+    studies = tuple(study_tables.joined(listed))
+    results = measurement.Results(studies, options.this_command(), suite, predicted)
     if json_path != "-":
         _files.write(output, html_page.render(listed, kind))
     if options.emit_json(results, json_path):
