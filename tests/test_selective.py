@@ -99,10 +99,12 @@ def selective(model, segments=3):
 
 def check(build, mode):
     plain = plain_steps(build, X, Y, graph=mode != "eager", jit_compile=mode == "xla", lr=0.003)
+    # The gradient of a key's bias is zero but for rounding, by which plain eager code and its graph differ as much.
+    spread = [] if mode == "eager" else [plain_steps(build, X, Y, graph=False, lr=0.003)]
     model = fresh(build)
     tfgc.enable(model, selective(model), compile_segments=mode == "compiled")
     ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla", lr=0.003)
-    assert_equal(plain, ours, exact=mode == "eager")
+    assert_equal(plain, ours, exact=mode == "eager", spread=spread)
 
 
 @pytest.mark.gate
