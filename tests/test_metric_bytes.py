@@ -261,6 +261,12 @@ def test_a_crossentropy_writes_its_gradient_over_logits_that_nothing_else_reads(
     assert not written_over(classifier([], "mse"))
 
 
+def test_an_output_whose_loss_is_not_known_is_not_taken_for_written_over():
+    model = two_outputs({"small": SPARSE(from_logits=True), "large": OfSeven()})
+    graph = annotated.graph_of(model, BATCH, None, None, whole_step=True)
+    assert [ref.node for ref in graph.written_over] == ["small"]
+
+
 def language_step(metrics):
     model = zoo.build("gpt(2, 64, 64, 20000)")
     model.compile("sgd", SPARSE(from_logits=True), metrics=metrics, jit_compile=False)

@@ -36,12 +36,14 @@ def courses(
         found: list[_Course] = []
         for ref, several in zip(graph.outputs, losses):
             output = _Output(graph.specs[ref], _logits_behind(graph, ref), graph.xla, eager, eager or ref in measured)
+            of_one: list[_Course] = []
             for loss in several:
                 known = keras_names.loss(loss)
                 wraps = are_compiled and not isinstance(known, keras.Loss)
-                found += _of_output(_Compiled(known) if wraps else known, output, are_compiled)
+                of_one += _of_output(_Compiled(known) if wraps else known, output, are_compiled)
+            found += of_one
             is_free = are_compiled and len(several) == 1 and not (output.xla or output.is_read)
-            if is_free and found and found[-1].writes_over_output:
+            if is_free and any(course.writes_over_output for course in of_one):
                 written_over.append(ref)
         counts = _together(found, all_stays=eager or graph.xla)
         return (beside, *counts, -beside) if beside else counts

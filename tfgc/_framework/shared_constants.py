@@ -5,6 +5,8 @@ static batch that may be as large as an activation (`tf.zeros(tf.shape(x))`, a m
 merged, unless they wait for different operations. All that runs in a replay waits for its upstream gradients, so
 every replay would hold another copy. So constants are made not to wait, and what reads them waits instead. Small ones
 neither: a replay has one for each shape and axis, and TensorFlow takes time for each edge.
+
+First runs get edges by the same rule: what is large waits for their arguments (`drawn_in_time`).
 """
 
 import contextlib
@@ -27,8 +29,7 @@ def waiting(upstream: Sequence[tf.Tensor]) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     with operation_hooks.noted() as made:
         yield
-    for op, gates in fence(made, (), [tensor for tensor in upstream if tensor.graph is graph]):
-        attribute(op, "_add_control_inputs")(gates)
+    _add(fence(made, (), [tensor for tensor in upstream if tensor.graph is graph]))
 
 
 @contextlib.contextmanager
@@ -36,7 +37,11 @@ def in_time(arguments: Sequence[tf.Tensor]) -> Iterator[None]:
     """Let what is large, and made in here of no argument, wait for all of them: see `drawn_in_time`."""
     with operation_hooks.noted() as made:
         yield
-    for op, gates in drawn_in_time(made, arguments):
+    _add(drawn_in_time(made, arguments))
+
+
+def _add(edges: Iterable[Edge]) -> None:
+    for op, gates in edges:
         attribute(op, "_add_control_inputs")(gates)
 
 
