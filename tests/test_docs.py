@@ -10,14 +10,16 @@ import subprocess
 import sys
 
 import keras
+import memory
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfgc
 from tfgc import _errors
 from tfgc._cli.group import cli
 from tfgc._costs import node_costs
-from tfgc._framework import layer_values
+from tfgc._framework import layer_values, profiler
 from tfgc._measure import measured_budget
 from tfgc._planning import node_plans
 from tfgc._pure import random_draws
@@ -165,6 +167,30 @@ def test_the_timeline_of_a_step_is_drawn(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("plain: ", "optimal: ", "  replay: ", "  gradients: "))
     assert (tmp_path / "steps.png").stat().st_size > 1000
+
+
+def buffers_at_the_peak_of_a_step():
+    """The buffers that the script finds in a step, and the allocator's peak in the same one."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    script = script_of("peak_buffers")
+    dense = [keras.layers.Dense(256, activation="relu", name=f"layer{i}") for i in range(4)]
+    model = keras.Sequential([keras.Input((256,)), *dense])
+    model.compile("sgd", "mse", jit_compile=False)
+    x = tf.ones((1024, 256))
+    profiles = []
+    peak = memory.peak(lambda: profiles.append(profiler.planes(lambda: model.train_on_batch(x, x))), steps=1)
+    return script.at_peak(script.events(profiles[-1])), peak
+
+
+def test_the_buffers_at_the_peak_of_a_step_are_those_of_the_allocator(monkeypatch):
+    buffers, peak = memory.alone(buffers_at_the_peak_of_a_step)
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = script_of("peak_buffers")
+    assert script.total(buffers) == pytest.approx(peak, rel=0.05)
+    first, *table = script.lines(buffers, 1_000_000)
+    assert f"in {len(buffers)} buffers" in first
+    assert sum("MB (1.05) [1024,256]" in line and "layer" in line for line in table) >= 4
+    assert len(list(script.lines(buffers, 10_000_000))) == 2
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -29,7 +29,19 @@ class Interval(NamedTuple):
 def operations_run(step: Callable[[], Any]) -> list[Interval]:
     """Each run of an operation in one call of `step`, by the device that ran it.
 
-    On a GPU what its kernels took, not what the CPU took to start them. Raises `TfgcError` during another profile.
+    On a GPU what its kernels took, not what the CPU took to start them.
+    """
+    profile = planes(step)
+    on_gpus = [run for plane in profile if plane.name.startswith("/device:GPU") for run in _runs(plane, _of_kernel)]
+    known = {run.name for run in on_gpus}
+    on_hosts = [run for plane in profile if plane.name.startswith("/host:") for run in _runs(plane, _of_host)]
+    return on_gpus + [run for run in on_hosts if run.name not in known]
+
+
+def planes(step: Callable[[], Any]) -> list[Any]:
+    """A profile of one call of `step`, an `XPlane` for each device and host.
+
+    Raises `TfgcError` during another profile.
     """
     levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0, device_tracer_level=1)
     with _temporary.folder() as folder:
@@ -46,11 +58,7 @@ def operations_run(step: Callable[[], Any]) -> list[Interval]:
             tf.profiler.experimental.stop()
         read = versions.attribute(xplane_pb2, "XSpace").FromString
         files = [read(file.read_bytes()) for file in pathlib.Path(folder).rglob("*.xplane.pb")]
-    planes = [plane for file in files for plane in file.planes]
-    on_gpus = [run for plane in planes if plane.name.startswith("/device:GPU") for run in _runs(plane, _of_kernel)]
-    known = {run.name for run in on_gpus}
-    on_hosts = [run for plane in planes if plane.name.startswith("/host:") for run in _runs(plane, _of_host)]
-    return on_gpus + [run for run in on_hosts if run.name not in known]
+    return [plane for file in files for plane in file.planes]
 
 
 def shared(runs: Iterable[Interval]) -> dict[str, float]:
