@@ -1,10 +1,11 @@
 """Compare time and memory of `fit` and eager loops by a plan with plain Keras and other tools.
 
 Runs one process per case, one after the other, for each network: plain `fit`, twice; `fit` with tfgc's `optimal`, and
-with the fastest plan that needs half of the activations, as timed on this machine; `keras.RematScope` in its full mode;
-a model divided by hand into eight parts, all but the last under `tf.recompute_grad`; plain and enabled eager loops. The
-last columns show how far the update of the first step is from that of plain `fit`: for the weights, and for statistics
-and seeds. Results are saved in scripts/results/fit_speed.json. Run nothing else at the same time.
+with the fastest plan that needs half of what the plain step needs above the weights, as timed on this machine;
+`keras.RematScope` in its full mode; a model divided by hand into eight parts, all but the last under
+`tf.recompute_grad`; plain and enabled eager loops. The last columns show how far the update of the first step is from
+that of plain `fit`: for the weights, and for statistics and seeds. Results are saved in scripts/results/fit_speed.json.
+Run nothing else at the same time.
 
     python scripts/fit_speed.py               # what is not saved yet; about seven minutes a row on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network, anew
@@ -93,8 +94,6 @@ def measure(network, case, folder):
         x = random.standard_normal((total, *plain.input_shape[1:]), dtype="float32")
     *positions, classes = plain.output_shape[1:]
     y = random.integers(0, classes, (total, *positions)).astype("int32")
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=is_transformer(name))
-    optimizer = keras.optimizers.SGD(0.01)
     seconds, peaks, updates = [], [], {}
     before = snapshot(plain)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size, drop_remainder=True)
@@ -111,10 +110,10 @@ def measure(network, case, folder):
             if not updates:
                 updates.update({k: v - before[k] for k, v in snapshot(plain).items()})
 
-    if case.endswith("fit") or " fit," in case:
-        model.compile(optimizer, loss)
+    if is_fit(case):
         model.fit(data, epochs=1, shuffle=False, verbose=0, callbacks=[Clock()])
     else:
+        loss, optimizer = loss_of(name), keras.optimizers.SGD(0.01)
         optimizer.build(model.trainable_variables)
         clock = Clock()
         for i, (images, labels) in enumerate(data):
@@ -143,7 +142,7 @@ def measure(network, case, folder):
 
 
 def build(name, batch_size, case):
-    """Return the model to train, and the model that holds its variables by name."""
+    """Return the model to train, compiled if `fit` trains it, and the model that holds its variables by name."""
     import contextlib
 
     import keras
@@ -155,11 +154,12 @@ def build(name, batch_size, case):
     scope = keras.RematScope(mode="full") if case.startswith("RematScope") else contextlib.nullcontext()
     with scope:
         model = zoo.build(name, IMAGE_SIZES.get(name))
+    if is_fit(case):
+        compiled(model, name)
     if case.startswith("tfgc"):
         if case.endswith("half"):
             plain = tfgc.estimate(model, batch_size, optimizer="sgd")
-            rest = plain.peak_bytes - plain.activation_bytes
-            budget = rest + plain.activation_bytes // 2
+            budget = (plain.fixed_bytes + plain.needed_bytes) // 2
             plan = tfgc.plan(model, batch_size, budget=budget, optimizer="sgd", measure=True)
         else:
             plan = tfgc.plan(model, batch_size, strategy="optimal")
@@ -176,7 +176,27 @@ def build(name, batch_size, case):
         def call(self, x, training=None):
             return by_hand(x, training=training)
 
-    return ByHand(), model
+    return compiled(ByHand(), name), model
+
+
+def is_fit(case):
+    """Whether `fit` trains the model, and not a loop of its own."""
+    return case.endswith("fit") or " fit," in case
+
+
+def compiled(model, name):
+    """Return a model, compiled for `fit`."""
+    import keras
+
+    model.compile(keras.optimizers.SGD(0.01), loss_of(name))
+    return model
+
+
+def loss_of(name):
+    """The loss that a network is trained with."""
+    import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=is_transformer(name))
 
 
 def is_transformer(name):
