@@ -2,7 +2,7 @@
 
 TensorFlow's profiler notes each buffer that the allocator hands out and takes back. Some steps are profiled, and the
 one of the highest peak is printed: what each buffer takes, what of it was asked for (chunks are handed out whole), its
-shape and its operation. Weights, slots and the batch are there before, and are not among them.
+shape and its operation. Weights, slots and the batch are there before; of them only new values are among these.
 
     python scripts/peak_buffers.py resnet50               # the plain step
     python scripts/peak_buffers.py resnet50 --budget 50%  # by the plan for a budget
@@ -25,8 +25,8 @@ def main():
     parser.add_argument("--budget", help="of tfgc.enable; default: the plain step")
     parser.add_argument("--least", type=int, default=1000, metavar="KB", help="smaller buffers are added up")
     arguments = parser.parse_args()
-    profiles = profiled(arguments.network, arguments.budget)
-    print("\n".join(lines(max(map(at_peak, profiles), key=total), arguments.least * 1000)))
+    peaks = map(at_peak, profiled(arguments.network, arguments.budget))
+    print("\n".join(lines(*max(peaks, key=lambda peak: total(peak[0]) - peak[1]), arguments.least * 1000)))
 
 
 def profiled(network, budget):
@@ -64,28 +64,32 @@ def value(plane, stat):
 
 
 def at_peak(events):
-    """The buffers that are in memory when they take most."""
-    held, most = {}, {}
-    size = peak = 0
+    """The buffers that are in memory when all take most, and the bytes that were given back by then of those before."""
+    held, most = {}, ({}, 0)
+    size = peak = returned = 0
     for name, buffer in events:
-        before = held.pop(buffer["addr"], None)
-        size -= 0 if before is None else before["allocation_bytes"]
         if name == ALLOCATED:
             held[buffer["addr"]] = buffer
             size += buffer["allocation_bytes"]
+        else:
+            size -= buffer["allocation_bytes"]
+            if held.pop(buffer["addr"], None) is None:
+                returned += buffer["allocation_bytes"]
         if size > peak:
-            peak, most = size, dict(held)
-    return list(most.values())
+            peak, most = size, (dict(held), returned)
+    return list(most[0].values()), most[1]
 
 
 def total(buffers):
     return sum(buffer["allocation_bytes"] for buffer in buffers)
 
 
-def lines(buffers, least):
+def lines(buffers, returned, least):
     """Lines of a table, the largest buffers first."""
     asked = sum(buffer["requested_bytes"] for buffer in buffers)
-    yield f"Peak {total(buffers) / 1e6:.1f} MB, {asked / 1e6:.1f} MB of it asked for, in {len(buffers)} buffers"
+    yield f"Peak {(total(buffers) - returned) / 1e6:.1f} MB above what was there before"
+    yield f"{total(buffers) / 1e6:.1f} MB, {asked / 1e6:.1f} MB of it asked for, in {len(buffers)} buffers"
+    yield f"{returned / 1e6:.1f} MB given back of what was there before: weights with a new value have another buffer"
     groups = collections.Counter(
         (buffer["allocation_bytes"], buffer["requested_bytes"], buffer["shape"], buffer["tf_op"])
         for buffer in buffers
