@@ -553,6 +553,24 @@ def test_a_functional_part_without_bytes_has_no_plans_of_its_own():
     assert not any("part" in plan.parts for plan in plans)
 
 
+@pytest.mark.parametrize("left_out", [False, True], ids=["frozen", "left out"])
+def test_a_part_that_a_step_does_not_train_is_predicted_plain(left_out):
+    class Encoded(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head, self.other = net(name="encoder"), L.Dense(4), L.Dense(4)
+            self.encodes = True
+
+        def call(self, x):
+            return self.head(self.encoder(x)) if self.encodes else self.other(x)
+
+    model, x = fresh(Encoded), np.tile(X, (32, 1))
+    model.other.build(x.shape)
+    plan = next(plan for plan in tfgc.pareto(model, example=x) if "encoder" in plan.parts)
+    model.encodes, model.encoder.trainable = not left_out, left_out
+    assert tfgc.estimate(model, plan=plan, example=x) == tfgc.estimate(model, example=x)
+
+
 def test_what_cannot_run_twice_is_named_and_kept():
     model = fresh(lambda: Looped(raw=True))
     with pytest.warns(tfgc.NotReplayableWarning, match="'noisy', and what holds it, cannot be run twice"):

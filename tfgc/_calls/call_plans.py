@@ -159,9 +159,9 @@ class CallPlans:
         selective = {option.name: option for option in self._options if option.selective}
         chosen = {name: whole[name] for name in plan.recomputed_layers if name in whole}
         chosen.update({name: selective[name] for name in plan.selective_layers if name in selective})
-        calls = options.trained_calls(self.step) if plan.parts else {}
-        planned = [(name, self._layers[name], part) for name, part in plan.parts.items()]
-        of_parts = [parts.planned_part(name, layer, calls[layer], part) for name, layer, part in planned]
+        trained = {layer: calls for layer, calls in options.trained_calls(self.step).items() if calls}
+        planned = [(n, self._layers[n], part) for n, part in plan.parts.items() if self._layers[n] in trained]
+        of_parts = [parts.planned_part(name, layer, trained[layer], part) for name, layer, part in planned]
         return [*chosen.values(), *of_parts]
 
     def _needed(self, judged: Judged) -> int:
