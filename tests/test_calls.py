@@ -13,7 +13,7 @@ from equality import assert_equal, fresh, in_turn, noise, plain_steps, train
 from models import Subclassed, built
 
 import tfgc
-from tfgc._calls import names, options, reading, tracing
+from tfgc._calls import names, options, parts, reading, tracing
 from tfgc._calls.call_plans import CallPlans
 from tfgc._calls.choice import Search
 from tfgc._calls.simulation import Simulator
@@ -21,6 +21,7 @@ from tfgc._costs import node_costs
 from tfgc._errors import OptionError
 from tfgc._planning import annotated, by_calls
 from tfgc._planning.budgets import StepBudget
+from tfgc._tracing import keras_graph
 
 L = keras.layers
 X, TOKENS = noise(16, 8), tf.constant(np.random.default_rng(3).integers(0, 9, (8, 16)), "int32")
@@ -551,6 +552,48 @@ def test_a_functional_part_without_bytes_has_no_plans_of_its_own():
     plans = tfgc.pareto(fresh(Reshaped), example=np.tile(X, (8, 1)))
     assert any("up" in plan.parts for plan in plans)
     assert not any("part" in plan.parts for plan in plans)
+
+
+class Doubled(L.Layer):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, x):
+        return x + self.layer(x)
+
+
+def called_twice_in_a_model_called_twice():
+    shared, x, y = L.Dense(8), keras.Input((8,)), keras.Input((8,))
+    inner = keras.Model(x, shared(L.ReLU()(shared(x))))
+    return keras.Model(y, inner(L.LayerNormalization()(inner(y))))
+
+
+def called_inside_of_another_layer():
+    shared, x = L.Dense(8), keras.Input((8,))
+    return keras.Model(x, L.ReLU()(shared(Doubled(shared)(x))))
+
+
+@pytest.mark.parametrize("build", [called_twice_in_a_model_called_twice, called_inside_of_another_layer])
+def test_nodes_of_a_part_are_the_calls_that_they_are_in_the_step(build):
+    """In a chain, one begins after the other."""
+
+    class Outer(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.part, self.head = build(), L.Dense(2)
+
+        def call(self, x):
+            return self.head(self.part(x))
+
+    model = fresh(Outer)
+    calls = options.trained_calls(CallPlans(model, X).step)[model.part]
+    nodes = keras_graph.read(model.part)
+    plan = tfgc.plan(model.part, 16, strategy="uniform", segments=len(nodes))
+    pieces = parts.planned_part("part", model.part, calls, plan).pieces
+    begins = [call.first for piece in pieces for call in piece.calls]
+    assert len(begins) >= len(nodes) - 1
+    assert begins == sorted(set(begins))
 
 
 @pytest.mark.parametrize("left_out", [False, True], ids=["frozen", "left out"])

@@ -4,8 +4,7 @@ Such a part is planned for the shapes of its first call, and run by the plan in 
 piece of each call.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import keras
 
@@ -85,20 +84,20 @@ def _option(program: keras_graph.Program, name: str, layer: keras.Layer, calls: 
 
 def _calls_behind(program: keras_graph.Program, call: Call) -> dict[str, Call]:
     """The call that each node of a functional part is, in one call of the part."""
-    made: dict[int, list[Call]] = {}
-    for inner in call.within():
-        made.setdefault(id(inner.layer), []).append(inner)
     nodes: dict[int, list[str]] = {}
     for node in program.graph.nodes:
         nodes.setdefault(id(program.call_of(node.name)[0]), []).append(node.name)
-    # The nodes of one layer are numbered in the order of its calls.
-    return {
-        name: behind
-        for operation, names in nodes.items()
-        for name, behind in zip(sorted(names, key=_number), made.get(operation, ()))
-    }
+    made: dict[int, list[Call]] = {}
+    for inner in _outermost(call, nodes):
+        made.setdefault(id(inner.layer), []).append(inner)
+    # The nodes of one layer are in the order of its calls.
+    return {name: behind for operation, names in nodes.items() for name, behind in zip(names, made.get(operation, ()))}
 
 
-def _number(name: str) -> int:
-    found = re.search(r":(\d+)$", name)
-    return int(found[1]) if found else 0
+def _outermost(call: Call, operations: Container[int]) -> Iterator[Call]:
+    """The calls of some operations inside of a call, without those inside of another one."""
+    for child in call.children:
+        if id(child.layer) in operations:
+            yield child
+        else:
+            yield from _outermost(child, operations)
