@@ -664,6 +664,19 @@ def test_a_functional_model_with_a_layer_full_of_blocks_is_planned_by_calls():
     assert tfgc.enable(model, plan)(noise(8, 12, 16), training=True).shape == (8, 2)
 
 
+def test_inputs_in_a_tuple_are_an_example_of_a_functional_model_for_a_plan_by_calls():
+    """The second one was taken for the targets."""
+    inputs = [keras.Input((8,)) for _ in range(2)]
+    model, x = keras.Model(inputs, net()(L.Add()(inputs))), noise(256, 8)
+    plan = by_calls.plans_for(model, 256, None).least()
+    expected = tfgc.estimate(model, 256, plan)
+    model.compile("adam", "mse")
+    for example in ([x, x], (x, x), ((x, x), x)):
+        assert tfgc.estimate(model, plan=plan, example=example) == expected
+    of_any_batch = tuple(tf.TensorSpec((None, 8)) for _ in range(2))
+    assert tfgc.estimate(model, 256, plan, example=of_any_batch) == expected
+
+
 @pytest.mark.parametrize("of_nodes", [1500, 10**9])
 def test_the_least_budget_of_a_functional_model_is_that_of_nodes_or_of_calls(of_nodes):
     model = keras.Sequential([keras.Input((8,)), L.Dense(8), L.Dense(8)])

@@ -130,16 +130,18 @@ def plans_for(
         raise OptionError(
             f"mode={mode!r}: a model that is planned by the calls of its layers is predicted in 'graph' and 'xla'"
         )
+    if batch_size is not None:
+        batch_size = check_int("batch_size", batch_size)
     if example is None:
         check_has_graph(model)
         example = _example(model, keras_graph.read(model, batch_size, input_shapes))
     elif input_shapes is not None:
         raise OptionError(example_sizes.EITHER)
-    elif keras_models.runs_graph(model) and example_sizes.lengths_differ(model, example):
-        example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     example_sizes.refuse_dataset(example)
     if batch_size is not None:
-        example = _with_batch(example, check_int("batch_size", batch_size))
+        example = _with_batch(example, batch_size)
+    if keras_models.runs_graph(model) and not isinstance(example, tracing.Arguments):
+        example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     given = tracing.batch_size(example)
     if given is None:
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) as fit takes them")
