@@ -519,6 +519,16 @@ def test_an_example_of_nested_inputs_may_have_targets():
         tfgc.plan(model, example={"i": batch["u"]["p"]})
 
 
+@pytest.mark.parametrize("structure", ["list", "dict", "list for a dict"])
+def test_an_example_may_have_weights_of_samples(structure):
+    """Without them it was taken, as `fit` takes both."""
+    i, j, x = keras.Input((8,), name="i"), keras.Input((8,), name="j"), noise(16, 8)
+    inputs, given = {"list": ([i], x), "dict": ({"i": i}, x), "list for a dict": ({"i": i, "j": j}, [x, x])}[structure]
+    model = keras.Model(inputs, L.Dense(1)(L.Dense(32, activation="gelu")(i)))
+    for example in (given, (given, noise(16, 1)), (given, noise(16, 1), np.ones(16))):
+        assert tfgc.plan(model, example=example) == tfgc.plan(model, 16)
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("mode", ["eager", "compiled", "graph", "xla"])
 def test_a_layer_may_return_a_size_that_is_a_number_once_it_is_known(mode):

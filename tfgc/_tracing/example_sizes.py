@@ -75,9 +75,11 @@ def _flat(function: keras_models.FunctionalGraph, example: Any) -> list[Any]:
             raise OptionError(f"example: it has no array for the model's input {missing!r}")
         return [example[name] for name in names]
     arrays = list(example) if isinstance(example, (tuple, list)) else [example]
-    if len(arrays) == 2 and len(names) == 1:
+    # Targets may follow, and weights of samples.
+    if len(arrays) in (2, 3) and len(names) == 1:
         return arrays[:1]
-    return _flat(function, arrays[0]) if len(arrays) == 2 and isinstance(arrays[0], (tuple, list, dict)) else arrays
+    has_inputs = len(arrays) in (2, 3) and isinstance(arrays[0], (tuple, list, dict))
+    return _flat(function, arrays[0]) if has_inputs else arrays
 
 
 def refuse_dataset(batch: Any, name: str = "example") -> None:
