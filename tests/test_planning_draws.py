@@ -82,6 +82,21 @@ def test_training_draws_what_plain_training_draws(case, mode):
     assert following == next_of_plain
 
 
+@pytest.mark.parametrize("use", [tfgc.plan, tfgc.estimate, tfgc.pareto])
+def test_planning_ahead_draws_nothing(use):
+    """The shapes of what a layer makes were found by calls that drew."""
+
+    def following(use):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(7)
+        model = functional(lambda x: DRAWS["random"](x) * DRAWS["numpy.random"](x) * DRAWS["keras.random"](x))
+        if use is not None:
+            use(model, 16)
+        return [random.random(), np.random.rand(), float(keras.random.uniform(()))]
+
+    assert following(use) == following(None)
+
+
 class Denoiser(keras.Model):
     """Draws noise in its own training step, as Keras's example of a diffusion model does."""
 

@@ -18,6 +18,7 @@ from tfgc._core.graph import Graph, Node, Ref, Spec
 from tfgc._errors import OptionError, did_you_mean
 from tfgc._framework import backward_order, keras_models, tensor_attributes
 from tfgc._framework.keras_models import FunctionalGraph
+from tfgc._pure import python_random
 from tfgc._tracing import functional_graphs, shapes
 
 Shapes = Mapping[str, Sequence[int | None]]
@@ -87,10 +88,11 @@ class Program:
         """Read the graph, with the sizes of all tensors."""
         specs, inputs = dict(self._given), [t.name for t in self.function.inputs]
         settled = self._batch_size is not None and all(None not in t.shape for t in specs.values())
-        for name, step in self._steps.items():
-            made = step.outputs(specs, self.trusts_layers) if self._known else step.node.outputs
-            pairs = zip(made, step.node.outputs)
-            specs.update((Ref(name, i), shapes.masked(t, declared)) for i, (t, declared) in enumerate(pairs))
+        with python_random.streams_put_back():
+            for name, step in self._steps.items():
+                made = step.outputs(specs, self.trusts_layers) if self._known else step.node.outputs
+                pairs = zip(made, step.node.outputs)
+                specs.update((Ref(name, i), shapes.masked(t, declared)) for i, (t, declared) in enumerate(pairs))
         sized = {ref: _spec(t, settled) for ref, t in specs.items()}
         masks = {ref: tensor_attributes.mask_of(t) for ref, t in specs.items()}
         # The masks that Keras attaches to tensors.
