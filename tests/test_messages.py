@@ -100,6 +100,11 @@ def not_in_xla():
     return keras.Sequential([keras.Input((8,)), L.Dense(4), NotInXla()], name="not_in_xla")
 
 
+def convolved():
+    first, second = (L.Conv2D(4, 5, name=f"conv{i}") for i in (1, 2))
+    return keras.Sequential([keras.Input((None, None, 3), name="image"), first, second])
+
+
 def forgetful(graph, *, budget=None):
     """A strategy that returns nothing."""
 
@@ -155,6 +160,11 @@ CALLS = [
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": (0,)}), "(0,)", "of integers >= 1"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": 3}), "tokens", "a tuple such as (128,)"),
     (lambda: tfgc.plan(open_sizes(), 4, input_shapes={"tokens": "3"}), "'3'", "a tuple such as (128,)"),
+    (
+        lambda: tfgc.plan(convolved(), 4, input_shapes={"image": (6, 6, 3)}),
+        "'conv2' cannot take inputs of shape (4, 2, 2, 4): ValueError: Computed output size would be zero",
+        "Give other sizes for the inputs",
+    ),
     (lambda: tfgc.plan(net(), 4, strategy="manual", keep=[net().layers[0]]), "<Dense name=dense", "keep=['conv1']"),
     (lambda: tfgc.plan(net(), 4, strategy="manual", keep=net().layers[0]), "<Dense name=dense", "keep=['conv1']"),
     (lambda: tfgc.plan(net(), 4, strategy=forgetful), "'forgetful' returned None", "Plan.from_cuts"),

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfgc._error_texts import one_line
 from tfgc._errors import OptionError, check_int
 from tfgc._framework import graph_building, keras_models, tensor_attributes
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
@@ -125,9 +126,13 @@ def _asked(
         return call(operation.compute_output_spec, given)
     except OUT_OF_MEMORY:
         raise
-    except Exception:  # The layer is the user's code.
+    except Exception as error:  # The layer is the user's code.
         if all(tensor_attributes.mask_of(tensor) is None for tensor in given.values()):
-            raise
+            sizes = " and ".join(str(tuple(tensor.shape)) for tensor in given.values())
+            raise OptionError(
+                f"{operation.name!r} cannot take inputs of shape {sizes}: {one_line(error)}. Give other sizes for the "
+                "inputs of the model"
+            ) from error
         return built
 
 
