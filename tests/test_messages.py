@@ -122,6 +122,8 @@ CALLS = [
     (lambda: tfgc.plan(net(), example=5), "example: 5", "of arrays, tensors or tf.TensorSpecs"),
     (lambda: tfgc.plan(net(), example=X[0]), f"shape {X[0].shape} does not fit input", "dataset.batch(n)"),
     (lambda: tfgc.plan(net(), example=X[:, :3]), "3) does not fit input", "a batch of such samples"),
+    (lambda: tfgc.plan(net(), example=X[:0]), "no samples for input", "give a batch"),
+    (lambda: tfgc.plan(Own(), example=X[:0]), "example=array([], sha", "give x or (x, y)"),
     (lambda: unbatched(tfgc.enable(net(), budget="90%")), f"shape {X[0].shape} does not fit", "dataset.batch(n)"),
     (lambda: tfgc.Plan.from_json(3), "not text but 3", "tfgc.plan"),
     (lambda: tfgc.plan(net(), 4, budget="lots"), "budget='lots'", "such as 4_000_000_000 or '4GB'"),

@@ -143,7 +143,7 @@ def plans_for(
     if keras_models.runs_graph(model) and not isinstance(example, tracing.Arguments):
         example = tracing.Arguments((example_sizes.inputs_of(model, example),), {})
     given = tracing.batch_size(example)
-    if given is None:
+    if not given:
         raise OptionError(f"example={reprlib.repr(example)} holds no batch: give x or (x, y) as fit takes them")
     if batch_size not in (None, given):
         raise OptionError(f"batch_size={batch_size}, but the example is a batch of {given}: give either one")

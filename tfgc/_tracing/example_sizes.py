@@ -37,13 +37,15 @@ def shapes(model: keras.Model, example: Any) -> tuple[int | None, dict[str, tupl
 
 
 def check_sizes(model: keras.Model, example: Any) -> None:
-    """Refuse other sizes than those that the model declares, in an example batch that `shapes` takes."""
+    """Refuse other sizes than those that the model declares, and none, in an example batch that `shapes` takes."""
     function = functional_graphs.functional_of(model)
     for tensor, array in zip(function.inputs, _flat(function, example)):
         if array is not None:
-            sizes = _fitting(tensor, array)[1:]
-            if any(declared not in (None, size) for declared, size in zip(tensor.shape[1:], sizes)):
+            shape = _fitting(tensor, array)
+            if any(declared not in (None, size) for declared, size in zip(tensor.shape[1:], shape[1:])):
                 raise OptionError(_unfitting(tensor, array))
+            if shape[:1] == (0,):
+                raise OptionError(f"example: no samples for input {tensor.name!r}: give a batch as fit takes it")
 
 
 def lengths_differ(model: keras.Model, example: Any) -> bool:
