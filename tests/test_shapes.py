@@ -146,6 +146,12 @@ def test_noise_for_string_inputs_is_made_of_known_words():
     assert plain.dtype == tf.string
 
 
+def test_noise_has_the_sizes_of_outputs_that_keras_leaves_open():
+    flat = L.Lambda(lambda x: tf.reshape(x, [tf.shape(x)[0], -1]), output_shape=(None,))
+    _, (targets,) = synthetic.batch(keras.Sequential([keras.Input((4, 8)), L.Dense(2), flat]), 16)
+    assert targets.shape == (16, 8)
+
+
 def bytes_of_lines(count):
     before = memory.info("current")
     lines = tf.fill([count], "text of more than twenty-two letters, which lies on the heap")

@@ -39,7 +39,7 @@ def batch(model: keras.Model, batch_size: int, input_shapes: Shapes | None = Non
 def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = None) -> tuple[Any, list[tf.TensorSpec]]:
     """What `batch` makes, as `tf.TensorSpec`s; raises if a size of an input is open."""
     sides: Any = model.inputs, model.outputs
-    if input_shapes:
+    if input_shapes or any(None in tensor.shape[1:] for tensor in model.outputs):
         graph = read(model, batch_size, input_shapes)
         sides = [graph.specs[Ref(t.name)] for t in model.inputs], [graph.specs[ref] for ref in graph.outputs]
     for tensor, spec in zip(model.inputs, sides[0]):
