@@ -146,6 +146,15 @@ def test_noise_for_string_inputs_is_made_of_known_words():
     assert plain.dtype == tf.string
 
 
+def test_noise_for_a_dictionary_of_one_input_is_one():
+    """Keras warned of an array in its place."""
+    inputs = {"x": keras.Input((8,), name="x")}
+    model = keras.Model(inputs, L.Dense(2)(inputs["x"]))
+    batch, _ = synthetic.batch(model, 16)
+    assert list(batch) == ["x"]
+    assert model(batch).shape == (16, 2)
+
+
 def test_noise_has_the_sizes_of_outputs_that_keras_leaves_open():
     flat = L.Lambda(lambda x: tf.reshape(x, [tf.shape(x)[0], -1]), output_shape=(None,))
     _, (targets,) = synthetic.batch(keras.Sequential([keras.Input((4, 8)), L.Dense(2), flat]), 16)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfgc._core.graph import Ref
 from tfgc._errors import OptionError
 from tfgc._framework import keras_models
+from tfgc._tracing import functional_graphs
 from tfgc._tracing.keras_graph import Shapes, read
 
 _SEED = 0
@@ -49,8 +50,9 @@ def specs(model: keras.Model, batch_size: int, input_shapes: Shapes | None = Non
                 f"--input {tensor.name}=SIZES, in Python by input_shapes="
             )
     inputs, outputs = ([tf.TensorSpec((batch_size, *spec.shape[1:]), spec.dtype) for spec in side] for side in sides)
-    if len(inputs) > 1:
-        return keras.tree.pack_sequence_as(model.input, inputs), outputs
+    declared = functional_graphs.functional_of(model).input
+    if len(inputs) > 1 or isinstance(declared, dict):
+        return keras.tree.pack_sequence_as(declared, inputs), outputs
     return inputs[0], outputs
 
 
