@@ -97,6 +97,19 @@ def test_masks_sparse_gradients_and_an_unused_weight():
     assert verdict.compared["gradient"] == 9
 
 
+def test_an_embedding_of_three_inputs_has_its_rows_in_any_order():
+    def towers():
+        inputs = [keras.Input((3,), dtype="int32", name=name) for name in "abc"]
+        embedding = L.Embedding(10, 4)
+        x = L.Add()([L.Dense(4, activation="tanh")(embedding(tokens)) for tokens in inputs])
+        return keras.Model(inputs, L.Dense(1)(L.Flatten()(x)))
+
+    model = fresh(towers)
+    x = [np.random.default_rng(seed).integers(0, 10, (4, 3)) for seed in range(3)]
+    plan = tfgc.plan(model, strategy="uniform", segments=3)
+    assert tfgc.verify(model, plan, (x, noise(4, 1)), loss="mse", modes="eager", steps=1)
+
+
 @pytest.mark.gate
 def test_layers_of_a_subclassed_model():
     model = fresh(built(Subclassed, X))
@@ -216,6 +229,9 @@ def test_twice_the_difference_among_plain_steps_is_allowed_and_reported():
 
 
 SPARSE = (np.array([1, 2]), np.ones((2, 3)))
+# Two uses of a weight, in one order and in the other.
+IN_ORDER = (np.array([1, 2, 1]), np.array([[1.0], [2.0], [4.0]]))
+TURNED = (np.array([1, 1, 2]), np.array([[4.0], [1.0], [2.0]]))
 
 
 @pytest.mark.parametrize(
@@ -230,6 +246,9 @@ SPARSE = (np.array([1, 2]), np.ones((2, 3)))
         (SPARSE, SPARSE, True),
         (SPARSE, np.ones((3, 3)), False),
         (SPARSE, (np.array([1, 0]), np.ones((2, 3))), False),
+        (IN_ORDER, TURNED, True),
+        (IN_ORDER, (np.array([1, 1, 2]), np.array([[4.0], [2.0], [1.0]])), False),
+        (IN_ORDER, (np.array([1, 2, 2]), np.array([[1.0], [2.0], [4.0]])), False),
         (np.ones(4), np.ones(5), False),
         (np.ones(4, "float32"), np.ones(4), False),
         (np.array([1, np.nan]), np.array([1, np.nan]), True),
