@@ -1,6 +1,7 @@
 """`tfgc.verify`: it reports equal steps as equal, and finds each kind of difference where they are not."""
 
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -357,6 +358,12 @@ def test_seeds_and_eager_states_must_be_equal_to_the_bit():
 def test_bad_input(arguments, error, message):
     with pytest.raises(error, match=message):
         tfgc.verify(fresh(everything), None, X, **arguments)
+
+
+def test_a_number_of_steps_from_numpy_is_written_as_json():
+    model = fresh(lambda: keras.Sequential([keras.Input((8,)), L.Dense(4)]))
+    verdict = tfgc.verify(model, tfgc.plan(model), (X, Y), loss="mse", modes="eager", steps=np.int64(1))
+    assert json.loads(json.dumps(verdict.to_dict()))["steps"] == 1
 
 
 def test_a_plan_and_layers_exclude_each_other():

@@ -101,7 +101,7 @@ def verify(
     for mode in modes or [None]:
         if mode not in MODES:
             raise OptionError(f"modes={modes!r}: give some of {', '.join(MODES)}{did_you_mean(mode, MODES)}")
-    check_int("steps", steps)
+    steps = check_int("steps", steps)
     check_plan(plan)
     keras_models.check_model(model)
     if layers is not None and plan is not None:
