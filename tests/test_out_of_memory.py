@@ -185,6 +185,23 @@ def test_a_plan_that_is_made_in_the_step_sees_its_updates():
     assert outside[0] == 4
 
 
+def test_metrics_that_the_first_step_makes_forget_it():
+    """The losses of several outputs, which Keras makes where it computes them; in a graph its trace makes them."""
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, [L.Dense(1, name=name)(inputs) for name in "ab"])
+    model.compile("sgd", "mse")
+    step = atomic_step.AtomicStep(model, [model.optimizer], "compiled")
+    step.begin()
+    loss = model.compute_loss(X, [Y, Y], model(X))
+    assert step.take_back()
+    losses = [metric for metric in model.metrics if metric.name in ("a_loss", "b_loss")]
+    assert [float(metric.count) for metric in losses] == [0, 0]
+    step.begin()
+    assert float(model.compute_loss(X, [Y, Y], model(X))) == float(loss)
+    step.end()
+    assert float(sum(metric.result() for metric in losses)) == pytest.approx(float(loss))
+
+
 class Slow(keras.optimizers.SGD):
     """Runs out of memory after its first update of a weight."""
 

@@ -36,6 +36,7 @@ class AtomicStep:
         self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
         self._written: dict[int, tf.Variable] = {}
         self._held: list[tuple[tf.Variable, tf.Tensor]] = []
+        self._counting: set[int] = set()  # the ids of the variables that metrics had before the step
         self._plain = plain_variables(model)
         self._global_seed: Any = None
         self._streams: Any = None
@@ -59,6 +60,7 @@ class AtomicStep:
         """Hold what the next step may write."""
         self._begun.assign(False)
         self._streams, self._global_seed = python_random.state(), private_api.global_seed()
+        self._counting = set(map(id, self._model.metrics_variables))
         self._held = _read(self._written.values() if self._mode == "graph" else self._all())
 
     def _all(self) -> list[tf.Variable]:
@@ -82,6 +84,9 @@ class AtomicStep:
         if undone:
             for variable, value in self._held:
                 variable.assign(value)
+            for metric in self._model.metrics:
+                if not self._counting.issuperset(map(id, metric.variables)):  # made by the step, as Keras's of outputs
+                    metric.reset_state()
             private_api.set_global_seed(self._global_seed)
             python_random.rewind(self._streams)
         self._held = []
