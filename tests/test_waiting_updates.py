@@ -7,52 +7,14 @@ import memory
 import numpy as np
 import pytest
 import tensorflow as tf
+from updates import ALL, EARLY, dense, graph_of, halves, weights_after
 
 import tfgc
 from tfgc._framework import operation_order
 
-optimizers = keras.optimizers
-EARLY = {
-    "AdamW": lambda: optimizers.AdamW(0.01),
-    "momentum": lambda: optimizers.SGD(0.1, momentum=0.9),
-    "Nesterov": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "weight decay": lambda: optimizers.SGD(0.1, weight_decay=1e-2),
-    "averages": lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=2),
-    "Lion": lambda: optimizers.Lion(0.01, weight_decay=1e-2),
-    "RMSprop": lambda: optimizers.RMSprop(0.01, centered=True, momentum=0.5),
-    "Muon": lambda: optimizers.Muon(0.01),
-}
-OTHERS = {
-    "Adam": lambda: optimizers.Adam(0.01, amsgrad=True),
-    "Adafactor": lambda: optimizers.Adafactor(0.01),
-    "Nadam": lambda: optimizers.Nadam(0.01),
-    "Ftrl": lambda: optimizers.Ftrl(0.01),
-    "global norm": lambda: optimizers.AdamW(0.01, global_clipnorm=0.5),
-    "loss scale": lambda: optimizers.LossScaleOptimizer(optimizers.AdamW(0.01)),
-    "accumulation": lambda: optimizers.AdamW(0.01, gradient_accumulation_steps=2),
-}
-ALL = {**EARLY, **OTHERS}
-
-
-def dense(make, units=16, layers=4, batch=8):
-    model = keras.Sequential([keras.Input((units,)), *(keras.layers.Dense(units, "gelu") for _ in range(layers))])
-    model.compile(make(), "mse", jit_compile=False)
-    draw = np.random.default_rng(0)
-    return model, *draw.normal(size=(2, batch, units)).astype("float32")
-
-
-def halves(model):
-    return tfgc.plan(model, 8, strategy="uniform", segments=2)
-
 
 def recomputed(model):
     return tfgc.enable(model, halves(model))
-
-
-def weights_after(model, x, y, steps=4):
-    for _ in range(steps):
-        model.train_on_batch(x, y)
-    return [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
 
 
 @pytest.fixture
@@ -70,10 +32,6 @@ def test_the_same_weights_and_slots(name, float64):
     other.set_weights(model.get_weights())
     for found, wanted in zip(weights_after(recomputed(other), x, y), weights_after(model, x, y), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
-
-
-def graph_of(step, *arguments):
-    return tf.function(step, autograph=False).get_concrete_function(*arguments).graph
 
 
 def free_of_gradients(graph, shape):
@@ -139,7 +97,7 @@ def test_in_plans_by_calls():
     model = Subclassed()
     x = np.ones((8, 16), "float32")
     model(x)
-    model.compile(optimizers.AdamW(), "mse", jit_compile=False)
+    model.compile(keras.optimizers.AdamW(), "mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     tfgc.enable(model, layers=model.blocks[:2])
     found = graph_of(lambda x, y: model.train_step((x, y)), x, x)
@@ -164,7 +122,7 @@ def test_with_sparse_gradients():
         keras.utils.set_random_seed(0)
         layers = keras.layers.Embedding(50, 16), keras.layers.Dense(16, "gelu"), keras.layers.Dense(16, "gelu")
         model = keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
-        model.compile(optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-2), "mse", jit_compile=False)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-2), "mse", jit_compile=False)
         return model
 
     x = np.random.default_rng(0).integers(0, 50, (8, 5))

@@ -23,12 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import operation_order, private_api, versions
-
-# Their results share the memory of what they read.
-_VIEWS = {"Identity", "IdentityN", "Reshape", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze"}
-# What may stand between a gradient and the operation that computes it.
-_LAST_STEPS = {*_VIEWS, "AddN", "AddV2", "Cast", "Transpose"}
+from tfgc._framework import in_place_updates, operation_order, private_api, versions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,30 +108,22 @@ class _Operations:
 
     def readers(self, update: _Update) -> list[tf.Operation]:
         """What reads the memory of the variable before its update."""
-        handle = self._captured.get(id(update.handle))
-        reads = () if handle is None else handle.consumers()
-        waiting = [op.outputs[0] for op in reads if op.type == "ReadVariableOp"]
         first = min((self._place[op] for op in self.writers(update)), default=0)
-        found: list[tf.Operation] = []
-        while waiting:
-            tensor = waiting.pop()
-            for op in tensor.consumers():
-                if op.type in _VIEWS:
-                    views = zip(op.inputs, op.outputs)  # A second input is a shape.
-                    waiting += [view for x, view in views if x is tensor]
-                elif self._made[op] < update.start and op in self._needed and self._place[op] < first:
-                    found.append(op)
-        return found
+        return [
+            op
+            for op in in_place_updates.readers_of(self._captured.get(id(update.handle)))
+            if self._made[op] < update.start and op in self._needed and self._place[op] < first
+        ]
 
     def computing(self, gradient: Sequence[tf.Tensor], after: _Update) -> list[tf.Operation]:
         """What computes a gradient, of the operations that were made after an update and come after it."""
         last = max((self._place[op] for op in self.writers(after)), default=-1)
-        ends = [op for op in self._last_steps(gradient) if op.type not in _LAST_STEPS]
+        ends = [op for op in in_place_updates.last_steps(gradient) if op.type not in in_place_updates.LAST_STEPS]
         return [op for op in ends if self._made[op] >= after.end and self._place[op] > last]
 
     def delay_additions(self, gradient: Sequence[tf.Tensor]) -> None:
         """Let what is added to a gradient, and made for that alone, wait for the last part."""
-        for total in self._last_steps(gradient):
+        for total in in_place_updates.last_steps(gradient):
             if total.type not in ("AddN", "AddV2"):
                 continue
             *others, last = sorted((x.op for x in total.inputs), key=lambda op: self._place[op])
@@ -150,13 +137,3 @@ class _Operations:
                     self._needed.discard(op)  # No other update may wait for what waits for this gradient.
                     waiting += [x.op for x in op.inputs]
                     self.let_wait([op], [last])
-
-    def _last_steps(self, gradient: Sequence[tf.Tensor]) -> Iterator[tf.Operation]:
-        waiting, seen = [tensor.op for tensor in gradient], set()
-        while waiting:
-            op = waiting.pop()
-            if op not in seen:
-                seen.add(op)
-                yield op
-                if op.type in _LAST_STEPS:
-                    waiting += [x.op for x in op.inputs]

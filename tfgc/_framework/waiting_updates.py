@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import in_place_updates, private_api
 from tfgc._framework.versions import attribute
 
 _WAITS = "tfgc_updates_wait"  # the attribute of a graph where updates wait, and of the method that sees to it
@@ -43,6 +43,8 @@ def _waiting(apply: Any) -> Any:
         made = apply(self, gradients, given)
         variables = attribute(self, "_trainable_variables") if given is None else given
         _Update(graph, before, _gradients_by_handle(graph, gradients, variables)).wait()
+        if len(gradients) > 1:  # of many updates in a graph, one weight each, each would look at all of it
+            in_place_updates.wait_for_readers(graph, before, variables)
         return made
 
     setattr(waiting, _WAITS, True)

@@ -2,7 +2,7 @@
 
 The events of a step are replayed on a model of TensorFlow's allocator, several steps in a row, since what one step
 leaves behind decides where the next one's buffers go. An update of a weight writes a new buffer, as TensorFlow does
-where a replay may still read the old one.
+where somebody may still read the old one; where something is recomputed it waits for readers.
 """
 
 import statistics
@@ -87,8 +87,8 @@ class _AllocatorReplay:
         return self._peak - base
 
     def _update(self, position: int) -> None:
-        """Write a new buffer for the weights of a node, and free their gradient."""
-        if position in self._weights:
+        """Write the weights of a node, to a new buffer if they may be read still, and free their gradient."""
+        if position in self._weights and not self._events.updates_in_place:
             new = self._allocator.allocate(self._graph.costs[position].gradient_bytes)
             self._allocator.free(self._weights[position])
             self._weights[position] = new
