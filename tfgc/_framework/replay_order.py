@@ -11,15 +11,20 @@ them needs: there is no circle. Both belong to one graph and to one call of `tap
 
 import itertools
 import os
-import sys
-import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfgc._framework import backward_order, graph_building, operation_order, private_api, versions, weight_gradients
+from tfgc._framework import (
+    backward_order,
+    gradient_calls,
+    graph_building,
+    operation_order,
+    private_api,
+    weight_gradients,
+)
 
 # Of first runs, in the order in which they are traced.
 numbers = itertools.count()
@@ -31,7 +36,7 @@ def current_pass() -> "BackwardPass | None":
     if tf.executing_eagerly() or (backward_order.has_chains() and not private_api.in_xla()):
         return None
     graph = tf.compat.v1.get_default_graph()
-    calls = list(_gradient_calls())
+    calls = list(gradient_calls.running())
     key = (weakref.ref(calls[0].tape), tuple(map(id, calls[0].sources))) if calls else None
     found = getattr(graph, _PASSES, {}).get(key)
     if found is None:
@@ -41,28 +46,16 @@ def current_pass() -> "BackwardPass | None":
     return found
 
 
-class _GradientCall(NamedTuple):
-    tape: tf.GradientTape
-    targets: list[tf.Tensor]
-    sources: list[tf.Tensor]
+def passes(graph: Any) -> "list[BackwardPass]":
+    """Those that were traced in a graph so far."""
+    return list(getattr(graph, _PASSES, {}).values())
 
 
-def _gradient_calls() -> Iterator[_GradientCall]:
-    """The calls of `tape.gradient` that run in a graph, innermost first, found among frames: no hook shows them."""
-    for frame, _ in traceback.walk_stack(sys._getframe(1)):
-        # By name: others may have wrapped the method.
-        if frame.f_code.co_name == "gradient" and frame.f_globals.get("__name__") == tf.GradientTape.__module__:
-            found = frame.f_locals
-            if not {"self", "flat_targets", "flat_sources"} <= found.keys():
-                raise versions.unsupported("flat_targets or flat_sources in GradientTape.gradient")
-            if any(map(tf.is_symbolic_tensor, found["flat_targets"])):
-                yield _GradientCall(found["self"], found["flat_targets"], found["flat_sources"])
-
-
-class _Traced(NamedTuple):
+class Traced(NamedTuple):
     """A replay that was traced."""
 
     place: tuple[int, int]  # among the others
+    made: tf.Operation | None  # of its first run, where that is in a graph
     start: tf.Tensor
     ends: list[tf.Tensor]  # what the replay after it waits for
     weights: list[tf.Tensor]  # what the one after that waits for, too
@@ -77,20 +70,24 @@ class BackwardPass:
         self.awaited: list[tf.Tensor] = []
         # By id of a tensor, once it is known.
         self._leads = None if sources is None else dict.fromkeys(map(id, sources), True)
-        self._replays: list[_Traced] = []
-        self._next: _Traced | None = None  # the replay that is being traced
+        self.replays: list[Traced] = []
+        self._next: Traced | None = None  # the replay that is being traced
         self._backlog: weight_gradients.Backlog | None = None
         self._traced = weight_gradients.Backward(targets)  # what is differentiated before the next replay, or by it
+        self.begun: int = self._traced.begun  # how many operations there were before
 
-    def wait(self, number: int, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
-        """The upstream gradients of the replay of first run `number`, which are there when those before it are done.
+    def wait(
+        self, number: int, made: tf.Operation | None, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None
+    ) -> list[Any]:
+        """The upstream gradients of the replay of a first run, which are there when those before it are done.
 
-        The backlog is of gradients of weights that are put off in the replay, and since the one before it.
+        The run has a number, and made a result by an operation. The backlog is of gradients of weights that are put off
+        in the replay, and since the one before it.
         """
         self._backlog = backlog
         # The last first run comes first, once for each time that a persistent tape is asked.
-        place = sum(replay.place[1] == -number for replay in self._replays), -number
-        before = max((replay for replay in self._replays if replay.place < place), default=None)
+        place = sum(replay.place[1] == -number for replay in self.replays), -number
+        before = max((replay for replay in self.replays if replay.place < place), default=None)
         ends, weights = ([], []) if before is None else (before.ends, [*before.weights])
         if backlog is not None:
             after = self._after(place)
@@ -100,7 +97,7 @@ class BackwardPass:
         first, *others = upstream
         with tf.control_dependencies(ends):
             start = tf.identity(first)
-        self._next = _Traced(place, start, ends, weights)
+        self._next = Traced(place, made, start, ends, weights)
         return [start, *others]
 
     def done(self, arguments: Sequence[tf.Tensor], passed_on: int, gradients: Sequence[Any]) -> None:
@@ -116,7 +113,7 @@ class BackwardPass:
         self._traced.order(passed, weights, self._backlog)
         self._traced = weight_gradients.Backward()
         assert self._next is not None
-        place, start, ends, earlier = self._next
+        place, made, start, ends, earlier = self._next
         if passed and _threads() == 1:
             ends, earlier = passed + earlier + weights, []
         elif passed:
@@ -127,7 +124,7 @@ class BackwardPass:
         if after is not None:
             behind = operation_order.descendants(after.start.op)
             graph_building.wait_for(after.start, [end for end in ends if end.op not in behind])
-        self._replays.append(_Traced(place, start, ends, earlier))
+        self.replays.append(Traced(place, made, start, ends, earlier))
         self._keep()
 
     def _keep(self) -> None:
@@ -136,9 +133,9 @@ class BackwardPass:
         setattr(graph, _PASSES, passes)
         passes[self.key] = self
 
-    def _after(self, place: tuple[int, int]) -> _Traced | None:
+    def _after(self, place: tuple[int, int]) -> Traced | None:
         """The replay that was traced already and should run next after the one of this place; None if there is none."""
-        return min((replay for replay in self._replays if replay.place > place), default=None)
+        return min((replay for replay in self.replays if replay.place > place), default=None)
 
     def asks_for(self, tensor: tf.Tensor) -> bool:
         """Whether the gradient of a tensor is asked for: a source of the pass is among all that it was made of."""
@@ -173,7 +170,9 @@ class BackwardPass:
 class _XlaPass(BackwardPass):
     """One that XLA compiles: its replays wait for gradients of kernels that were kept, which it else puts off."""
 
-    def wait(self, number: int, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None) -> list[Any]:
+    def wait(
+        self, number: int, made: tf.Operation | None, upstream: Sequence[Any], backlog: weight_gradients.Backlog | None
+    ) -> list[Any]:
         weights, _ = self._traced.so_far(upstream, self.asks_for)
         kernels = [op.outputs[0] for op in weights if (op.outputs[0].shape.rank or 0) > 1]
         # One number of each; a sum, since there may be none.

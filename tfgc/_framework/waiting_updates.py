@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import in_place_updates, private_api
+from tfgc._framework import in_place_updates, kept_gradients, private_api
 from tfgc._framework.versions import attribute
 
 _WAITS = "tfgc_updates_wait"  # the attribute of a graph where updates wait, and of the method that sees to it
@@ -42,9 +42,11 @@ def _waiting(apply: Any) -> Any:
         given = None if trainable_variables is None else list(trainable_variables)
         made = apply(self, gradients, given)
         variables = attribute(self, "_trainable_variables") if given is None else given
-        _Update(graph, before, _gradients_by_handle(graph, gradients, variables)).wait()
+        by_handle = _gradients_by_handle(graph, gradients, variables)
+        _Update(graph, before, by_handle).wait()
         if len(gradients) > 1:  # of many updates in a graph, one weight each, each would look at all of it
             in_place_updates.wait_for_readers(graph, before, variables)
+            kept_gradients.wait_for_kept(graph, by_handle.values())
         return made
 
     setattr(waiting, _WAITS, True)

@@ -67,17 +67,17 @@ class Backward:
     def __init__(self, after: Sequence[tf.Tensor] | None = None) -> None:
         self._graph = tf.compat.v1.get_default_graph()
         operations = self._graph.get_operations()
-        self._before = len(operations)
+        self.begun = len(operations)  # how many of the graph there were before
         if after is not None:
             targets = {tensor.op for tensor in after}
-            self._before = next((i for i in range(len(operations), 0, -1) if operations[i - 1] in targets), 0)
+            self.begun = next((i for i in range(len(operations), 0, -1) if operations[i - 1] in targets), 0)
 
     def order(self, passed_on: Iterable[Any], weights: Iterable[Any], backlog: Backlog | None) -> None:
         """Compute gradients of weights that were asked for before those passed on, where both read the same."""
         # Others would be pruned. XLA makes its own order.
         if backlog is None or tf.executing_eagerly() or private_api.in_xla():
             return
-        made = self._graph.get_operations()[self._before :]
+        made = self._graph.get_operations()[self.begun :]
         _wait(made, _operations(passed_on), _operations(weights), backlog)
 
     def order_so_far(
@@ -88,7 +88,7 @@ class Backward:
         Returns what is put off in the end. Nothing is made to wait for `late` operations.
         """
         weights, others = self.so_far(upstream, asks_for, late)
-        return _wait(self._graph.get_operations()[self._before :], [*_operations(upstream), *others], weights, backlog)
+        return _wait(self._graph.get_operations()[self.begun :], [*_operations(upstream), *others], weights, backlog)
 
     def so_far(
         self, upstream: Iterable[Any], asks_for: Callable[[tf.Tensor], bool], late: Collection[tf.Operation] = ()
@@ -99,7 +99,7 @@ class Backward:
         operation of the forward pass, found by what both read, by its name, and by the shape of the gradient or of what
         it reshapes.
         """
-        made = self._graph.get_operations()[self._before :]
+        made = self._graph.get_operations()[self.begun :]
         inside = set(made)
         before = operation_order.dependencies(made)
         main = operation_order.ancestors(before, inside.intersection(_operations(upstream)))

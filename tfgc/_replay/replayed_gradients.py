@@ -97,6 +97,7 @@ class _Replay:
         self._first = FirstRun(held, sources, run.without_tensors(), run.draws, run.results, doubtful, backlog)
         self._recomputation, self._checksums = recomputation, run.checksums
         self._number = next(replay_order.numbers)
+        self._made = None if tf.executing_eagerly() else run.tensors[run.differentiable[0]].op
         self._captures = graph_building.captures_so_far()
         self.asked: set[int] = set()
 
@@ -119,7 +120,7 @@ class _Replay:
         with graph_building.redirect_captures(self._captures):
             around = replay_order.current_pass()
             if around is not None:
-                upstream = tuple(around.wait(self._number, upstream, first.backlog))
+                upstream = tuple(around.wait(self._number, self._made, upstream, first.backlog))
                 unasked = first.doubtful.union(i for i in first.sources if not around.asks_for(first.inputs[i]))
                 first = dataclasses.replace(first, doubtful=unasked, awaited=around.awaited)
             if self._host is not None:
