@@ -93,7 +93,7 @@ def line(name: str, made: PlannedStep) -> str:
         >>> from tfgc import Plan
         >>> made = PlannedStep(Plan((), "sqrt", ()), "graph", 8, 4_000_000, 8_000_000, 0.25, 1.2)
         >>> print(*line("net", made).split(", "), sep="\n")
-        tfgc: 'net' by 'sqrt': 4 MB or up to 8 % more predicted for a step (50 % of 8 MB)
+        tfgc: 'net' by 'sqrt': 4 MB or up to 12 % more predicted for a step (50 % of 8 MB)
         25 % more work
         batch of 8
         planned in 1.2 s
