@@ -106,3 +106,22 @@ def test_two_optimizers_in_one_step(monkeypatch):
 
     for plain, found in zip(trained(False), trained(True), strict=True):
         np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
+
+
+class Checked(keras.optimizers.SGD):
+    """Updates no weight if a check fails, by control edges to an IdentityN of its own."""
+
+    def _clip_gradients(self, grads):
+        with tf.control_dependencies([tf.debugging.assert_less(tf.linalg.global_norm(grads), 1e-9)]):
+            return tf.identity_n(grads)
+
+
+def test_checks_of_gradients_come_before_the_update():
+    model, x, y = dense(lambda: Checked(0.1))
+    tfgc.enable(model, halves(model))
+    before = model.get_weights()
+    for _ in range(5):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            model.train_on_batch(x, y)
+    for found, wanted in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -5,7 +5,8 @@ weight. In a graph an update is ready with its gradient, and the gradient with r
 the weight as well, is often computed after that. Values do not change.
 
 Keras hands all gradients of an update through one operation. Behind it each update depends on every gradient, so that
-TensorFlow drops edges from readers as redundant, and then that operation. So it is bypassed.
+TensorFlow drops edges from readers as redundant, and then that operation. So it is bypassed, unless it waits for
+something itself, such as a check.
 
 Invariant: an edge leads from an operation that was made before the update to one of the update, and what was made
 before waits for nothing of the update. So there is no circle. There is none from a reader that the update does not
@@ -28,14 +29,24 @@ LAST_STEPS = {*VIEWS, "AddN", "AddV2", "Cast", "Transpose"}
 LEAST = 2**18
 
 
+def bypass_identities(graph: Any, start: int) -> None:
+    """Let the operations of a graph from `start` on read gradients directly that come through an `IdentityN` there."""
+    for op in graph.get_operations()[start:]:
+        if op.type != "IdentityN" or op.control_inputs:
+            continue
+        for given, result in zip(op.inputs, op.outputs):
+            for reader in list(result.consumers()):
+                for i in [i for i, tensor in enumerate(reader.inputs) if tensor is result]:
+                    attribute(reader, "_update_input")(i, given)
+
+
 def wait_for_readers(graph: Any, start: int, variables: Iterable[Any]) -> None:
     """Let the updates of variables, which are the operations of a graph from `start` on, wait for earlier readers."""
     update = dict.fromkeys(graph.get_operations()[start:])
-    _bypass(op for op in update if op.type == "IdentityN")
     captured = {id(outer): inner for outer, inner in graph.captures}
     large = (v for v in variables if (v.shape.num_elements() or 0) * tf.as_dtype(v.dtype).size >= LEAST)
     handles = [captured.get(id(handle)) for variable in large for handle in private_api.handles(variable)]
-    needed = _needed_by(update)
+    needed = needed_by(update)
     for handle in handles:
         readers = [op for op in readers_of(handle) if op not in update and needed(op)]
         for op in () if handle is None else handle.consumers():
@@ -69,16 +80,7 @@ def last_steps(gradients: Iterable[tf.Tensor]) -> Iterator[tf.Operation]:
                 waiting += [x.op for x in op.inputs]
 
 
-def _bypass(identities: Iterable[tf.Operation]) -> None:
-    """Let what reads the results of these operations read what they hand on."""
-    for op in identities:
-        for given, result in zip(op.inputs, op.outputs):
-            for reader in list(result.consumers()):
-                for i in [i for i, tensor in enumerate(reader.inputs) if tensor is result]:
-                    attribute(reader, "_update_input")(i, given)
-
-
-def _needed_by(update: Collection[tf.Operation]) -> Callable[[tf.Operation], bool]:
+def needed_by(update: Collection[tf.Operation]) -> Callable[[tf.Operation], bool]:
     """Whether some of these operations read what an operation leads to."""
     known = dict.fromkeys(update, True)
 

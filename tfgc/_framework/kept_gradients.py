@@ -9,31 +9,39 @@ Of kept layers those gradients of weights are awaited that read what the forward
 Invariant: an edge leads to the start of a replay from an operation that does not wait for it. So there is no circle.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfgc._framework import graph_building, in_place_updates, operation_order, replay_order
+from tfgc._framework import in_place_updates, operation_order, replay_order
+from tfgc._framework.versions import attribute
 
 
-def wait_for_kept(graph: Any, gradients: Iterable[tf.Tensor]) -> None:
-    """Let the replays in a graph wait for those of these gradients that belong to what ran after their first runs."""
-    passes = replay_order.passes(graph)
-    if not any(each.replays for each in passes):
+def wait_for_kept(graph: Any, start: int, gradients: Iterable[tf.Tensor]) -> None:
+    """Let replays wait for those of these gradients that belong to what ran after their first runs.
+
+    The update that uses the gradients is the operations of the graph from `start` on: what it ignores is not awaited.
+    """
+    passes = [each for each in replay_order.passes(graph) if each.replays]
+    if not passes:
         return
-    made = {op: i for i, op in enumerate(graph.get_operations())}
+    operations = graph.get_operations()
+    made, needed = {op: i for i, op in enumerate(operations)}, in_place_updates.needed_by(operations[start:])
     computing = [op for op in in_place_updates.last_steps(gradients) if op.type not in in_place_updates.LAST_STEPS]
     for each in passes:
         first_runs = [(made[replay.made], replay.start) for replay in each.replays if replay.made in made]
+        awaited: dict[tf.Operation, list[tf.Operation]] = defaultdict(list)
         for op in computing:
             position = _forward_position(op, made, each.begun)
             before = [run for run in first_runs if run[0] < position]
-            if not before:
-                continue
-            _, start = max(before, key=lambda run: run[0])
-            if made[op] > made[start.op] and op not in operation_order.descendants(start.op):
-                graph_building.wait_for(start, op.outputs[:1])
+            first = max(before, key=lambda run: run[0])[1].op if before else None
+            if first is not None and made[op] > made[first] and needed(op):
+                awaited[first].append(op)
+        for first, others in awaited.items():
+            behind = operation_order.descendants(first)
+            attribute(first, "_add_control_inputs")([op for op in others if op not in behind])
 
 
 def _forward_position(op: tf.Operation, made: Mapping[tf.Operation, int], begun: int) -> int:
