@@ -188,6 +188,7 @@ def test_a_budget_is_one_of_all_calls(budget):
     plain, _, _ = alone(measured, None)
     found, predicted, predicted_plain = alone(measured, budget)
     assert predicted_plain == pytest.approx(plain, rel=0.05)
+    # Operations that TensorFlow runs beside each other are predicted one after the other.
     assert 0.95 * predicted < found < 1.08 * predicted
     assert found <= float(budget[:-1]) / 100 * plain * 1.03
 

@@ -29,9 +29,9 @@ LAST_STEPS = {*VIEWS, "AddN", "AddV2", "Cast", "Transpose"}
 LEAST = 2**18
 
 
-def bypass_identities(graph: Any, start: int) -> None:
-    """Let the operations of a graph from `start` on read gradients directly that come through an `IdentityN` there."""
-    for op in graph.get_operations()[start:]:
+def bypass_identities(update: Iterable[tf.Operation]) -> None:
+    """Let the operations of an update read gradients directly that come through an `IdentityN` among them."""
+    for op in update:
         if op.type != "IdentityN" or op.control_inputs:
             continue
         for given, result in zip(op.inputs, op.outputs):
@@ -40,17 +40,18 @@ def bypass_identities(graph: Any, start: int) -> None:
                     attribute(reader, "_update_input")(i, given)
 
 
-def wait_for_readers(graph: Any, start: int, variables: Iterable[Any]) -> None:
-    """Let the updates of variables, which are the operations of a graph from `start` on, wait for earlier readers."""
-    update = dict.fromkeys(graph.get_operations()[start:])
+def wait_for_readers(
+    graph: Any, update: Iterable[tf.Operation], variables: Iterable[Any], needed: Callable[[tf.Operation], bool]
+) -> None:
+    """Let the operations of a graph that update variables wait for what read these before and is `needed`."""
+    updating = set(update)
     captured = {id(outer): inner for outer, inner in graph.captures}
     large = (v for v in variables if (v.shape.num_elements() or 0) * tf.as_dtype(v.dtype).size >= LEAST)
     handles = [captured.get(id(handle)) for variable in large for handle in private_api.handles(variable)]
-    needed = needed_by(update)
     for handle in handles:
-        readers = [op for op in readers_of(handle) if op not in update and needed(op)]
+        readers = [op for op in readers_of(handle) if op not in updating and needed(op)]
         for op in () if handle is None else handle.consumers():
-            if op in update and op.type != "ReadVariableOp":
+            if op in updating and op.type != "ReadVariableOp":
                 attribute(op, "_add_control_inputs")(readers)
 
 

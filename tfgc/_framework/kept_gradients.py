@@ -10,7 +10,7 @@ Invariant: an edge leads to the start of a replay from an operation that does no
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -19,16 +19,12 @@ from tfgc._framework import in_place_updates, operation_order, replay_order
 from tfgc._framework.versions import attribute
 
 
-def wait_for_kept(graph: Any, start: int, gradients: Iterable[tf.Tensor]) -> None:
-    """Let replays wait for those of these gradients that belong to what ran after their first runs.
-
-    The update that uses the gradients is the operations of the graph from `start` on: what it ignores is not awaited.
-    """
+def wait_for_kept(graph: Any, gradients: Iterable[tf.Tensor], needed: Callable[[tf.Operation], bool]) -> None:
+    """Let replays wait for those of these gradients that are `needed` and belong to what ran after their first runs."""
     passes = [each for each in replay_order.passes(graph) if each.replays]
     if not passes:
         return
-    operations = graph.get_operations()
-    made, needed = {op: i for i, op in enumerate(operations)}, in_place_updates.needed_by(operations[start:])
+    made = {op: i for i, op in enumerate(graph.get_operations())}
     computing = [op for op in in_place_updates.last_steps(gradients) if op.type not in in_place_updates.LAST_STEPS]
     for each in passes:
         first_runs = [(made[replay.made], replay.start) for replay in each.replays if replay.made in made]

@@ -41,13 +41,14 @@ def _waiting(apply: Any) -> Any:
         gradients, before = list(grads), len(graph.get_operations())
         given = None if trainable_variables is None else list(trainable_variables)
         made = apply(self, gradients, given)
-        variables = attribute(self, "_trainable_variables") if given is None else given
-        in_place_updates.bypass_identities(graph, before)
+        variables, update = private_api.updated_by(self, given), graph.get_operations()[before:]
+        in_place_updates.bypass_identities(update)
         by_handle = _gradients_by_handle(graph, gradients, variables)
         _Update(graph, before, by_handle).wait()
         if len(gradients) > 1:  # of many updates in a graph, one weight each, each would look at all of it
-            in_place_updates.wait_for_readers(graph, before, variables)
-            kept_gradients.wait_for_kept(graph, before, by_handle.values())
+            needed = in_place_updates.needed_by(update)
+            in_place_updates.wait_for_readers(graph, update, variables, needed)
+            kept_gradients.wait_for_kept(graph, by_handle.values(), needed)
         return made
 
     setattr(waiting, _WAITS, True)

@@ -40,7 +40,7 @@ class StepEvents(NodeEvents):
         self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
         self._run(segments, {number: self.new(0) for number in range(len(graph.inputs))})
         recomputes = any(segment.mode == "recompute" for segment in segments)
-        # `in_place_updates`: weights that readers may still hold are updated in a copy.
+        # There updates of weights wait for readers (`_framework.in_place_updates`); elsewhere they may write a copy.
         self.updates_in_place: bool = recomputes and not self.compiled
         if graph.whole_step and graph.early_update and not self.compiled:
             self._hold_early_updates(recomputes)
