@@ -15,8 +15,9 @@ FAST, SLOW = 40, 2000
 
 @pytest.fixture(autouse=True)
 def dear_products(monkeypatch):
-    """These models are small; replays take over all products with weights where a segment is selective."""
+    """These models are small; replays take over all products where a segment is selective."""
     monkeypatch.setattr(taken_results, "_DEAR", 1)
+    monkeypatch.setattr(taken_results, "_CONTRACTED", 0)
 
 
 def tried(seed, count, most, modes):

@@ -79,8 +79,19 @@ def convolved():
     return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
 
 
+def long_attention():
+    """What attention makes of its scores is small beside them."""
+    x = inputs = keras.Input((32, 64))
+    x = L.Reshape((128, 16))(x)
+    for _ in range(3):
+        y = L.LayerNormalization()(x)
+        x = L.Add()([x, L.MultiHeadAttention(2, 8, dropout=0.1)(y, y)])
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(x)))
+
+
 BUILDS = {
     "transformer": transformer,
+    "long attention": long_attention,
     "gelu": functools.partial(kinds, functools.partial(L.Dense, 64, activation="gelu")),
     "leaky relu": functools.partial(kinds, functools.partial(L.Dense, 64, activation="leaky_relu")),
     "own layer": functools.partial(kinds, OwnLayer),
@@ -143,15 +154,22 @@ def test_gradients_of_gradients(way):
 
 
 def products(counts, where):
-    return sum(count for (kind, at), count in counts.items() if kind in ("MatMul", "BatchMatMulV2") and at == where)
+    kinds = "MatMul", "BatchMatMulV2", "Einsum"
+    return sum(count for (kind, at), count in counts.items() if kind in kinds and at == where)
+
+
+def operations(build):
+    """Those of a step with selective segments, and of one without."""
+
+    def counted(plan):
+        model = fresh(build)
+        return operations_of_step(model, X, plan(model))
+
+    return counted(selective), counted(lambda model: tfgc.plan(model, strategy="uniform", segments=3))
 
 
 def test_replays_run_no_product_with_weights_but_all_else():
-    def operations(plan):
-        model = fresh(transformer)
-        return operations_of_step(model, X, plan(model))
-
-    ours, whole = operations(selective), operations(lambda model: tfgc.plan(model, strategy="uniform", segments=3))
+    ours, whole = operations(transformer)
     assert products(ours, "first") == products(whole, "first")
     # Of each of two attention layers: queries, keys, values; of the dense layers before gelu: one each.
     assert products(whole, "replay") - products(ours, "replay") == 8
@@ -159,6 +177,12 @@ def test_replays_run_no_product_with_weights_but_all_else():
         assert ours[kind, "replay"] == whole[kind, "replay"] > 0
     assert whole["StatelessRandomUniformV2", "replay"] > 0
     assert ours["StatelessRandomUniformV2", "replay"] == 0
+
+
+def test_what_attention_makes_of_its_scores_is_not_made_again():
+    ours, whole = operations(long_attention)
+    assert products(whole, "replay") - products(ours, "replay") == 2  # in the last segment nothing is run again
+    assert ours["Softmax", "replay"] == whole["Softmax", "replay"] > 0
 
 
 def found_in(make):
@@ -195,6 +219,16 @@ def test_results_of_nodes_products_of_activations_and_cheap_products_are_not_sto
         return [end], []
 
     found_in(make)
+
+
+def test_products_of_activations_are_stored_where_they_are_small_beside_these():
+    with tf.Graph().as_default() as graph:
+        queries = tf.compat.v1.placeholder(tf.float32, (None, 256, 128))
+        scores = tf.nn.softmax(tf.matmul(queries, queries, transpose_b=True))
+        made = tf.matmul(scores, queries)
+        made * tf.sigmoid(made)
+        found = taken_results.selective_results(graph.get_operations(), [queries], [])
+    assert [tensor.name for tensor in found] == [made.name]
 
 
 def test_random_masks_are_stored():
@@ -290,7 +324,7 @@ def test_plans_within_a_budget_are_selective_where_that_is_less_work():
     assert chosen
     assert all(s.result_bytes and s.spared_work for s in chosen)
     assert "selective" in half.explain()
-    assert "results of products with weights" in half.explain()
+    assert "results of matrix products and convolutions" in half.explain()
     assert Plan.from_json(half.to_json()) == half
     assert '"version": 5' in half.to_json()
     again = [dataclasses.replace(s, selective=False, result_bytes=None, spared_work=None) for s in half.segments]

@@ -20,7 +20,7 @@ class Option:
     plan: Plan | None  # of segments, where the layer is a functional model; None to recompute the layer as a whole
     calls: tuple[Call, ...]  # of the layer, that this changes
     pieces: tuple[Piece, ...]  # what is recomputed then
-    selective: bool = False  # whether the replay takes over products with weights
+    selective: bool = False  # whether the replay takes over dear products
 
 
 # In the order of calls, outer ones first, so that of choices that are alike always the same one is found
@@ -30,7 +30,7 @@ Choice: TypeAlias = tuple[Option, ...]
 def whole_layers(step: Step, names: Mapping[str, keras.Layer]) -> list[Option]:
     """Options for each named layer that can be run twice and has gradients, in the order of calls.
 
-    A layer that holds products with weights has two: without them and, behind it, with them stored.
+    A layer that holds dear products has two: without them and, behind it, with them stored.
 
     `layer.call` serves all calls of a layer, so that one call that must not be run twice rules the layer out.
     """

@@ -1,7 +1,7 @@
 """What a recomputed piece of a step runs again, reads and waits for.
 
 A piece is one call, or several calls of one functional model, a segment, that run again together. The replay of a
-selective one takes over products with weights of the first run.
+selective one takes over dear products of the first run.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from tfgc._calls.step import Call, Step
 
 
 class Piece(NamedTuple):
-    """Calls that run again together, and whether their replay takes over products with weights."""
+    """Calls that run again together, and whether their replay takes over dear products."""
 
     calls: tuple[Call, ...]
     selective: bool = False

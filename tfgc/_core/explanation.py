@@ -52,7 +52,7 @@ def explain(plan: Segmentation) -> str:
     products, spared = _taken_over(plan.segments, plan.outlook, selective=True)
     if products:
         lines.append(
-            "Segments marked 'selective' also store results of products with weights, and random masks, "
+            "Segments marked 'selective' also store results of matrix products and convolutions, and random masks, "
             f"{format_bytes(products)} of results in all: that spares their replays {spared}."
         )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)

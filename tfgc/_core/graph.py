@@ -48,7 +48,7 @@ class Cost:
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
         result_bytes: Bytes of small results of a forward pass that its replay takes over.
-        selective_bytes: Bytes of products with weights and of random masks, which a selective replay takes over.
+        selective_bytes: Bytes of results of dear products and of random masks, which a selective replay takes over.
         selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
         selective_trace: Byte trace of that replay, without these.
         flops, backward_flops: Floating-point operations of the two passes.

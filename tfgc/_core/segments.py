@@ -28,11 +28,11 @@ class Segment:
         work: Seconds or flops to run it again.
         obstacle: Why it cannot be run twice, or None.
         result_bytes: Bytes, among those stored, of what its replay takes over of the first run: small results, and
-            products with weights if it is `selective`; None if there are none.
+            results of dear products if it is `selective`; None if there are none.
         spared_work: Work that the replay does not do for that reason, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
         on_device: Those of its inputs that stay on the device, since another segment keeps them there.
-        selective: Whether products with weights and random masks are stored, too, so that its replay runs the rest.
+        selective: Whether results of dear products and random masks are stored, too, so that its replay runs the rest.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))
@@ -181,7 +181,7 @@ class Segmentation:
 
     @property
     def selective_layers(self) -> list[str]:
-        """Those of them whose products with weights are stored."""
+        """Those of them whose products are stored."""
         return _layers(segment for segment in self.segments if segment.selective)
 
 

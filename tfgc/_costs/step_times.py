@@ -28,7 +28,7 @@ class NodeSeconds(NamedTuple):
     forward: float
     backward: float
     replay: float  # that takes over small results
-    selective: float  # and products with weights, too
+    selective: float  # and dear products, too
 
 
 def measured(program: Program, graph: Graph) -> list[NodeSeconds]:

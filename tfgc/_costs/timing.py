@@ -1,7 +1,8 @@
 """Time the nodes of a model on this device, and remember the times.
 
 Times are kept in the user's cache folder (`TFGC_CACHE` names another), one file for each model fingerprint, batch,
-device (of a GPU its name) and version of TensorFlow and Keras, in it one entry for each call that differs from others.
+device (of a GPU its name) and version of tfgc, TensorFlow and Keras, in it one entry for each call that differs from
+others.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import os
 import pathlib
 import re
 import statistics
+import sys
 import uuid
 from typing import Any
 
@@ -81,7 +83,8 @@ def _file(graph: Graph) -> pathlib.Path:
     sizes = [node.describe() + str(node.outputs) for node in graph.nodes]
     fingerprint = hashlib.sha256("\n".join([*describe(graph), *sizes]).encode()).hexdigest()[:16]
     folder = os.environ.get("TFGC_CACHE") or platformdirs.user_cache_dir("tfgc")
-    return pathlib.Path(folder) / f"step-times-{fingerprint}-{device}-{tf.__version__}-{keras.__version__}.json"
+    versions = "-".join([sys.modules["tfgc"].__version__, tf.__version__, keras.__version__])
+    return pathlib.Path(folder) / f"step-times-{fingerprint}-{device}-{versions}.json"
 
 
 def _load(file: pathlib.Path) -> dict[str, NodeSeconds]:

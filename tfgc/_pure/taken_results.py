@@ -4,17 +4,19 @@ Small ones are small beside what they are computed from: the statistics of a nor
 squeeze-and-excitation, a norm. A replay would read large tensors to compute them again, though it costs next to nothing
 to keep them.
 
-A selective replay also takes over the results of products with weights, and random masks. They are most of a layer's
-work and little of its memory: beside them a transformer stores attention scores and results of activation functions,
-which are cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective recomputation;
-`jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. A mask is a byte for each random number of
-four, and drawing takes long on CPUs. What others of a plan's nodes read is left out: a segment may end there, which
-stores it without more ado.
+A selective replay also takes over the results of dear products, and random masks. They are most of a layer's work and
+little of its memory: beside them a transformer stores attention scores and results of activation functions, which are
+cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective recomputation;
+`jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. What attention makes of its scores is small
+beside them, and is stored, too, as FlashAttention does (Dao et al. 2022, arXiv:2205.14135). A mask is a byte for each
+random number of four, and drawing takes long on CPUs. What others of a plan's nodes read is left out: a segment may end
+there, which stores it without more ado.
 """
 
 import contextlib
 import contextvars
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,6 +36,8 @@ _SELECTIONS = frozenset([
 ])  # fmt: skip
 # A product is dear from so many multiplications for each element of its result on.
 _DEAR = 64
+# A product of activations is stored if one of them has so many times its elements.
+_CONTRACTED = 2
 # What usually follows a product, and takes nothing else of the step's activations.
 _WITH_WEIGHTS = frozenset(["Add", "AddV2", "BiasAdd", "Mul"])
 _MOVED = frozenset(["ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"])
@@ -84,7 +88,7 @@ def note_boundary(name: str, made: Iterable[Any]) -> None:
 def selective_results(
     operations: Sequence[tf.Operation], arguments: Iterable[tf.Tensor], ends: Iterable[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The results of products with weights in a traced function, each with the bias and scale that follow; and masks.
+    """The results of dear products in a traced function, each with the bias and scale that follow; and masks.
 
     Operations of its forward pass are in the order in which they were made. What depends on none of its arguments are
     weights. `ends` are results of nodes, the function's own among them.
@@ -119,9 +123,11 @@ class _Products:
                 self._readers.setdefault(tensor.ref(), []).append(op)
 
     def is_dear(self, op: tf.Operation) -> bool:
-        """Whether an operation is a product of activations and weights that is dear beside its result."""
+        """Whether an operation is a product with weights, or contracts activations, and is dear beside its result."""
         given = [tensor.op in self._active for tensor in op.inputs]
-        return any(given) and not all(given) and flop_counts.multiplications_per_element(op) >= _DEAR
+        if not any(given) or flop_counts.multiplications_per_element(op) < _DEAR:
+            return False
+        return not all(given) or any(_is_contracted(tensor, op.outputs[0]) for tensor in op.inputs)
 
     def finished(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """What is best stored of a product: behind its bias, scale and activation; None for the result of a node."""
@@ -141,3 +147,9 @@ class _Products:
         are_broadcast = all(one.op not in self._active and elements(one) < elements(tensor) for one in others)
         finishes = op.type in _BY_RESULT or (op.type in _WITH_WEIGHTS and are_broadcast)
         return finishes and elements(op.outputs[0]) == elements(tensor)
+
+
+def _is_contracted(given: tf.Tensor, made: tf.Tensor) -> bool:
+    """Whether what is made of a tensor is small beside it, whatever its open sizes are."""
+    open_sizes = (tensor.shape.as_list().count(None) for tensor in (given, made))
+    return _CONTRACTED * elements(made) <= elements(given) and operator.ge(*open_sizes)

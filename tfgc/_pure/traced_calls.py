@@ -23,7 +23,7 @@ class NotCopyableError(Exception):
 class TracedCall:
     """A pure function as a graph, of which parts can be copied; raises if a copy would not do the same.
 
-    If it is `selective`, replays take over products with weights, and not only small results. `forward` makes the
+    If it is `selective`, replays take over dear products, and not only small results. `forward` makes the
     tensors of a run of the inputs, then what it drew from hidden state, and then the results that replays take over.
     """
 

@@ -48,7 +48,7 @@ class Function:
     captures_vary: bool = False
     copied: bool = False  # whether a graph may copy one trace of it for both runs
     slices: int = 1  # of the batch, in which it runs
-    selective: bool = False  # whether the replay takes over products with weights, where a trace is copied
+    selective: bool = False  # whether the replay takes over dear products, where a trace is copied
     holds_tensors: Callable[[], bool] | None = None  # whether a layer holds tensors of a trace that it put aside
     on_host: tuple[int, ...] = ()  # positions of the arguments that wait for the replay in the host's memory
     trained: Trained = dataclasses.field(default_factory=Trained)  # variables, in this block and others of a model

@@ -37,7 +37,7 @@ class Run:
     phase: Phase  # `forward` or `replay`
     pending: int  # bytes of gradients that wait meanwhile
     takes_over: bool  # whether it takes over the small results of the first run
-    # By position the buffers of the products with weights that are stored of a node: of those that its backward pass
+    # By position the buffers of the dear products that are stored of a node: of those that its backward pass
     # reads, and of others.
     products: dict[int, tuple[int, int]]
 

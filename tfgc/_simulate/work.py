@@ -1,6 +1,6 @@
 """What work is counted in, and which of it a selective replay leaves out.
 
-Such a replay takes over products with weights, and masks drawn from seeds of the first run. It runs a copy of the trace
+Such a replay takes over dear products, and masks drawn from seeds of the first run. It runs a copy of the trace
 of the first run, and so does a graph with none of what cannot be copied: a `tf.random.Generator`, branches and loops.
 A segment with one such node is run again as a whole.
 """
@@ -20,7 +20,7 @@ class NodeWork(NamedTuple):
     backward: float
     # Forward, taking over small results of the first run, as all replays do but those that are split again.
     replay: float
-    selective: float  # the same, taking over products with weights as well
+    selective: float  # the same, taking over dear products as well
 
 
 def node_work(graph: Graph) -> tuple[list[NodeWork], str]:

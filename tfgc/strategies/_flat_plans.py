@@ -41,7 +41,7 @@ class Steps(NamedTuple):
     work: NDArray[Any]  # work of a replay
     slices: NDArray[np.int64]  # of the batch, in which a segment is recomputed; 0 where the step is a node that is kept
     host: NDArray[np.int64]  # bytes that a segment stores on the host, in place of `added`
-    selective: NDArray[np.bool_]  # whether the replay of a segment takes over products with weights
+    selective: NDArray[np.bool_]  # whether the replay of a segment takes over dear products
 
 
 class FlatPlans:

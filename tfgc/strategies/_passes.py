@@ -18,7 +18,7 @@ class Pass(NamedTuple):
     first: bool  # whether it is part of the first pass, with the loss at its end, and not of a replay
     # Whether it is a replay that is not split again, and takes over small results of the first run.
     takes_over: bool = False
-    selective: bool = False  # whether that takes over products with weights, too
+    selective: bool = False  # whether that takes over dear products, too
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,7 +33,7 @@ class Option:
     stop: int  # position where the rest begins
     # Bytes of small results, among those added, that the replay takes over; None: it takes over nothing.
     results: int | None = None
-    selective: bool = False  # whether the replay takes over products with weights, which are among those added
+    selective: bool = False  # whether the replay takes over dear products, which are among those added
 
 
 class Replayed(NamedTuple):

@@ -25,7 +25,7 @@ class SegmentCost(NamedTuple):
     captured_bytes: int  # bytes of its inputs, and of the small results that the replay takes over
     inputs: frozenset[int]
     work: float  # work of the replay's forward part
-    selective: bool = False  # whether the replay takes over products with weights as well
+    selective: bool = False  # whether the replay takes over dear products as well
     slices: int = 1  # of the batch, in which it runs
 
 

@@ -1,6 +1,6 @@
 """What a segment needs while its end moves on: the peak of its first pass, and that of its replay.
 
-Each peak is also that of the segment as a selective one, which stores products with weights from its first pass on.
+Each peak is also that of the segment as a selective one, which stores dear products from its first pass on.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class FirstPass:
         self._staying: list[int] = []  # for each node, bytes of captured inputs after their last use
         self._staying_now = 0
         self._last_uses: dict[int, int] = {}  # bytes of captured inputs, by the position after their last use
-        self.peak = self.selective_peak = 0  # most bytes at once; the same where products with weights stay, too
+        self.peak = self.selective_peak = 0  # most bytes at once; the same where dear products stay, too
 
     def add(self, node: int) -> None:
         self._staying_now += self._last_uses.pop(node, 0)
@@ -52,7 +52,7 @@ class Replay:
     """The replay, which saves what its backward pass reads, and that backward pass.
 
     The peaks of both parts are most bytes at once, without gradients that wait meanwhile; work is that of the forward
-    part. `selective_peak` and `selective_work` are those of a forward part that takes over products with weights; the
+    part. `selective_peak` and `selective_work` are those of a forward part that takes over dear products; the
     peak without products of the nodes from its start on, which are there until they are read.
     """
 
