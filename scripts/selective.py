@@ -76,15 +76,15 @@ def plan(name, batch, share, timed, selective):
 
     plain = tfgc.estimate(built(name), batch, optimizer="sgd")
     budget = int(plain.peak_bytes - (1 - share) * plain.activation_bytes)
-    found = taken_results.selective_results
+    found = taken_results.dear_products
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TFGC_CACHE"] = folder
         node_costs._READ = RecentlyUsed(4096)
         try:
-            taken_results.selective_results = found if selective else lambda *_: []
+            taken_results.dear_products = found if selective else lambda *_: []
             return tfgc.plan(built(name), batch, budget=budget, optimizer="sgd", measure=timed)
         finally:
-            taken_results.selective_results = found
+            taken_results.dear_products = found
 
 
 def built(name):

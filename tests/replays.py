@@ -22,8 +22,11 @@ def note_replays(note, replace=setattr):
         replace(kind, "backward", noting(kind.backward))
 
 
-def operations_of_step(model, x, plan):
-    """How many operations of each type a step has, gradients apart: in a `replay`, and elsewhere (`first`)."""
+def operations_of_step(model, x, plan, sizes=None):
+    """How many operations of each type a step has, gradients apart: in a `replay`, and elsewhere (`first`).
+
+    Its input has these sizes, by default those of `x`.
+    """
     tfgc.enable(model, plan)
 
     @tf.function
@@ -33,7 +36,7 @@ def operations_of_step(model, x, plan):
         return tape.gradient(loss, model.trainable_variables)
 
     counts = collections.Counter()
-    for op in step.get_concrete_function(tf.TensorSpec(x.shape)).graph.get_operations():
+    for op in step.get_concrete_function(tf.TensorSpec(x.shape if sizes is None else sizes)).graph.get_operations():
         replayed = op.name.startswith("replay") and "gradient_tape" not in op.name
         counts[op.type, "replay" if replayed else "first"] += "gradient_tape" not in op.name
     return counts

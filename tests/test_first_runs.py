@@ -64,7 +64,7 @@ WAYS = {
 
 
 def products_before(model, kind):
-    """Of each large operation of this type how many products come before it, in the order of the graph."""
+    """Of each large operation of this type that makes floats how many products come before it, in the graph's order."""
 
     def loss(x):
         with tf.GradientTape() as tape:
@@ -74,7 +74,8 @@ def products_before(model, kind):
     graph = tf.function(loss, autograph=False).get_concrete_function(tf.TensorSpec((BATCH, 16))).graph
     operations = graph.get_operations()
     before = operation_order.dependencies(operations)
-    large = [op for op in operations if op.type == kind and op.outputs[0].shape.num_elements() >= 1024]
+    floats = [op for op in operations if op.type == kind and op.outputs[0].dtype.is_floating]
+    large = [op for op in floats if op.outputs[0].shape.num_elements() >= 1024]
     return [sum(b.type == "MatMul" for b in operation_order.reached([op], before.get, set())) for op in large]
 
 

@@ -66,7 +66,7 @@ def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step
     if not xla:
         _move_products(made, grappler.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
     early = [op for op in operations if op not in late]
-    products = taken_results.selective_results(early, trace.batch, ())
+    products = [*taken_results.dear_products(early, trace.batch, ()), *taken_results.masks(early)]
     calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}

@@ -47,6 +47,11 @@ class Buffers:
         # For each node the most bytes that the byte traces of its `Cost` reach, or an update behind them.
         self.forward_peak = [peak_of(cost.forward_trace) for cost in graph.costs]
         self.saving_peak = [peak_of(cost.forward_saving_trace) for cost in graph.costs]
+        # Of a replay that takes over small results; a segment with a node that no graph copies takes over none.
+        all_copied = all(cost.copied for cost in graph.costs)
+        replays = [cost.replay_trace if all_copied else None for cost in graph.costs]
+        self.replay_trace = [c.forward_saving_trace if t is None else t for c, t in zip(graph.costs, replays)]
+        self.replay_peak = list(map(peak_of, self.replay_trace))
         share = graph.whole_step * graph.table_update
         updates = [round(share * cost.table_bytes) for cost in graph.costs]
         self.backward_peak = [max(peak_of(cost.backward_trace), made) for cost, made in zip(graph.costs, updates)]
@@ -68,7 +73,7 @@ class Buffers:
                 self.saved[i], self.internal_bytes[i], self.result_bytes[i], self.selective_bytes[i] = (), 0, 0, 0
         self.selective_peak = [  # the most bytes that a selective replay allocates for each node
             max(peak_of(cost.selective_trace), peak - products) if products else peak
-            for cost, peak, products in zip(graph.costs, self.saving_peak, self.selective_bytes)
+            for cost, peak, products in zip(graph.costs, self.replay_peak, self.selective_bytes)
         ]
         # For each node whether it overwrites what the node just before made for it alone. No segment may start there.
         self.in_place = [self._is_in_place(i) for i in range(len(graph))]

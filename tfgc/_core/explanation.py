@@ -47,12 +47,12 @@ def explain(plan: Segmentation) -> str:
     if results:
         lines.append(
             f"Of this, {format_bytes(results)} are small results of the first run, such as statistics of "
-            f"normalizations, which replays take over: that spares them {spared}."
+            f"normalizations and random masks in bits, which replays take over: that spares them {spared}."
         )
     products, spared = _taken_over(plan.segments, plan.outlook, selective=True)
     if products:
         lines.append(
-            "Segments marked 'selective' also store results of matrix products and convolutions, and random masks, "
+            "Segments marked 'selective' also store results of matrix products and convolutions, "
             f"{format_bytes(products)} of results in all: that spares their replays {spared}."
         )
     on_host = sum(segment.host_bytes or 0 for segment in plan.segments)

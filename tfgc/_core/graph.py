@@ -47,8 +47,9 @@ class Cost:
         resident_bytes: Bytes that are there during the whole step on its behalf, beside weights and slots.
         zero_bytes: Bytes of zeros that are there, too, if it is not recomputed.
         differentiable: Whether it has a backward pass at all.
-        result_bytes: Bytes of small results of a forward pass that its replay takes over.
-        selective_bytes: Bytes of results of dear products and of random masks, which a selective replay takes over.
+        result_bytes: Bytes of small results of a forward pass, and of random masks in bits, that its replay takes over.
+        replay_trace: Byte trace of that replay, with what it takes over; None: as `forward_saving_trace`.
+        selective_bytes: Bytes of results of dear products, which a selective replay takes over, too.
         selective_saved_bytes: Those of them that are among `saved_internal_bytes`.
         selective_trace: Byte trace of that replay, without these.
         flops, backward_flops: Floating-point operations of the two passes.
@@ -82,6 +83,7 @@ class Cost:
     backward_flops: int = 0
     replay_flops: int | None = None
     result_bytes: int = 0
+    replay_trace: tuple[int, ...] | None = None
     selective_bytes: int = 0
     selective_saved_bytes: int = 0
     selective_trace: tuple[int, ...] = ()

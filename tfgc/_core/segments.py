@@ -32,7 +32,7 @@ class Segment:
         spared_work: Work that the replay does not do for that reason, or None.
         host_bytes: Bytes that it stores on the host, if `offload`; else None.
         on_device: Those of its inputs that stay on the device, since another segment keeps them there.
-        selective: Whether results of dear products and random masks are stored, too, so that its replay runs the rest.
+        selective: Whether results of dear products are stored, too, so that its replay runs the rest.
 
     Example:
         >>> print(Segment(("conv", "normalization", "relu")))

@@ -74,15 +74,15 @@ def replayed(
     operations: Iterable[tf.Operation],
     given: Iterable[tf.Tensor],
     read: Iterable[tf.Tensor],
-    products: Iterable[tf.Tensor] = (),
+    stored: Iterable[tf.Tensor] = (),
 ) -> tuple[set[tf.Operation], list[tf.Tensor]]:
     """The operations that a replay runs to have what is `read`, and the results that it takes over for that.
 
     The operations of the first run, in the order in which they were made, start from what is `given`. Tensors that none
-    of them makes count for nothing. It takes over `products` besides small results.
+    of them makes count for nothing. It takes over what is `stored` besides small results.
     """
     operations = list(operations)
-    results = [*taken_results.small_results(operations, given), *products]
+    results = [*taken_results.small_results(operations, given), *stored]
     taken_over = {tensor.op for tensor in results}
     needed = _ancestors(read, taken_over)
     return needed.intersection(operations) - taken_over, [tensor for tensor in results if tensor.op in needed]

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfgc._core.graph import Graph, Ref, Spec
 from tfgc._costs import call_operations
 from tfgc._framework import operation_hooks, profiler
-from tfgc._pure import functional, side_effects, taken_results, tensor_packing
+from tfgc._pure import functional, packed_masks, side_effects, taken_results, tensor_packing
 from tfgc._tracing.keras_graph import Program
 
 _STEPS = 5
@@ -27,7 +27,7 @@ class NodeSeconds(NamedTuple):
 
     forward: float
     backward: float
-    replay: float  # that takes over small results
+    replay: float  # that takes over small results and masks
     selective: float  # and dear products, too
 
 
@@ -139,10 +139,12 @@ class _Step:
         tensors = [t for t in tf.nest.flatten(made, expand_composites=True) if t.op not in {x.op for x in given}]
         read = {t.ref(): t for op in late for t in op.inputs}
         needed = [*tensors, *(t.deref() for t in read)]
-        replayed, _ = call_operations.replayed(early, given, needed)
+        masks = taken_results.masks(early)
+        small = [mask for mask in masks if packed_masks.can_be_packed(mask)]
+        replayed, _ = call_operations.replayed(early, given, needed, small)
         stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node}
-        products = [t for t in taken_results.selective_results(early, inputs, tensors) if t.op in stored]
-        light, _ = call_operations.replayed(early, given, needed, products)
+        products = [t for t in [*taken_results.dear_products(early, inputs, tensors), *masks] if t.op in stored]
+        light, _ = call_operations.replayed(early, given, needed, [*small, *products])
         for position, (first, second) in enumerate(zip(forward, backward)):
             self._charges.update({op.name: _Charge(position, False, op in replayed, op in light) for op in first})
             self._charges.update({op.name: _Charge(position, True, False, False) for op in second})

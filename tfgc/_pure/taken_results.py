@@ -4,13 +4,14 @@ Small ones are small beside what they are computed from: the statistics of a nor
 squeeze-and-excitation, a norm. A replay would read large tensors to compute them again, though it costs next to nothing
 to keep them.
 
-A selective replay also takes over the results of dear products, and random masks. They are most of a layer's work and
-little of its memory: beside them a transformer stores attention scores and results of activation functions, which are
-cheap to compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective recomputation;
+Drawing random masks takes long on CPUs, and in bits they are small, too (`packed_masks`).
+
+A selective replay also takes over the results of dear products. They are most of a layer's work and little of its
+memory: beside them a transformer stores attention scores and results of activation functions, which are cheap to
+compute again. Korthikanti et al. 2022, arXiv:2205.05198, call it selective recomputation;
 `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` is such a rule. What attention makes of its scores is small
-beside them, and is stored, too, as FlashAttention does (Dao et al. 2022, arXiv:2205.14135). A mask is a byte for each
-random number of four, and drawing takes long on CPUs. What others of a plan's nodes read is left out: a segment may end
-there, which stores it without more ado.
+beside them, and is stored, too, as FlashAttention does (Dao et al. 2022, arXiv:2205.14135). What others of a plan's
+nodes read is left out: a segment may end there, which stores it without more ado.
 """
 
 import contextlib
@@ -85,30 +86,30 @@ def note_boundary(name: str, made: Iterable[Any]) -> None:
         noted += [tensor for tensor in made if isinstance(tensor, tf.Tensor)]
 
 
-def selective_results(
+def dear_products(
     operations: Sequence[tf.Operation], arguments: Iterable[tf.Tensor], ends: Iterable[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The results of dear products in a traced function, each with the bias and scale that follow; and masks.
+    """The results of dear products in a traced function, each with the bias and scale that follow.
 
     Operations of its forward pass are in the order in which they were made. What depends on none of its arguments are
     weights. `ends` are results of nodes, the function's own among them.
     """
     products = _Products(operations, arguments, ends)
     found = [products.finished(op.outputs[0]) for op in operations if products.is_dear(op)]
-    return [*(tensor for tensor in found if tensor is not None), *_masks(operations)]
+    return [tensor for tensor in found if tensor is not None]
 
 
-def _masks(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
+def masks(operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
     """The results of comparing random numbers."""
     drawn: set[tf.Operation] = set()
-    masks = []
+    found = []
     for op in operations:
         if op.type.startswith("StatelessRandomUniform"):
             drawn.add(op)
         elif any(tensor.op in drawn for tensor in op.inputs):
             drawn.update([op] if op.type in _SCALED else [])
-            masks += op.outputs if op.type in _COMPARISONS else []
-    return masks
+            found += op.outputs if op.type in _COMPARISONS else []
+    return found
 
 
 class _Products:

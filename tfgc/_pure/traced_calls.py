@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import backward_order, graph_building, graph_copies, operation_seeds, private_api, shared_constants
-from tfgc._pure import obstacles, python_random, random_draws, side_effects, taken_results
+from tfgc._pure import obstacles, packed_masks, python_random, random_draws, side_effects, taken_results
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -23,7 +23,7 @@ class NotCopyableError(Exception):
 class TracedCall:
     """A pure function as a graph, of which parts can be copied; raises if a copy would not do the same.
 
-    If it is `selective`, replays take over dear products, and not only small results. `forward` makes the
+    If it is `selective`, replays take over dear products, and not only small results and masks. `forward` makes the
     tensors of a run of the inputs, then what it drew from hidden state, and then the results that replays take over.
     """
 
@@ -69,10 +69,13 @@ class TracedCall:
         self.layouts = packing.without(trace.unread).layouts
         self.shapes = [x.shape for x in self._given]  # of the arguments, then the values of the variables
         results = taken_results.small_results(operations, self._given)
+        masks = taken_results.masks(operations)
         if selective:
-            results += taken_results.selective_results(operations, self._arguments, [*boundaries, *self._tensors])
+            results += taken_results.dear_products(operations, self._arguments, [*boundaries, *self._tensors]) + masks
+        elif not private_api.in_xla():
+            results += filter(packed_masks.can_be_packed, masks)
         self._n_forward = len(operations)
-        self.n_draws, self.n_results = len(drawing), len(results)
+        self.n_draws, self.results = len(drawing), [tf.TensorSpec(t.shape, t.dtype) for t in results]
         self._results = [op.outputs[0] for op in drawing] + results
         made, edges = [*self._tensors, *self._results], shared_constants.drawn_in_time(operations, self._arguments)
         self.forward = graph_copies.Part(self._graph, self._given, made, edges, numbered=numbered)

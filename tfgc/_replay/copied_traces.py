@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
-from tfgc._pure import functional, side_effects, traced_calls
+from tfgc._pure import functional, packed_masks, side_effects, traced_calls
 from tfgc._replay.fence import fence, waiting
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation
 from tfgc._replay.two_runs import AskedOutputs, FirstRun, Gradients, TwoRuns
@@ -31,12 +31,15 @@ class CopiedRecomputation(TwoRuns):
         private_api.set_call_context(self._traced.context_left)
         n = len(self._traced.run.specs)
         behind = n + self._traced.n_draws
-        return dataclasses.replace(self._traced.run, tensors=made[:n], draws=made[n:behind], results=made[behind:])
+        results = made[behind:]
+        if not private_api.in_xla():
+            results = [packed_masks.packed(r) if packed_masks.can_be_packed(r) else r for r in results]
+        return dataclasses.replace(self._traced.run, tensors=made[:n], draws=made[n:behind], results=results)
 
     def backward(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Gradients:
         inputs, traced = first.inputs, self._traced
         plain = all(isinstance(u, tf.Tensor) for u in upstream) and [x.shape for x in inputs] == traced.shapes
-        copied = len(first.results) == traced.n_results and not self._is_nested
+        copied = len(first.results) == len(traced.results) and not self._is_nested
         if not plain or not copied or first.twice or private_api.is_recorded([*inputs, *upstream]):
             return self._recomputation.backward(first, upstream)
         wanted = first.sources, first.asked
@@ -55,8 +58,13 @@ class CopiedRecomputation(TwoRuns):
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()
             taken = [*first.draws, *first.results]
-            results = [graph_building.capture(r) if in_xla and r.dtype.is_integer else wait(r) for r in taken]
-        return gradients.copy([*held, *results, *upstream], "replay"), []
+            taken = [graph_building.capture(r) if in_xla and r.dtype.is_integer else wait(r) for r in taken]
+        draws, results = taken[: len(first.draws)], taken[len(first.draws) :]
+        results = [
+            packed_masks.unpacked(r, spec.shape) if spec.dtype.is_bool and not r.dtype.is_bool else r
+            for r, spec in zip(results, traced.results)
+        ]
+        return gradients.copy([*held, *draws, *results, *upstream], "replay"), []
 
 
 class SharedTrace(TwoRuns):

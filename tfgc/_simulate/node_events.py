@@ -65,6 +65,8 @@ class NodeEvents:
         byte_trace, internal = cost.forward_saving_trace if keep else cost.forward_trace, b.internal_bytes[i]
         spent = work.replay if run.takes_over else work.forward
         reads = [run.held[number] for number in b.inputs[i]]
+        if keep and run.takes_over:
+            peak, byte_trace = b.replay_peak[i], b.replay_trace[i]
         if i in run.products:
             peak, byte_trace, spent = b.selective_peak[i], cost.selective_trace, work.selective
             internal -= cost.selective_saved_bytes  # They are saved already.

@@ -122,7 +122,7 @@ class FlatPlans:
         """The steps over segments that run in slices."""
         b, (start, held), k = self._buffers, state, self._slices
         live = self._costs.live(start, held)
-        for segment in self._costs.sweep(start, held, k * room):
+        for segment in self._costs.sweep(start, held, k * room, takes_over=False):
             if segment.end > self._sliceable_until[start]:
                 return
             if self._may_cut[segment.end] and not segment.selective:

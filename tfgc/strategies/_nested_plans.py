@@ -156,7 +156,8 @@ class NestedPlans:
     def _keep_first(self, part: Pass) -> Option:
         """The option to keep the first unit of nodes, and to continue behind it."""
         b, (start, end, held, first, takes_over, selective) = self._buffers, part
-        stop, peaks = self._next[start], self._costs.selective_peak if selective else self._costs.saving_peak
+        stop, costs = self._next[start], self._costs
+        peaks = costs.selective_peak if selective else costs.replay_peak if takes_over else costs.saving_peak
         last_use, live, runs = self._liveness.of(end, first)
         saved: dict[int, int] = {}
         internal = need = 0

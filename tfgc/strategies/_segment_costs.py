@@ -33,8 +33,9 @@ class SegmentCosts:
     """Sweeps the segments of a graph.
 
     Peaks of a node are most bytes at once that it allocates, less what it overwrites in place: in a forward pass that
-    saves nothing, in one that saves what its backward pass reads, and in a replay that takes over products with
-    weights. `replayable_until` is for each position the end of the longest segment from there on that can be run twice.
+    saves nothing, in one that saves what its backward pass reads, in a replay that takes over small results, and in one
+    that takes over dear products, too. `replayable_until` is for each position the end of the longest segment from
+    there on that can be run twice.
     """
 
     def __init__(self, buffers: Buffers, works: Sequence[NodeWork]) -> None:
@@ -44,6 +45,7 @@ class SegmentCosts:
         made = [sum(b.size[x] for x in outputs) if b.in_place[i] else 0 for i, outputs in enumerate(b.outputs)]
         self.forward_peak = [max(0, peak - m) for peak, m in zip(b.forward_peak, made)]
         self.saving_peak = [max(0, peak - m) for peak, m in zip(b.saving_peak, made)]
+        self.replay_peak = [max(0, peak - m) for peak, m in zip(b.replay_peak, made)]
         self.selective_peak = [max(0, peak - m) for peak, m in zip(b.selective_peak, made)]
         self.replayable_until = runs_until([cost.obstacle is None for cost in b.graph.costs])
         n = len(b.graph)
@@ -61,9 +63,9 @@ class SegmentCosts:
         b = self.buffers
         return self._live[position] - sum(b.size[x] for x in held if b.last_read[x] >= position)
 
-    def sweep(self, start: int, held: frozenset[int], limit: float) -> Iterator[SegmentCost]:
+    def sweep(self, start: int, held: frozenset[int], limit: float, takes_over: bool = True) -> Iterator[SegmentCost]:
         """Yield a `SegmentCost` for each end, and a selective one, as long as no more than `limit` bytes are needed."""
-        growing = _GrowingSegment(self, self._live, start, held)
+        growing = _GrowingSegment(self, self._live, start, held, self.replay_peak if takes_over else self.saving_peak)
         for end in range(start + 1, self.replayable_until[start] + 1):
             growing.extend(end, [i for i in self._newly_replayed[end] if i >= start])
             if growing.least > limit:
@@ -82,13 +84,15 @@ def runs_until(flags: Sequence[bool]) -> list[int]:
 class _GrowingSegment:
     """A segment with one start, whose end moves on."""
 
-    def __init__(self, costs: SegmentCosts, live: Sequence[int], start: int, held: frozenset[int]) -> None:
+    def __init__(
+        self, costs: SegmentCosts, live: Sequence[int], start: int, held: frozenset[int], peaks: Sequence[int]
+    ) -> None:
         self._buffers = b = costs.buffers
         self._start, self._held = start, held
         self._inputs: frozenset[int] = frozenset()
         self._input_bytes = self._result_bytes = self._product_bytes = 0
         self._first_pass = FirstPass(b, costs.forward_peak, live, start, held)
-        self._replay = Replay(b, costs.saving_peak, costs.work, start, costs.selective_peak, costs.selective_work)
+        self._replay = Replay(b, peaks, costs.work, start, costs.selective_peak, costs.selective_work)
 
     @property
     def least(self) -> int:

@@ -59,7 +59,7 @@ class Replay:
     def __init__(
         self,
         b: Buffers,
-        saving_peak: Sequence[int],
+        peaks: Sequence[int],
         work: Sequence[float],
         start: int,
         selective_peaks: Sequence[int],
@@ -67,7 +67,7 @@ class Replay:
     ) -> None:
         self._buffers = b
         self._size, self._producer, self._ends = b.size, b.producer, b.first_replay_end
-        self._saving_peak, self._node_work, self._start = saving_peak, work, start
+        self._peaks, self._node_work, self._start = peaks, work, start
         self._alive: list[int] = []  # bytes before each node
         self._last_use: dict[int, int] = {}  # of each buffer
         self._saved_at: dict[int, int] = {}  # the first node that saves each buffer
@@ -100,16 +100,16 @@ class Replay:
 
     def run(self, node: int, newly_replayed: Sequence[int], first: int) -> None:
         """Run the last node; more than before is alive at the nodes `newly_replayed` and from `first` on."""
-        b, start, alive, saving_peak = self._buffers, self._start, self._alive, self._saving_peak
+        b, start, alive, peaks = self._buffers, self._start, self._alive, self._peaks
         self._saved_bytes += b.internal_bytes[node]
         peak = self.forward_peak
         for i in newly_replayed:
             self._runs = True
             self.work += self._node_work[i]
-            peak = max(peak, alive[i - start] + saving_peak[i])
+            peak = max(peak, alive[i - start] + peaks[i])
         for i in range(first, node + 1):
-            if self._ends[i] <= node + 1 and alive[i - start] + saving_peak[i] > peak:
-                peak = alive[i - start] + saving_peak[i]
+            if self._ends[i] <= node + 1 and alive[i - start] + peaks[i] > peak:
+                peak = alive[i - start] + peaks[i]
         self.forward_peak = peak
         gradient_bytes = b.gradient_bytes_at[node]
         if gradient_bytes is not None:
