@@ -1,18 +1,19 @@
 """Compare time and memory of `fit` and eager loops by a plan with plain Keras and other tools.
 
-Runs one process per case, one after the other, for each network: plain `fit`, twice; `fit` with tfgc's `optimal`, and
-with the fastest plan that needs half of what the plain step needs above the weights, as timed on this machine;
-`keras.RematScope` in its full mode; a model divided by hand into eight parts, all but the last under
-`tf.recompute_grad`; plain and enabled eager loops. The last columns show how far the update of the first step is from
-that of plain `fit`: for the weights, and for statistics and seeds. Results are saved in scripts/results/fit_speed.json.
-Run nothing else at the same time.
+Runs one process per case for each network: plain `fit`; `fit` with tfgc's `optimal`, and with the fastest plan that
+needs half of what the plain step needs above the weights, as timed on this machine; `keras.RematScope` in its full
+mode; a model divided by hand into eight parts, all but the last under `tf.recompute_grad`; plain and enabled eager
+loops. The processes step in turn, one at a time, and times are medians of the ratios to the plain step of the same
+round: machines change their pace by a fifth within a minute. The last columns show how far the update of the first step
+is from that of plain `fit`: for the weights, and for statistics and seeds. Results are saved in
+scripts/results/fit_speed.json. Run nothing else at the same time.
 
-    python scripts/fit_speed.py               # what is not saved yet; about seven minutes a row on 2 cores
+    python scripts/fit_speed.py               # what is not saved yet; two to five minutes a row on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network, anew
     python scripts/fit_speed.py --table       # print the saved results
 """
 
-import concurrent.futures
+import contextlib
 import multiprocessing
 import pathlib
 import pickle
@@ -51,31 +52,60 @@ CASES = (
     "tfgc eager, optimal",
     "tfgc eager, half",
 )
-STEPS = 8
+WARM_UP, STEPS = 2, 10
 # Time over plain's: transformers, other networks, and plans for half of the activations.
 TARGETS = {"transformer": 1.10, "other": 1.15, "half": 1.08}
 
 
 def run(network):
-    """Run every case of a network, each in its own process."""
-    cases, again = {}, "plain fit, again"
+    """Run every case of a network, each in its own process, their steps in turn."""
+    ended, running, spawn = {}, {}, multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        for case in (*CASES, again):
-            with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-                try:
-                    cases[case] = process.submit(measure, network, case, pathlib.Path(folder)).result()
-                except Exception as error:  # whatever fails is a row of the table
-                    cases[case] = {"failed": _error_texts.one_line(error)[:300]}
-            print(f"{network}: {case}: {cases[case]}", file=sys.stderr, flush=True)
-    # The machine is noisy: plain time is the mean of a run at the start and one at the end.
-    runs = [case["seconds"] for case in (cases["plain fit"], cases.pop(again)) if "seconds" in case]
-    if "seconds" in cases["plain fit"]:
-        cases["plain fit"]["seconds"] = statistics.mean(runs)
+        for case in CASES:
+            running[case], theirs = spawn.Pipe()
+            spawn.Process(target=report, args=(network, case, pathlib.Path(folder), theirs), daemon=True).start()
+            theirs.close()
+            step(WARM_UP, {case: running[case]}, ended)
+        step(STEPS, running, ended)
+        ended.update({case: answer(pipe) for case, pipe in running.items() if case not in ended})
+    cases = {case: ended[case] for case in CASES}
+    rounds = {case: found.pop("each", []) for case, found in cases.items()}
+    for case, found in cases.items():
+        shares = [seconds / plain for seconds, plain in zip(rounds[case], rounds[plain_of(case)])]
+        found.update({"ratio": statistics.median(shares)} if shares else {})
+        print(f"{network}: {case}: {found}", file=sys.stderr, flush=True)
     return cases
 
 
-def measure(network, case, folder):
-    """Train for a warm-up step and some counted steps; compare the first update with that of the plain case."""
+def step(count, pipes, ended):
+    """Let each case take so many steps in turn; what one reports instead of a step is how it `ended`."""
+    for _ in range(count):
+        for case, pipe in pipes.items():
+            if case not in ended:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.send("go on")
+                found = answer(pipe)
+                ended.update({} if found is None else {case: found})
+
+
+def answer(pipe):
+    """What a process reports: None after a step, or its result."""
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return {"failed": "the process died"}
+
+
+def report(network, case, folder, pipe):
+    """Measure a case, and send what was found, in a process of its own."""
+    try:
+        pipe.send(measure(network, case, folder, pipe))
+    except Exception as error:  # whatever fails is a row of the table
+        pipe.send({"failed": _error_texts.one_line(error)[:300]})
+
+
+def measure(network, case, folder, pipe):
+    """Train for warm-up steps and some counted steps, each when told; compare the first update with that of plain."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -87,7 +117,7 @@ def measure(network, case, folder):
     keras.utils.set_random_seed(0)
     model, plain = build(name, batch_size, case)
     random = np.random.default_rng(0)
-    total = batch_size * (STEPS + 2)
+    total = batch_size * (STEPS + WARM_UP)
     if is_transformer(name):
         x = random.integers(0, 5000, (total, *plain.input_shape[1:])).astype("int32")
     else:
@@ -101,6 +131,7 @@ def measure(network, case, folder):
 
     class Clock(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
+            pipe.recv()
             tf.config.experimental.reset_memory_stats("CPU:0")
             self.begin = time.perf_counter()
 
@@ -109,6 +140,7 @@ def measure(network, case, folder):
             peaks.append(memory(tf, "peak") - resident)
             if not updates:
                 updates.update({k: v - before[k] for k, v in snapshot(plain).items()})
+            pipe.send(None)
 
     if is_fit(case):
         model.fit(data, epochs=1, shuffle=False, verbose=0, callbacks=[Clock()])
@@ -132,9 +164,10 @@ def measure(network, case, folder):
     weights = [v.path for v in plain.trainable_variables]
     states = [name for name in expected if name not in weights]
     return {
-        "seconds": statistics.median(seconds[2:]),
+        "seconds": statistics.median(seconds[WARM_UP:]),
+        "each": seconds[WARM_UP:],
         "first": seconds[0],
-        "peak": int(statistics.median(peaks[2:])),
+        "peak": int(statistics.median(peaks[WARM_UP:])),
         "weights": peers.difference(expected, updates, weights),
         "states": peers.difference(expected, updates, states) if states else 0.0,
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
@@ -143,8 +176,6 @@ def measure(network, case, folder):
 
 def build(name, batch_size, case):
     """Return the model to train, compiled if `fit` trains it, and the model that holds its variables by name."""
-    import contextlib
-
     import keras
 
     import tfgc
@@ -235,10 +266,15 @@ def summary(found):
 def ratios(cases, case):
     """Return time over plain, peak over plain, and what is wrong with a case."""
     row = cases[case]
-    plain = cases["plain eager" if "eager" in case else "plain fit"]
+    plain = cases[plain_of(case)]
     if "failed" in row or "failed" in plain:
         return "fails" if "failed" in row else "plain fails", "", ""
-    return f"x {row['seconds'] / plain['seconds']:.2f},", f"{row['peak'] / plain['peak']:.0%}", wrong(cases, case)
+    return f"x {row['ratio']:.2f},", f"{row['peak'] / plain['peak']:.0%}", wrong(cases, case)
+
+
+def plain_of(case):
+    """The case that another one is compared with."""
+    return "plain eager" if "eager" in case else "plain fit"
 
 
 def wrong(cases, case):
@@ -267,17 +303,16 @@ def rows(found):
                 yield f"| {name} | {case} | fails: {row['failed'].replace('|', '/')} | | | | |"
                 continue
             slower, share, told = ratios(cases, case)
-            plain = cases["plain eager" if "eager" in case else "plain fit"]
-            if "failed" in plain:
+            if "failed" in cases[plain_of(case)]:
                 yield f"| {name} | {case} | {slower} | | | | |"
                 continue
             met = ""
             if case.startswith("tfgc fit"):
                 kind = "transformer" if is_transformer(network) else "other"
                 most = TARGETS["half" if case.endswith("half") else kind]
-                met = f"x {most:.2f}: {'met' if row['seconds'] <= most * plain['seconds'] else 'missed'}"
+                met = f"x {most:.2f}: {'met' if row['ratio'] <= most else 'missed'}"
             elif case.startswith("tfgc eager"):
-                met = f"x 1: {'met' if row['seconds'] <= plain['seconds'] else 'missed'}"
+                met = f"x 1: {'met' if row['ratio'] <= 1 else 'missed'}"
             spent, used = f"{row['seconds']:.3g} s, {slower[:-1]}", f"{row['peak'] / 1e6:,.0f} MB, {share}"
             update = f"{row['weights']:.1g}, {row['states']:.1g}" + (f": {told}" if told else "")
             yield f"| {name} | {case} | {spent} | {used} | {row['first']:.3g} s | {update} | {met} |"
