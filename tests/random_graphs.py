@@ -100,6 +100,7 @@ def _cost(rng, name, reads, outputs, kind, specs, batch, timed, obstacles):
     taken_over = {}
     if rng.random() < 0.3:
         taken_over = {"result_bytes": few(), "replay_flops": rng.randint(0, flops)}
+        taken_over["replay_trace"] = (made, sum(internal), workspace)  # less than where nothing is taken over
         times.update({"replay_seconds": times["seconds"] / 2} if timed else {})
     if internal and rng.random() < 0.25:
         saved = min(few(), sum(internal))
