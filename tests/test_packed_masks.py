@@ -120,4 +120,5 @@ def blocks_of_dropout():
 
 @pytest.mark.gate
 def test_the_allocator_reports_what_was_predicted():
+    # What is live is 0.92 of it; the rest is chunks, and what runs side by side: 0.92 and 0.95 were measured.
     assert 0.9 < memory.alone(blocks_of_dropout) < 1.05

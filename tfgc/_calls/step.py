@@ -72,7 +72,7 @@ class Step:
     obstacles: dict[Call, str]  # why calls must not be run twice, for those that must not
     # Bytes that count as there all the time beside variables: folded constants, or under XLA transposed weights.
     resident: tuple[int, ...]
-    products: frozenset[int] = frozenset()  # results of dear products, which selective replays take over
+    products: frozenset[int] = frozenset()  # results of dear products, and masks, which selective replays take over
     uncopied: frozenset[Call] = frozenset()  # with operations that no graph copies: their replays take over nothing
     xla: bool = False
 
