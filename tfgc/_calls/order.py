@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from tfgc._calls.replays import Piece, Replay, replay
+from tfgc._calls.replays import Piece, Replay, replay, second_runs
 from tfgc._calls.step import Step
 from tfgc._framework.operation_order import reached
 
@@ -49,12 +49,13 @@ class Orders:
         numbered = [self._numbered(piece) for piece in pieces]
         for_all = {buffer: copy for piece in numbered for buffer, copy in piece.for_all.items()}
         at = {i: k for k, piece in enumerate(numbered) for i in piece.replay.late}
+        packs = {i: bits for piece in numbered for i, bits in piece.replay.unpacked.items()}
         operations = self._step.operations
         made: list[Run] = []
         begun: set[int] = set()
         for is_late, stretch in self._stretches:
             if not is_late:
-                made += [(i, operations[i].reads, operations[i].makes, False) for i in stretch]
+                made += [(i, operations[i].reads, _made(operations[i].makes, packs.get(i)), False) for i in stretch]
                 continue
             for turn in self._sorted(stretch, numbered, at):
                 if turn < 0 and turn not in begun:
@@ -108,6 +109,10 @@ class Orders:
         yield from sorted((i for i, count in left.items() if count > 0), key=lambda i: keys[i])
 
 
+def _made(makes: tuple[int, ...], bits: int | None) -> tuple[int, ...]:
+    return makes if bits is None else (*makes, bits)
+
+
 class _Numbered:
     """A piece, with the numbers of the buffers of its second run."""
 
@@ -115,10 +120,9 @@ class _Numbered:
         self.replay = replay(step, piece)
         made = {b for i in self.replay.runs for b in step.operations[i].makes}
         self.runs: list[Run] = []
-        for i in self.replay.runs:
-            operation = step.operations[i]
-            reads = [b + offset if b in made else b for b in operation.reads]
-            self.runs.append((i, reads, [b + offset for b in operation.makes], True))
+        for i, first_reads in second_runs(step, self.replay):
+            reads = [b + offset if b in made else b for b in first_reads]
+            self.runs.append((i, reads, [b + offset for b in step.operations[i].makes], True))
         # Which copies its own backward pass, and all others, read in place of buffers of the first run.
         self.for_own = {b: b + offset for b in self.replay.leaves}
         self.for_all = {b: b + offset for b in self.replay.remade - self.replay.leaves}

@@ -5,7 +5,7 @@ what nothing needs. Buffers are those of `tfgc._costs.tensor_buffers`.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ from tfgc._costs.tensor_buffers import Buffers
 from tfgc._costs.update_bytes import NO_UPDATE, Update
 from tfgc._costs.xla_fusion import Fusion
 from tfgc._framework import operation_order
-from tfgc._pure import flop_counts, obstacles, taken_results
+from tfgc._pure import flop_counts, obstacles, packed_masks, taken_results
 from tfgc._pure.flop_counts import SHAPE_ONLY
 
 _FREE = frozenset(["ReadVariableOp", "VarHandleOp", "VariableShape", "NoOp"])
@@ -66,7 +66,13 @@ def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step
     if not xla:
         _move_products(made, grappler.moved(filter(late.__contains__, runs), late, free, buffers), numbering)
     early = [op for op in operations if op not in late]
-    products = [*taken_results.dear_products(early, trace.batch, ()), *taken_results.masks(early)]
+    given = [*trace.batch, *(op.outputs[0] for op in early if op.type == "ReadVariableOp")]
+    small = taken_results.small_results(early, given)
+    masks = taken_results.masks(early)
+    packable = [] if xla else list(filter(packed_masks.can_be_packed, masks))
+    products = taken_results.dear_products(early, trace.batch, ())
+    products += [mask for mask in masks if xla or not packed_masks.can_be_packed(mask)]
+    packed = {mask: bits for tensor in packable for mask, bits in numbering.packed(tensor)}
     calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)
     at = {op: i for i, op in enumerate(operations)}
@@ -86,6 +92,8 @@ def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step
         if fusion is None
         else (fusion.copied_weights(),),
         products=numbering.of(products if fusion is None else fusion.behind(products)),
+        small=numbering.of(small if fusion is None else fusion.behind(small)),
+        packed=packed,
         xla=xla,
     )
 
@@ -98,7 +106,7 @@ def _move_products(
         # What is too small to count has no number.
         for factor in numbering.of([tensor]) if grappler.are_made(tensor.op.name) else ():
             first = next((i for i, run in enumerate(made) if factor in run.reads), numbering.makers[factor])
-            product = numbering.another(factor, first)
+            product = numbering.another(numbering.sizes[factor], first)
             made[first] = dataclasses.replace(made[first], makes=(*made[first].makes, product))
             last = numbering.numbers[op]
             made[last] = dataclasses.replace(made[last], reads=(*made[last].reads, product))
@@ -137,11 +145,16 @@ class _Numbering:
             self.makers.append(self.numbers[tensor.op])
         return self._known[key]
 
-    def another(self, buffer: int, maker: int) -> int:
-        """The number of a new buffer, as large as one that is there."""
-        self.sizes.append(self.sizes[buffer])
+    def another(self, count: int, maker: int) -> int:
+        """The number of a new buffer of so many bytes."""
+        self.sizes.append(count)
         self.makers.append(maker)
         return len(self.sizes) - 1
+
+    def packed(self, mask: tf.Tensor) -> Iterator[tuple[int, int]]:
+        """The number of a mask that a step makes, and that of a new buffer of its bits."""
+        for number in self.of([mask]):
+            yield number, self.another(packed_masks.packed_bytes(mask, self.sizes[number]), self.makers[number])
 
     def reads(self, op: tf.Operation) -> tuple[int, ...]:
         """What an operation reads; of what it takes only the shape of, nothing."""

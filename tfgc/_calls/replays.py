@@ -1,10 +1,11 @@
 """What a recomputed piece of a step runs again, reads and waits for.
 
-A piece is one call, or several calls of one functional model, a segment, that run again together. The replay of a
-selective one takes over dear products of the first run.
+A piece is one call, or several calls of one functional model, a segment, that run again together. Its replay takes over
+small results of the first run, and random masks in bits; that of a selective one dear products, too.
 """
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfgc._calls.step import Call, Step
@@ -26,8 +27,9 @@ class Replay:
     runs: tuple[int, ...]  # the early ones that run again
     remade: frozenset[int]  # buffers that its backward pass reads from the second run
     leaves: frozenset[int]  # those of them that other calls read, too, from the first run
-    # Buffers of the first run that it reads, and so keeps: from outside, and products that it takes over.
+    # Buffers of the first run that it reads, and so keeps: from outside, and results that it takes over.
     inputs: frozenset[int]
+    unpacked: Mapping[int, int]  # for operations whose mask it unpacks instead, the buffer of the bits
     upstream: frozenset[int]  # the late operations outside that it waits for before it starts
     work: int  # of what runs again
 
@@ -38,16 +40,23 @@ def replay(step: Step, piece: Piece) -> Replay:
     late = sorted({i for call in piece.calls for i in step.late_of.get(call, ())})
     mine = frozenset(late)
     remade, leaves = _remade(step, early, mine)
-    stored = stored_products(step, piece)
+    copied = step.uncopied.isdisjoint(piece.calls)
+    stored = stored_products(step, piece) | {b for b in step.small if copied and step.makers[b] in early}
+    packed = {step.makers[mask]: bits for mask, bits in step.packed.items()} if copied else {}
     inputs = set(remade & stored)
     remade -= stored
     runs: set[int] = set()
+    unpacked: dict[int, int] = {}
     stack, seen = list(remade), set(remade)
     while stack:
         maker = step.makers[stack.pop()]
         if maker in runs:
             continue
         runs.add(maker)
+        if maker in packed:
+            unpacked[maker] = packed[maker]
+            inputs.add(packed[maker])
+            continue
         for buffer in step.operations[maker].reads:
             if step.makers[buffer] not in early or buffer in stored:
                 inputs.add(buffer)
@@ -65,9 +74,16 @@ def replay(step: Step, piece: Piece) -> Replay:
         remade=remade,
         leaves=leaves,
         inputs=frozenset(inputs),
+        unpacked=unpacked,
         upstream=_upstream(step, mine),
         work=sum(step.operations[i].work for i in ordered),
     )
+
+
+def second_runs(step: Step, replay: Replay) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The operations that run again, each with the buffers that it reads."""
+    for i in replay.runs:
+        yield i, (replay.unpacked[i],) if i in replay.unpacked else step.operations[i].reads
 
 
 def stored_products(step: Step, piece: Piece) -> set[int]:

@@ -5,7 +5,7 @@ Operations are numbered in the order in which they start, buffers as they are me
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 
@@ -73,6 +73,10 @@ class Step:
     # Bytes that count as there all the time beside variables: folded constants, or under XLA transposed weights.
     resident: tuple[int, ...]
     products: frozenset[int] = frozenset()  # results of dear products, and masks, which selective replays take over
+    small: frozenset[int] = frozenset()  # small results, which all replays take over
+    packed: Mapping[int, int] = dataclasses.field(
+        default_factory=dict
+    )  # for masks that all take over, that of its bits
     uncopied: frozenset[Call] = frozenset()  # with operations that no graph copies: their replays take over nothing
     xla: bool = False
 

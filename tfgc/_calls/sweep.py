@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tfgc._calls.options import Option
-from tfgc._calls.replays import Piece, Replay
+from tfgc._calls.replays import Piece, Replay, second_runs
 from tfgc._calls.simulation import Simulator, lives
 from tfgc._calls.step import Call, Step
 
@@ -55,8 +55,8 @@ def kept_inside(step: Step, call: Call) -> int:
 
 def peak_of(step: Step, replay: Replay) -> int:
     """The peak of a replay and its backward pass alone, on top of what is held when it starts."""
-    turns = (*replay.runs, *replay.late)
-    runs = [(i, step.operations[i].reads, step.operations[i].makes, False) for i in turns]
+    turns = (*second_runs(step, replay), *((i, step.operations[i].reads) for i in replay.late))
+    runs = [(i, reads, step.operations[i].makes, False) for i, reads in turns]
     made = {b for _, _, makes, _ in runs for b in makes} - step.weight_gradients
     outside = {b for _, reads, makes, _ in runs for b in (*reads, *makes)} - made
     total = peak = 0

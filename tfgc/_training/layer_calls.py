@@ -77,7 +77,7 @@ class LayerCall:
             wrap=wrap,
             settings=settings,
             captures_vary=True,
-            copied=selective and wrap is None and not check_replay,
+            copied=wrap is None and not check_replay,
             selective=selective,
             holds_tensors=functools.partial(layer_values.holds_foreign_tensors, layer),
             trained=trained or Trained(),
