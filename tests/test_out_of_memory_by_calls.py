@@ -218,3 +218,54 @@ def test_optimizers_that_a_model_is_not_compiled_with_have_updated_weights(kind)
     model.fails = True
     with pytest.raises(tf.errors.ResourceExhaustedError, match="failed in its update, so some weights may be"):
         model.fit(X, batch_size=64, verbose=0)
+
+
+def states_of_eager_steps(kind, where=None, steps=1):
+    model = fresh(kind)
+    model.compile(keras.optimizers.SGD(0.05), "mse", run_eagerly=True)
+    tfgc.enable(model, budget="70%", on_oom="replan", verbose=0)
+    if where:
+        arm("trap2", where)
+    model.fit(X, Y, batch_size=64, epochs=steps, shuffle=False, verbose=0)
+    assert armed["trap"] is None
+    return [np.array(v) for v in model.variables]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_the_first_eager_step_of_a_model_that_is_not_built_can_be_taken_back(where):
+    """Its statistics, which the failed step made, moved twice."""
+    expected = states_of_eager_steps(Subclassed)
+    with pytest.warns(tfgc.OutOfMemoryWarning, match="The step runs again"):
+        found = states_of_eager_steps(Subclassed, where)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+class Late(Subclassed):
+    """Builds a layer in its second step, and fails in it."""
+
+    def build(self, shape):
+        for block in self.blocks:
+            block.build(shape)
+        self.head.build(shape)
+
+    def __init__(self):
+        super().__init__()
+        self.late, self.steps = L.BatchNormalization(), 0
+
+    def train_step(self, data):
+        self.steps += tf.executing_eagerly()
+        if self.steps == 2 and tf.executing_eagerly():
+            self.late(data[0], training=True)
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+        return super().train_step(data)
+
+
+@pytest.mark.gate
+def test_an_eager_step_that_made_states_cannot_be_taken_back():
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError,
+        match=r"It made variables, such as .*moving_mean.*: build the layers",
+    ):
+        states_of_eager_steps(Late, steps=2)

@@ -36,7 +36,9 @@ class AtomicStep:
         self._begun = tf.Variable(False, trainable=False, name="update_has_begun")  # pyright: ignore[reportArgumentType]
         self._written: dict[int, tf.Variable] = {}
         self._held: list[tuple[tf.Variable, tf.Tensor]] = []
-        self._counting: set[int] = set()  # the ids of the variables that metrics had before the step
+        # The ids of the variables that metrics, and layers that do not train them, had before the step
+        self._counting: set[int] = set()
+        self._states: set[int] = set()
         self._plain = plain_variables(model)
         self._global_seed: Any = None
         self._streams: Any = None
@@ -61,6 +63,7 @@ class AtomicStep:
         self._begun.assign(False)
         self._streams, self._global_seed = python_random.state(), private_api.global_seed()
         self._counting = set(map(id, self._model.metrics_variables))
+        self._states = set(map(id, self._model.non_trainable_variables))
         self._held = _read(self._written.values() if self._mode == "graph" else self._all())
 
     def _all(self) -> list[tf.Variable]:
@@ -78,10 +81,10 @@ class AtomicStep:
         """Hold nothing any longer, after a step that did not fail."""
         self._held = []
 
-    def take_back(self) -> bool:
-        """Undo the step that failed since `begin`; False if it failed in its update, which cannot be undone."""
-        undone = self._mode == "xla" or not bool(self._begun.numpy())
-        if undone:
+    def take_back(self) -> str | None:
+        """Undo the step that failed since `begin`; return why if that is not possible."""
+        obstacle = self._obstacle()
+        if obstacle is None:
             for variable, value in self._held:
                 variable.assign(value)
             for metric in self._model.metrics:
@@ -90,7 +93,15 @@ class AtomicStep:
             private_api.set_global_seed(self._global_seed)
             python_random.rewind(self._streams)
         self._held = []
-        return undone
+        return obstacle
+
+    def _obstacle(self) -> str | None:
+        if self._mode != "xla" and bool(self._begun.numpy()):
+            return "It failed in its update, so some weights may be updated and others not: load them again"
+        made = [v.path for v in self._model.non_trainable_variables if id(v) not in self._states]
+        if self._mode == "compiled" and made:
+            return f"It made variables, such as {made[0]!r}, that it may have moved: build the layers before they train"
+        return None
 
     @contextlib.contextmanager
     def _updating_last(self, optimizer: keras.Optimizer, updates: list[range]) -> Iterator[None]:

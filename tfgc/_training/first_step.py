@@ -69,20 +69,21 @@ class FirstStep:
         # A call inside of the model's own step is part of what was planned, however many rows it has.
         is_covered = self._in_step.here or call_checks.is_empty(args, kwargs)
         if plan_report.may_plan(kwargs.get("training")) and not is_covered:
-            self._plan_for(Arguments(args, kwargs))
+            self.plan_for(Arguments(args, kwargs))
         return self._call(*args, **kwargs)
 
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
         """Replace the model's `train_step`; of one that takes more than a batch, calls of the model are planned."""
         if len(args) + len(kwargs) != 1 or isolated_traces.is_watched() or self._in_step.here is not None:
             return self._train_step(*args, **kwargs)
-        self._plan_for(*args, *kwargs.values())
+        self.plan_for(*args, *kwargs.values())
         return self._in_step.run(True, self._train_step, *args, **kwargs)
 
     call.is_patched_call = train_step.is_patched_call = True
 
     @tf.autograph.experimental.do_not_convert
-    def _plan_for(self, example: Any) -> None:
+    def plan_for(self, example: Any) -> None:
+        """Plan for a batch or the `Arguments` of a call, which builds the model, unless a plan for it is in use."""
         batch = next((tensor.shape[0] for tensor in batch_specs.tensors(example) if tensor.shape.rank), None)
         batch = batch or fit_loop.batch_size()
         shapes = batch_specs.shapes_in(example, lambda: batch)

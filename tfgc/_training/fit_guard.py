@@ -89,7 +89,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         held = [one for layer in holders for one in leaves(vars(layer))]
         optimizers = {id(one): one for one in held if isinstance(one, keras.Optimizer)}
         self.atomic = AtomicStep(model, list(optimizers.values()), self.mode)
-        self._step, self._is_prepared = self._with_declared_sizes(model.train_step), model.run_eagerly
+        self._step, self._is_prepared = self._with_declared_sizes(model.train_step), False
         with replaced(model, "train_step", self.atomic.around(self._step)):
             type(model).make_train_function(model, force=True)
 
@@ -118,13 +118,20 @@ class _GuardedFit(out_of_memory.GuardedStep):
         if self.atomic is None:
             return self._function(data)
         if not self._is_prepared:
-            # Makes the variables of optimizer and metrics, which cannot be made in an update that waits.
-            # As the step itself is compiled: what plans at its first call plans here.
-            step: Any = tf.function(self._step, autograph=False, jit_compile=self.mode == "xla")
-            step.get_concrete_function(data)
+            self._prepare(data)
             self.atomic.begin()
             self._is_prepared = True
         return self._function(iter([data]))
+
+    def _prepare(self, data: Any) -> None:
+        """Make the variables of the model, of its optimizer and of metrics, so that the step finds them."""
+        own = stand_in(self._model)
+        if self.mode != "compiled":
+            # As the step itself is compiled: what plans at its first call plans here.
+            step: Any = tf.function(self._step, autograph=False, jit_compile=self.mode == "xla")
+            step.get_concrete_function(data)
+        elif isinstance(own, FirstStep):
+            own.plan_for(data)
 
     def planned(self, data: Any) -> out_of_memory.StepByPlan | None:
         model: Any = self._model

@@ -136,21 +136,21 @@ class GuardedStep:
                 failed = error
             traceback.clear_frames(failed.__traceback__)  # They hold the activations of an eager step.
             gc.collect()
-            undone = self.atomic is not None and self.atomic.take_back()
+            obstacle = None if self.atomic is None else self.atomic.take_back()
             step = self.planned(*args)
             if step is None:
                 raise failed
             found = diagnose(step)
             text = f"{self.what} ran out of memory: {found.text}"
-            if undone and found.less is not None:
+            if self.atomic is not None and obstacle is None and found.less is not None:
                 warn(
                     f"{text}. The step runs again by a plan that is predicted to need {format_bytes(found.less_bytes)}",
                     OutOfMemoryWarning,
                 )
                 self.replace(found.less.plan, found.less_bytes)
                 continue
-            if self.atomic is not None and not undone:
-                text += ". It failed in its update, so some weights may be updated and others not: load them again"
+            if obstacle is not None:
+                text += f". {obstacle}"
             elif self.atomic is None:
                 text += ", or on_oom='replan'" if found.less is not None and self.can_be_taken_back() else ""
                 if self.mode == "xla":
