@@ -99,8 +99,11 @@ def test_only_small_results_of_work_on_arguments_are_taken_over():
         norm = tf.reduce_sum(weight)
         tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[64, 4])  # a scalar that holds all of it
         tf.where(x > 0)  # of any size
+        tf.reshape(x, (-1, 4))  # as large, though of a sample it seems to make a vector
+        image = tf.compat.v1.placeholder(tf.float32, (None, 512, 512, 4))
+        tf.image.resize(image, tf.shape(x)[:2])  # of any size
         product = tf.matmul(tf.reshape(x, (-1, 256)), tf.ones((256, 4)))
-    found = taken_results.small_results(graph.get_operations(), [x, weight])
+    found = taken_results.small_results(graph.get_operations(), [x, weight, image])
     assert [tensor.op for tensor in found] == [few.op, over_batch.op, norm.op, product.op]
 
 

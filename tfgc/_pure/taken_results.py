@@ -57,16 +57,16 @@ def small_results(operations: Iterable[tf.Operation], given: Iterable[tf.Tensor]
     for op in operations:
         if op not in after and any(tensor.op in after for tensor in op.inputs):
             after.add(op)
-            if len(op.outputs) == 1 and op.type not in _SELECTIONS and _is_small(op):
+            if len(op.outputs) == 1 and op.type not in _SELECTIONS | flop_counts.VIEWS and _is_small(op):
                 found.append(op.outputs[0])
     return found
 
 
 def _is_small(op: tf.Operation) -> bool:
-    made, read = op.outputs[0], max(elements(tensor) for tensor in op.inputs)
+    made, read = op.outputs[0], max(op.inputs, key=elements)
     # A variant is a scalar that may hold any number of tensors.
-    counted = made.shape.rank is not None and (made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool)
-    return counted and _SMALL * elements(made) <= read
+    counted = made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool
+    return counted and _is_fraction(made, read, _SMALL)
 
 
 def elements(tensor: tf.Tensor) -> int:
@@ -128,7 +128,7 @@ class _Products:
         given = [tensor.op in self._active for tensor in op.inputs]
         if not any(given) or flop_counts.multiplications_per_element(op) < _DEAR:
             return False
-        return not all(given) or any(_is_contracted(tensor, op.outputs[0]) for tensor in op.inputs)
+        return not all(given) or any(_is_fraction(op.outputs[0], tensor, _CONTRACTED) for tensor in op.inputs)
 
     def finished(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """What is best stored of a product: behind its bias, scale and activation; None for the result of a node."""
@@ -150,7 +150,9 @@ class _Products:
         return finishes and elements(op.outputs[0]) == elements(tensor)
 
 
-def _is_contracted(given: tf.Tensor, made: tf.Tensor) -> bool:
-    """Whether what is made of a tensor is small beside it, whatever its open sizes are."""
+def _is_fraction(made: tf.Tensor, given: tf.Tensor, times: int) -> bool:
+    """Whether a tensor has so many times the elements of what is made of it, whatever its open sizes are."""
+    if made.shape.rank is None or given.shape.rank is None:
+        return False
     open_sizes = (tensor.shape.as_list().count(None) for tensor in (given, made))
-    return _CONTRACTED * elements(made) <= elements(given) and operator.ge(*open_sizes)
+    return times * elements(made) <= elements(given) and operator.ge(*open_sizes)
