@@ -89,9 +89,10 @@ def test_gradients_and_states_are_those_of_plain_training(mode):
     assert_equal(plain, ours, exact=False, spread=spread)
 
 
-def test_masks_and_statistics_are_made_once_a_step():
+@pytest.mark.parametrize("batch", [4, None])
+def test_masks_and_statistics_are_made_once_a_step(batch):
     model = fresh(stack)
-    counts = operations_of_step(model, X, again(model))
+    counts = operations_of_step(model, X, again(model), (batch, 24, 64))
     assert (counts[DRAW, "first"], counts[DRAW, "replay"]) == (6, 0)
     assert counts["SquaredDifference", "first"] == 6
     assert counts["Mean", "first"] > 6

@@ -10,7 +10,8 @@ gradients of gradients alone, is a copy of what it made.
 
 import functools
 import threading
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +34,7 @@ class Part:
 
     Operations of `edges` wait in a copy for others, besides the edges of the graph. Of `operations`, by default all,
     what has an effect is copied although nothing reads it. Those `numbered`, by name, get a number in place of a seed.
+    What would read tensors that another one stands for, by name, reads the one `instead`.
     """
 
     def __init__(
@@ -43,11 +45,16 @@ class Part:
         edges: Iterable[Edge] = (),
         operations: Iterable[tf.Operation] | None = None,
         numbered: Iterable[str] = (),
+        instead: Mapping[str, tf.Tensor] = types.MappingProxyType({}),
     ) -> None:
         definition = graph.as_graph_def()
         nodes = {node.name: node for node in definition.node}
         for operation, others in edges:
             nodes[operation.name].input.extend(f"^{other.name}" for other in others)
+        others = {name.removesuffix(":0"): tensor.name.removesuffix(":0") for name, tensor in instead.items()}
+        for node in definition.node if others else ():
+            for i, source in enumerate(node.input):
+                node.input[i] = others.get(source, source)
         redundant_nodes.bypass(definition.node, {t.op.name for t in made if t is not None})
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfgc._framework import backward_order, graph_building, graph_copies, operation_seeds, private_api, shared_constants
-from tfgc._pure import obstacles, packed_masks, python_random, random_draws, side_effects, taken_results
+from tfgc._pure import obstacles, packed_masks, python_random, random_draws, side_effects, taken_results, taken_shapes
 from tfgc._pure.tensor_packing import Packing
 
 
@@ -24,7 +24,8 @@ class TracedCall:
     """A pure function as a graph, of which parts can be copied; raises if a copy would not do the same.
 
     If it is `selective`, replays take over dear products, and not only small results and masks. `forward` makes the
-    tensors of a run of the inputs, then what it drew from hidden state, and then the results that replays take over.
+    tensors of a run of the inputs, then what it drew from hidden state, and then the results that replays take over,
+    of which the last ones are `n_shapes` shapes.
     """
 
     def __init__(self, fn: Callable, packing: Packing, selective: bool = False) -> None:
@@ -74,7 +75,11 @@ class TracedCall:
             results += taken_results.dear_products(operations, self._arguments, [*boundaries, *self._tensors]) + masks
         elif not private_api.in_xla():
             results += filter(packed_masks.can_be_packed, masks)
-        self._n_forward = len(operations)
+        with self._graph.as_default():  # XLA knows all sizes.
+            self._shapes = taken_shapes.TakenShapes([] if private_api.in_xla() else operations, self._given)
+        self.n_shapes = len(self._shapes.tensors)
+        results += self._shapes.tensors
+        self._n_forward = len(self._graph.get_operations())
         self.n_draws, self.results = len(drawing), [tf.TensorSpec(t.shape, t.dtype) for t in results]
         self._results = [op.outputs[0] for op in drawing] + results
         made, edges = [*self._tensors, *self._results], shared_constants.drawn_in_time(operations, self._arguments)
@@ -101,7 +106,8 @@ class TracedCall:
         try:
             return self._backward(sources, asked, unasked)
         finally:
-            del self._graph, self._tape, self._tensors, self._results, self._chains, self._arguments, self._variables
+            del self._graph, self._tape, self._tensors, self._results, self._shapes
+            del self._chains, self._arguments, self._variables
 
     def _backward(self, sources: Sequence[int], asked: Sequence[int], unasked: Iterable[int]) -> "Gradients | None":
         targets = [self._tensors[i] for i in self.run.differentiable]
@@ -114,7 +120,9 @@ class TracedCall:
         edges: list[shared_constants.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
-        part = graph_copies.Part(self._graph, [*self._given, *self._results, *upstream], flat, edges)
+        given = [*self._given, *self._results, *upstream]
+        instead = self._shapes.instead(self._graph.get_operations())
+        part = graph_copies.Part(self._graph, given, flat, edges, instead=instead)
         is_copyable = part.customize(self._graph)
         is_copyable &= not operation_seeds.have_seeds(self._graph.get_operations()[self._n_forward :])
         specs = tf.nest.map_structure(lambda x: x if x is None else tf.type_spec_from_value(x), gradients)

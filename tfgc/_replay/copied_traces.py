@@ -58,7 +58,11 @@ class CopiedRecomputation(TwoRuns):
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()
             taken = [*first.draws, *first.results]
-            taken = [graph_building.capture(r) if in_xla and r.dtype.is_integer else wait(r) for r in taken]
+            shapes = len(taken) - traced.n_shapes
+            taken = [
+                graph_building.capture(r) if i >= shapes or (in_xla and r.dtype.is_integer) else wait(r)
+                for i, r in enumerate(taken)
+            ]
         draws, results = taken[: len(first.draws)], taken[len(first.draws) :]
         results = [
             packed_masks.unpacked(r, spec.shape) if spec.dtype.is_bool and not r.dtype.is_bool else r
