@@ -42,8 +42,10 @@ def _is_convolution(op: tf.Operation) -> bool:
 
 
 def _inner(op: tf.Operation) -> int:
-    flipped = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-    return op.inputs[0].shape[-2 if flipped else -1] or 1
+    names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    (first, second), (turned, second_turned) = op.inputs, map(op.get_attr, names)
+    # Of a sequence that was reshaped, weights alone know it.
+    return first.shape[-2 if turned else -1] or second.shape[-1 if second_turned else -2] or 1
 
 
 def _einsum_sizes(op: tf.Operation) -> dict[str, int]:

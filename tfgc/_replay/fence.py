@@ -14,6 +14,9 @@ from tfgc._costs import xla_products
 from tfgc._framework import graph_building, private_api, shared_constants
 from tfgc._framework.internals import gen_xla_ops
 
+# What has fewer elements may be held from the first run on.
+_LARGE = 1024
+
 
 @contextlib.contextmanager
 def fence(
@@ -26,7 +29,19 @@ def fence(
         yield _waits_in_xla([*map(tf.reduce_sum, upstream), *map(graph_building.capture, awaited)])
     else:
         with shared_constants.waiting(upstream):
-            yield tf.identity
+            yield _waits
+
+
+def _waits(tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor that waits as the context around says, where it is large behind what Grappler does not look through.
+
+    Grappler drops an identity, and its control edges where other operands wait for the same. What it then multiplies by
+    a constant first, as inside of a GELU, does not wait: it is made in the first run, and held until the replay.
+    """
+    few = (tensor.shape.num_elements() or _LARGE) < _LARGE
+    if few or not tensor.dtype.is_floating:
+        return tf.identity(tensor)
+    return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=tensor.shape)
 
 
 def _waits_in_xla(scalars: Sequence[tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
