@@ -117,7 +117,7 @@ def noted(build):
         sizes = [(None, 8), (None, 8), (8,), ()]
         given = [tf.compat.v1.placeholder(tf.float32, size) for size in sizes]
         made = build(*given)
-        shapes = TakenShapes(graph.get_operations(), given)
+        shapes = TakenShapes([*given, *(tensor for op in graph.get_operations() for tensor in op.outputs)])
         asked = tf.raw_ops.Shape(input=made)
         instead = shapes.instead([asked.op])
         sources = [shape.op.inputs[0] for shape in instead.values()]

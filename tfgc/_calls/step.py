@@ -74,9 +74,8 @@ class Step:
     resident: tuple[int, ...]
     products: frozenset[int] = frozenset()  # results of dear products, and masks, which selective replays take over
     small: frozenset[int] = frozenset()  # small results, which all replays take over
-    packed: Mapping[int, int] = dataclasses.field(
-        default_factory=dict
-    )  # for masks that all take over, that of its bits
+    # For masks that all replays take over, the buffer of the bits, which the first run makes if there is a replay
+    packed: Mapping[int, int] = dataclasses.field(default_factory=dict)
     uncopied: frozenset[Call] = frozenset()  # with operations that no graph copies: their replays take over nothing
     xla: bool = False
 

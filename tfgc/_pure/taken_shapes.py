@@ -5,7 +5,7 @@ Where these are not known while it is traced, a replay would compute a whole pro
 first run notes shapes. An operation that makes what is shaped as its input needs no shape of its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -27,11 +27,11 @@ _ASKING = frozenset(["Shape", "ShapeN"])
 class TakenShapes:
     """The shapes that a traced function notes, as `tensors`, which are added to its graph."""
 
-    def __init__(self, operations: Sequence[tf.Operation], given: Iterable[tf.Tensor]) -> None:
+    def __init__(self, tensors: Iterable[tf.Tensor]) -> None:
+        """Note those of `tensors`, arguments and what is made of them, in the order in which they are made."""
         self._source: dict[Any, tf.Tensor] = {}
         self._noted: dict[Any, tf.Tensor] = {}
-        made = [tensor for op in operations for tensor in op.outputs]
-        for tensor in {t.ref(): t for t in [*given, *made]}.values():
+        for tensor in {t.ref(): t for t in tensors}.values():
             self._note(tensor)
 
     @property

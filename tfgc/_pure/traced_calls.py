@@ -75,8 +75,9 @@ class TracedCall:
             results += taken_results.dear_products(operations, self._arguments, [*boundaries, *self._tensors]) + masks
         elif not private_api.in_xla():
             results += filter(packed_masks.can_be_packed, masks)
+        tensors = [*self._given, *(tensor for op in operations for tensor in op.outputs)]
         with self._graph.as_default():  # XLA knows all sizes.
-            self._shapes = taken_shapes.TakenShapes([] if private_api.in_xla() else operations, self._given)
+            self._shapes = taken_shapes.TakenShapes([] if private_api.in_xla() else tensors)
         self.n_shapes = len(self._shapes.tensors)
         results += self._shapes.tensors
         self._n_forward = len(self._graph.get_operations())
