@@ -1,11 +1,13 @@
 """Random masks are stored for replays in bits, and drawn once a step."""
 
+import statistics
+
 import keras
 import memory
 import numpy as np
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, mostly, noise, plain_steps, train
+from equality import MODES, assert_trains_alike, fresh, mostly, noise
 from replays import operations_of_step
 
 import tfgc
@@ -63,12 +65,10 @@ def split(model):
 @pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("compiled", "graph", modes=[*MODES, "xla"]))
 def test_gradients_and_states_are_those_of_plain_training(mode):
-    plain = plain_steps(dropouts, X, Y, graph=mode != "eager", jit_compile=mode == "xla")
-    spread = [plain_steps(dropouts, X, Y, graph=mode == "eager")]  # a gradient of a key's bias is zero but for rounding
-    model = fresh(dropouts)
-    tfgc.enable(model, split(model), compile_segments=mode == "compiled")
-    ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla")
-    assert_equal(plain, ours, exact=False, spread=spread)
+    def enable(model, **options):
+        tfgc.enable(model, split(model), **options)
+
+    assert_trains_alike(dropouts, enable, X, Y, mode)
 
 
 @pytest.mark.parametrize("batch", [4, None])
@@ -121,4 +121,5 @@ def blocks_of_dropout():
 @pytest.mark.gate
 def test_the_allocator_reports_what_was_predicted():
     # What is live is 0.92 of it; the rest is chunks, and what runs side by side: 0.92 and 0.95 were measured.
-    assert 0.9 < memory.alone(blocks_of_dropout) < 1.05
+    # Which operations race is a property of the process: of 17 one took 0.895 and one 1.0.
+    assert 0.9 < statistics.median(memory.alone(blocks_of_dropout) for _ in range(3)) < 1.05

@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import pytest
 import tensorflow as tf
-from equality import MODES, assert_equal, fresh, mostly, noise, plain_steps, train
+from equality import MODES, assert_trains_alike, fresh, mostly, noise
 from replays import operations_of_step
 
 import tfgc
@@ -81,12 +81,10 @@ def names_of(model):
 @pytest.mark.gate
 @pytest.mark.parametrize("mode", mostly("compiled", "graph", modes=[*MODES, "xla"]))
 def test_gradients_and_states_are_those_of_plain_training(mode):
-    plain = plain_steps(stack, X, Y, graph=mode != "eager", jit_compile=mode == "xla")
-    spread = [plain_steps(stack, X, Y, graph=mode == "eager")]  # a gradient of a key's bias is zero but for rounding
-    model = fresh(stack)
-    tfgc.enable(model, again(model), compile_segments=mode == "compiled")
-    ours = train(model, X, Y, graph=mode in ("graph", "xla"), jit_compile=mode == "xla")
-    assert_equal(plain, ours, exact=False, spread=spread)
+    def enable(model, **options):
+        tfgc.enable(model, again(model), **options)
+
+    assert_trains_alike(stack, enable, X, Y, mode)
 
 
 @pytest.mark.parametrize("batch", [4, None])

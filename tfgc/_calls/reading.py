@@ -69,9 +69,8 @@ def read(trace: Trace, *, xla: bool = False, update: Update = NO_UPDATE) -> Step
     given = [*trace.batch, *(op.outputs[0] for op in early if op.type == "ReadVariableOp")]
     small = taken_results.small_results(early, given)
     masks = taken_results.masks(early)
-    packable = [] if xla else list(filter(packed_masks.can_be_packed, masks))
-    products = taken_results.dear_products(early, trace.batch, ())
-    products += [mask for mask in masks if xla or not packed_masks.can_be_packed(mask)]
+    packable, other_masks = ([], masks) if xla else packed_masks.divided(masks)
+    products = [*taken_results.dear_products(early, trace.batch, ()), *other_masks]
     packed = {mask: bits for tensor in packable for mask, bits in numbering.packed(tensor)}
     calling = [i for i, op in enumerate(operations) if obstacles.functions_called(op.node_def)]
     batch, weight_gradients = numbering.of(trace.batch), numbering.of(trace.wanted)

@@ -74,11 +74,10 @@ def footprint(call: Call, *, xla: bool = False, temporary: Temporary = NONE) -> 
     gradients = refs(buffers.root(t) for t in operations.gradients)
     read = [t for op in operations.late for t in op.inputs if t.op not in operations.after_upstream]
     to_replay = call.graph.get_operations(), [*call.inputs, *call.variables], [*call.outputs, *read]
-    masks = [] if xla else taken_results.masks(operations.forward)
-    small = [t for t in masks if packed_masks.can_be_packed(t)]
+    small, other_masks = packed_masks.divided([] if xla else taken_results.masks(operations.forward))
     again, results = replayed(*to_replay, small)
     products = [] if xla else taken_results.dear_products(operations.forward, call.inputs, call.outputs)
-    products += [t for t in masks if not packed_masks.can_be_packed(t)]
+    products += other_masks
     rest, taken = replayed(*to_replay, [*small, *products]) if products else ((), ())
     needed = refs(taken)
     stored = {buffers.root(t).ref(): buffers.root(t) for t in products if t.ref() in needed}

@@ -140,7 +140,7 @@ class _Step:
         read = {t.ref(): t for op in late for t in op.inputs}
         needed = [*tensors, *(t.deref() for t in read)]
         masks = taken_results.masks(early)
-        small = [mask for mask in masks if packed_masks.can_be_packed(mask)]
+        small, _ = packed_masks.divided(masks)
         replayed, _ = call_operations.replayed(early, given, needed, small)
         stored = {op for cost, node in zip(self._graph.costs, forward) if cost.selective_bytes for op in node}
         products = [t for t in [*taken_results.dear_products(early, inputs, tensors), *masks] if t.op in stored]

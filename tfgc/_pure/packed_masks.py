@@ -7,6 +7,7 @@ Training"). Eight elements are packed by one product of integers, and unpacked b
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ _BITS: Any = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bito
 def can_be_packed(mask: Any) -> bool:
     """Whether a tensor, or what is said of one, is a mask to be packed: all its sizes but the first are known."""
     return mask.dtype.is_bool and _of_a_sample(mask.shape) >= _LEAST
+
+
+def divided(masks: Iterable[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Those masks that can be packed, and the others."""
+    both: tuple[list[tf.Tensor], list[tf.Tensor]] = [], []
+    for mask in masks:
+        both[not can_be_packed(mask)].append(mask)
+    return both
 
 
 def packed_bytes(mask: tf.Tensor, elements: int) -> int:

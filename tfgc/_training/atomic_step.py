@@ -63,7 +63,8 @@ class AtomicStep:
         self._begun.assign(False)
         self._streams, self._global_seed = python_random.state(), private_api.global_seed()
         self._counting = set(map(id, self._model.metrics_variables))
-        self._states = set(map(id, self._model.non_trainable_variables))
+        if self._mode == "compiled":
+            self._states = set(map(id, self._model.non_trainable_variables))
         self._held = _read(self._written.values() if self._mode == "graph" else self._all())
 
     def _all(self) -> list[tf.Variable]:
@@ -98,9 +99,10 @@ class AtomicStep:
     def _obstacle(self) -> str | None:
         if self._mode != "xla" and bool(self._begun.numpy()):
             return "It failed in its update, so some weights may be updated and others not: load them again"
-        made = [v.path for v in self._model.non_trainable_variables if id(v) not in self._states]
-        if self._mode == "compiled" and made:
-            return f"It made variables, such as {made[0]!r}, that it may have moved: build the layers before they train"
+        states = self._model.non_trainable_variables if self._mode == "compiled" else []
+        made = next((v.path for v in states if id(v) not in self._states), None)
+        if made is not None:
+            return f"It made variables, such as {made!r}, that it may have moved: build the layers before they train"
         return None
 
     @contextlib.contextmanager
