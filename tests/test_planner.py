@@ -145,6 +145,7 @@ def test_a_larger_budget_is_never_slower_nor_a_smaller_one_larger(plain):
         ({"strategy": "optimum"}, "did you mean 'optimal'"),
         ({"segments": 3}, "strategy 'optimal' takes no option 'segments'; articulation, sqrt, uniform take it"),
         ({"time_limit": 3}, "takes no option 'time_limit'; ilp takes it"),
+        ({"layers": ["dense"]}, r"takes no option 'layers': tfgc\.enable\(model, layers=\.\.\.\) recomputes"),
         ({"strategy": "sqrt", "segment": 3}, "did you mean 'segments'"),
         ({"strategy": "sqrt", "budget": 10**9}, "does not honour a budget"),
         ({"strategy": "budget"}, "needs budget="),

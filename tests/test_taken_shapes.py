@@ -93,22 +93,44 @@ def test_fit_with_a_smaller_last_batch(jit_compile):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def peak_of_step(batch):
-    x, y = noise(32, 64, 64), noise(32, 1, seed=2)
-    model = fresh(functools.partial(residual, sizes=(64, 64), blocks=8))
+def attention():
+    """Blocks of which the scores are larger than all else, and scaled by a constant, in one part."""
+    x = inputs = keras.Input((256, 16))
+    for _ in range(8):
+        y = L.LayerNormalization()(x)
+        x = L.Add()([x, L.MultiHeadAttention(4, 8)(y, y)])
+    part = keras.Model(inputs, x, name="part")
+    return keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling1D()(part(inputs))))
+
+
+ENABLED = {
+    "residual": (functools.partial(residual, sizes=(256, 64), blocks=8), lambda model: {"plan": tfgc.plan(model, 8)}),
+    "attention": (attention, lambda model: {"layers": "part"}),
+}
+
+
+def peak_of_step(name, batch):
+    build, options = ENABLED[name]
+    model = fresh(build)
+    x, y = noise(8, *model.input_shape[1:]), noise(8, 1, seed=2)
     model.compile("sgd", "mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)
-    tfgc.enable(model, tfgc.plan(model, 32))
+    tfgc.enable(model, **options(model))
     specs = [tf.TensorSpec((batch, *tensor.shape[1:])) for tensor in (x, y)]
     return memory.peak(tf.function(lambda x, y: model.train_step((x, y)), input_signature=specs), x, y)
 
 
 @pytest.mark.gate
-def test_an_open_batch_needs_as_much_memory_as_a_known_one():
-    """What a reshape makes of a sequence was taken for a small result, and stored: it took 2.2 times as much."""
-    known, found = (memory.alone(peak_of_step, batch) for batch in (32, None))
-    # 1.17 to 1.21 with two threads, 1.03 with one: where shapes are open, more operations can run side by side.
-    assert found < 1.3 * known
+@pytest.mark.parametrize("name", ENABLED)
+def test_an_open_batch_needs_as_much_memory_as_a_known_one(name):
+    """What a reshape makes of a sequence was taken for a small result, and stored: it took 2.2 times as much.
+
+    Where shapes of the first run stood in for those of tensors that a replay computes anyway, Grappler did not know
+    which tensors are alike, and let what waits for no gradient scale the scores of all blocks first: 1.84 times.
+    """
+    known, found = (memory.alone(peak_of_step, name, batch) for batch in (8, None))
+    # 0.97 to 1.07; 1.17 to 1.21 for residuals while replays read shapes of the first run alone.
+    assert found < 1.12 * known
 
 
 def noted(build):

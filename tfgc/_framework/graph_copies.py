@@ -34,7 +34,8 @@ class Part:
 
     Operations of `edges` wait in a copy for others, besides the edges of the graph. Of `operations`, by default all,
     what has an effect is copied although nothing reads it. Those `numbered`, by name, get a number in place of a seed.
-    What would read tensors that another one stands for, by name, reads the one `instead`.
+    What would read tensors that another one stands for, by name, reads the one `instead`, unless the copy needs what
+    those are made of anyway.
     """
 
     def __init__(
@@ -51,11 +52,6 @@ class Part:
         nodes = {node.name: node for node in definition.node}
         for operation, others in edges:
             nodes[operation.name].input.extend(f"^{other.name}" for other in others)
-        others = {name.removesuffix(":0"): tensor.name.removesuffix(":0") for name, tensor in instead.items()}
-        for node in definition.node if others else ():
-            for i, source in enumerate(node.input):
-                node.input[i] = others.get(source, source)
-        redundant_nodes.bypass(definition.node, {t.op.name for t in made if t is not None})
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]
         # What prints or checks runs although nothing reads it.
@@ -63,7 +59,10 @@ class Part:
         roots = [op.name for op in alone if op.op_def.is_stateful]
         roots += [t.op.name for t in made if t is not None]
         outside = {*self._given}
-        needed = operation_order.reached(roots, lambda name: [n.lstrip("^") for n in _inputs(nodes[name])], outside)
+        others = {name.removesuffix(":0"): tensor.name.removesuffix(":0") for name, tensor in instead.items()}
+        redundant_nodes.replace(nodes, others, roots, outside)
+        redundant_nodes.bypass(definition.node, {t.op.name for t in made if t is not None})
+        needed = operation_order.reached(roots, lambda name: redundant_nodes.names(nodes[name].input), outside)
         self._read = {name for node in needed for name in _inputs(nodes[node]) if name.lstrip("^") in outside}
         self._definition = tf.compat.v1.GraphDef(versions=definition.versions)
         self._definition.node.extend(node for node in definition.node if node.name in needed)

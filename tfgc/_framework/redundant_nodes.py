@@ -2,11 +2,13 @@
 
 A gradient makes a constant for each shape and axis, one like the other, and an operation costs time in every pass by
 which TensorFlow optimizes a graph. Left are identities that wait for something, that are put on a device, or that are
-marked by an attribute.
+marked by an attribute. What only makes something that is known otherwise is not needed, either.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+from tfgc._framework import operation_order
 
 # Bytes of a node: larger ones are worth no look.
 _MOST = 2**10
@@ -34,3 +36,35 @@ def bypass(nodes: Iterable[Any], kept: Collection[str]) -> None:
         if first != node.name:
             instead[node.name] = first
             instead[f"^{node.name}"] = f"^{first.partition(':')[0]}"
+
+
+def replace(
+    nodes: Mapping[str, Any], instead: Mapping[str, str], roots: Iterable[str], outside: Collection[str]
+) -> None:
+    """Let what makes the `roots` read other tensors, by name, but for those that are made of what it computes anyway.
+
+    A size that is read of a tensor of the copy is worth more than the same one from elsewhere: Grappler knows which
+    tensors are of one shape, and where it does not, it multiplies a constant by what is there first. What an attention
+    scales came to be made before its gradients, and held for all blocks of a replay.
+    """
+    if not instead:
+        return
+
+    def read(name: str) -> set[str]:
+        return names(instead.get(source, source) for source in nodes[name].input)
+
+    needed = operation_order.reached(roots, read, outside)
+    computed = needed.union(*map(read, needed))
+    others = {
+        source: other
+        for source, other in instead.items()
+        if not computed.issuperset(names(nodes[source.partition(":")[0]].input))
+    }
+    for node in nodes.values():
+        for i, source in enumerate(node.input):
+            node.input[i] = others.get(source, source)
+
+
+def names(sources: Iterable[str]) -> set[str]:
+    """The nodes of which something is read, or that are waited for."""
+    return {source.lstrip("^").partition(":")[0] for source in sources}
