@@ -192,8 +192,8 @@ class Diffusion(keras.Model):
         return self.network(x, training=training)
 
     def train_step(self, pictures):
-        noise = keras.random.normal(pictures.shape)
-        angle = keras.random.uniform((pictures.shape[0], 1, 1, 1))
+        noise = keras.random.normal(tf.shape(pictures))
+        angle = keras.random.uniform((tf.shape(pictures)[0], 1, 1, 1))
         noisy = tf.cos(angle) * pictures + tf.sin(angle) * noise
         with tf.GradientTape() as tape:
             loss = self.loss(noise, self.network([noisy, tf.sin(angle) ** 2], training=True))
@@ -248,7 +248,7 @@ class Gan(keras.Model):
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
 
     def train_step(self, real):
-        count = real.shape[0]
+        count = tf.shape(real)[0]
         drawn = self.generator(keras.random.normal((count, 64)), training=True)
         labels = tf.concat([tf.ones((count, 1)), tf.zeros((count, 1))], 0)
         with tf.GradientTape() as tape:

@@ -80,6 +80,17 @@ def peaks(device="CPU:0"):
     return Peaks()
 
 
+def batches(tensors, steps):
+    """A data set of so many equal batches of which the size is open, as it is in `fit` on arrays.
+
+    It is made once, and kept: else a copy of it would be held while the next one is fetched.
+    """
+    import tensorflow as tf
+
+    samples = len(tf.nest.flatten(tensors)[0])
+    return tf.data.Dataset.from_tensor_slices(tensors).batch(samples).cache().repeat(steps)
+
+
 def in_turn(steps, rounds, warm_up):
     """Run steps in turn, in rounds of which the first ones do not count.
 

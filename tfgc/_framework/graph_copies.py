@@ -34,8 +34,8 @@ class Part:
 
     Operations of `edges` wait in a copy for others, besides the edges of the graph. Of `operations`, by default all,
     what has an effect is copied although nothing reads it. Those `numbered`, by name, get a number in place of a seed.
-    What would read tensors that another one stands for, by name, reads the one `instead`, unless the copy needs what
-    those are made of anyway.
+    Where others are read `instead` of a tensor, by its name, the copy has the first of them, or itself, that is made of
+    what it needs anyway, or else the last.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Part:
         edges: Iterable[Edge] = (),
         operations: Iterable[tf.Operation] | None = None,
         numbered: Iterable[str] = (),
-        instead: Mapping[str, tf.Tensor] = types.MappingProxyType({}),
+        instead: Mapping[str, Sequence[tf.Tensor]] = types.MappingProxyType({}),
     ) -> None:
         definition = graph.as_graph_def()
         nodes = {node.name: node for node in definition.node}
@@ -59,7 +59,7 @@ class Part:
         roots = [op.name for op in alone if op.op_def.is_stateful]
         roots += [t.op.name for t in made if t is not None]
         outside = {*self._given}
-        others = {name.removesuffix(":0"): tensor.name.removesuffix(":0") for name, tensor in instead.items()}
+        others = {_source(name): [_source(t.name) for t in tensors] for name, tensors in instead.items()}
         redundant_nodes.replace(nodes, others, roots, outside)
         redundant_nodes.bypass(definition.node, {t.op.name for t in made if t is not None})
         needed = operation_order.reached(roots, lambda name: redundant_nodes.names(nodes[name].input), outside)
@@ -136,6 +136,11 @@ class Part:
 def device() -> str:
     """Where the graph being built puts its next operation; empty where TensorFlow chooses."""
     return tf.no_op().device
+
+
+def _source(name: str) -> str:
+    """As which a tensor of this name is read in a definition."""
+    return name.removesuffix(":0")
 
 
 def _inputs(node: Any) -> list[str]:

@@ -5,7 +5,7 @@ which TensorFlow optimizes a graph. Left are identities that wait for something,
 marked by an attribute. What only makes something that is known otherwise is not needed, either.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfgc._framework import operation_order
@@ -39,9 +39,11 @@ def bypass(nodes: Iterable[Any], kept: Collection[str]) -> None:
 
 
 def replace(
-    nodes: Mapping[str, Any], instead: Mapping[str, str], roots: Iterable[str], outside: Collection[str]
+    nodes: Mapping[str, Any], instead: Mapping[str, Sequence[str]], roots: Iterable[str], outside: Collection[str]
 ) -> None:
-    """Let what makes the `roots` read other tensors, by name, but for those that are made of what it computes anyway.
+    """Let what makes the `roots` read others instead of tensors, by name.
+
+    Of a tensor and its others the first one stands in that is made of what is computed anyway, or else the last.
 
     A size that is read of a tensor of the copy is worth more than the same one from elsewhere: Grappler knows which
     tensors are of one shape, and where it does not, it multiplies a constant by what is there first. What an attention
@@ -49,20 +51,23 @@ def replace(
     """
     if not instead:
         return
+    chosen = {source: others[-1] for source, others in instead.items()}
 
     def read(name: str) -> set[str]:
-        return names(instead.get(source, source) for source in nodes[name].input)
+        return names(chosen.get(source, source) for source in nodes[name].input)
 
     needed = operation_order.reached(roots, read, outside)
     computed = needed.union(*map(read, needed))
-    others = {
-        source: other
-        for source, other in instead.items()
-        if not computed.issuperset(names(nodes[source.partition(":")[0]].input))
-    }
+    for source, others in instead.items():
+        near = [other for other in (source, *others[:-1]) if computed.issuperset(names(_node(nodes, other).input))]
+        chosen[source] = next(iter(near), others[-1])
     for node in nodes.values():
         for i, source in enumerate(node.input):
-            node.input[i] = others.get(source, source)
+            node.input[i] = chosen.get(source, source)
+
+
+def _node(nodes: Mapping[str, Any], source: str) -> Any:
+    return nodes[source.partition(":")[0]]
 
 
 def names(sources: Iterable[str]) -> set[str]:

@@ -57,15 +57,21 @@ class TakenShapes:
                 return self._source[given.ref()]
         return tensor
 
-    def instead(self, operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
-        """For results of operations that ask for a shape, by name, the noted one that they equal."""
-        found = {}
-        for op in operations:
-            if op.type in _ASKING and op.outputs[0].dtype == tf.int32:
-                for asked, made in zip(op.inputs, op.outputs):
-                    source = self._source.get(asked.ref())
-                    if source is not None:
-                        found[made.name] = self._noted[source.ref()]
+    def instead(self, operations: Iterable[tf.Operation]) -> dict[str, list[tf.Tensor]]:
+        """For results of operations that ask for a shape, by name, what equals it, the noted one last.
+
+        Before it is the shape of what the tensor is made of, which is added to the graph.
+        """
+        found: dict[str, list[tf.Tensor]] = {}
+        made: dict[Any, tf.Tensor] = {}
+        for op in [op for op in operations if op.type in _ASKING and op.outputs[0].dtype == tf.int32]:
+            for asked, result in zip(op.inputs, op.outputs):
+                source = self._source.get(asked.ref())
+                if source is not None:
+                    if source is not asked and source.ref() not in made:
+                        made[source.ref()] = tf.shape(source)
+                    near = [] if source is asked else [made[source.ref()]]
+                    found[result.name] = [*near, self._noted[source.ref()]]
         return found
 
 

@@ -116,13 +116,13 @@ class TracedCall:
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
             flowing = [[tensors[i] for i in asked] for tensors in (targets, upstream)]
             gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
+            instead = self._shapes.instead(self._graph.get_operations())
         prunable = [self._given[i] for i in unasked]
         pairs = [pair for chain in self._chains for pair in chain.edges(prunable)]
         edges: list[shared_constants.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
         edges += shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         given = [*self._given, *self._results, *upstream]
-        instead = self._shapes.instead(self._graph.get_operations())
         part = graph_copies.Part(self._graph, given, flat, edges, instead=instead)
         is_copyable = part.customize(self._graph)
         is_copyable &= not operation_seeds.have_seeds(self._graph.get_operations()[self._n_forward :])

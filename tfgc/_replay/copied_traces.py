@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfgc._framework import graph_building, private_api
 from tfgc._pure import functional, packed_masks, side_effects, traced_calls
-from tfgc._replay.fence import fence, waiting
+from tfgc._replay.fence import fence, waiting, waiting_for_all
 from tfgc._replay.forward_backward import CompiledRecomputation, Recomputation
 from tfgc._replay.two_runs import AskedOutputs, FirstRun, Gradients, TwoRuns
 
@@ -55,6 +55,7 @@ class CopiedRecomputation(TwoRuns):
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream, first.awaited) as wait:
             held = waiting(inputs, n, wait, traced.layouts)
+            upstream = waiting_for_all(upstream, wait)
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()
             taken = [*first.draws, *first.results]

@@ -91,6 +91,17 @@ def waiting(
     return held + [wait(x) if in_xla and x.dtype.is_integer else graph_building.capture(x) for x in inputs[arguments:]]
 
 
+def waiting_for_all(upstream: Sequence[Any], wait: Callable[[tf.Tensor], tf.Tensor]) -> list[Any]:
+    """Upstream gradients, each of which waits for all of them, outside of XLA.
+
+    That of an added loss is there at the start of the backward pass, and what is made of it is as large as an
+    activation where the loss was a mean.
+    """
+    if len(upstream) < 2 or tf.executing_eagerly() or private_api.in_xla():
+        return [*upstream]
+    return [wait(u) if isinstance(u, tf.Tensor) else u for u in upstream]
+
+
 def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Results of a first run. Under XLA those that products in parts make are behind a barrier, which stores them.
 

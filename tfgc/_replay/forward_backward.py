@@ -30,7 +30,7 @@ from tfgc._framework import (
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.surroundings import Surroundings
 from tfgc._pure import functional, python_random, random_draws, side_effects, tensor_packing
-from tfgc._replay.fence import fence, started, waiting
+from tfgc._replay.fence import fence, started, waiting, waiting_for_all
 from tfgc._replay.two_runs import AskedOutputs, FirstRun, Gradients, Reached, TwoRuns
 
 Tensors: TypeAlias = list[tf.Tensor]
@@ -85,7 +85,7 @@ class Recomputation(TwoRuns):
             gradients = tape.gradient(
                 first.of_asked([again.tensors[i] for i in first.run.differentiable]),
                 asked + list(self.effects.variables),
-                output_gradients=first.of_asked(upstream),
+                output_gradients=waiting_for_all(first.of_asked(upstream), wait),
             )
             return gradients, again.checksums
 
