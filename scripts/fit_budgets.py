@@ -1,9 +1,9 @@
 """Measure whether budgets hold in `fit`: `tfgc.enable(model, budget=...)` is all that is added to a Keras program.
 
-Runs one process for each network and budget: eight steps of `model.fit`, of which the last five count. The batch size is
-open, as it is in `fit` on arrays. The networks are ours, built as official Keras examples are, or KerasHub's. Bytes are
-those that TensorFlow's allocator reports, weights and the optimizer's slots included, and without the batch; a budget is
-a share of the plain step that tfgc predicts.
+Runs one process for each network and budget: eight steps of `model.fit`, of which the last five count. The batch size
+is open, as it is in `fit` on arrays. The networks are ours, built as official Keras examples are, or KerasHub's. Bytes
+are those that TensorFlow's allocator reports, weights and the optimizer's slots included, and without the batch; a
+budget is a share of the plain step that tfgc predicts.
 
     python scripts/fit_budgets.py                # all networks
     python scripts/fit_budgets.py gan resnet50   # these

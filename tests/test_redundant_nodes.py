@@ -100,3 +100,25 @@ def test_an_identity_with_a_gradient_of_its_own_keeps_it():
         return tf.gradients(y, x)
 
     assert [float(g) for g in gradient()] == [14.0]
+
+
+@pytest.mark.parametrize(("computed", "read"), [("Sin", ["Sin"]), ("Cos", ["Cos"]), ("Placeholder", [])])
+def test_a_shape_is_read_of_what_is_computed_anyway(computed, read):
+    """That of a sine, or that of the cosine, which equals it; else the one that is given."""
+    with tf.Graph().as_default() as graph:
+        x, given = tf.compat.v1.placeholder(tf.float32, (None,)), tf.compat.v1.placeholder(tf.int32, (1,))
+        made = {tensor.op.type: tensor for tensor in (x, tf.sin(x), tf.cos(x))}
+        asked, other = (tf.raw_ops.Shape(input=made[kind]) for kind in ("Sin", "Cos"))
+        result = tf.zeros(asked) + made[computed]
+        part = graph_copies.Part(graph, [x, given], [result], instead={asked.name: [other, given]})
+    found = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None,)), tf.TensorSpec((1,), tf.int32)])
+    def run(x, given):
+        (tensor,) = part.copy([x, given], "copy")
+        operations = tf.compat.v1.get_default_graph().get_operations()
+        found.extend(op.inputs[0].op.type for op in operations if op.type == "Shape")
+        return tensor
+
+    assert run(tf.ones(2), tf.constant([2])).shape == (2,)
+    assert found == read

@@ -43,7 +43,7 @@ def replace(
 ) -> None:
     """Let what makes the `roots` read others instead of tensors, by name.
 
-    Of a tensor and its others the first one stands in that is made of what is computed anyway, or else the last.
+    Read is the first one, of the tensor itself and its others, that is made of what is computed anyway, or the last.
 
     A size that is read of a tensor of the copy is worth more than the same one from elsewhere: Grappler knows which
     tensors are of one shape, and where it does not, it multiplies a constant by what is there first. What an attention
@@ -54,7 +54,8 @@ def replace(
     chosen = {source: others[-1] for source, others in instead.items()}
 
     def read(name: str) -> set[str]:
-        return names(chosen.get(source, source) for source in nodes[name].input)
+        sources: Iterable[str] = nodes[name].input
+        return names(chosen.get(source, source) for source in sources)
 
     needed = operation_order.reached(roots, read, outside)
     computed = needed.union(*map(read, needed))
