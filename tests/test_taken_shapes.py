@@ -174,6 +174,10 @@ def noted(build):
         (lambda x, y, v, n: tf.nn.relu(x), [0]),
         (lambda x, y, v, n: v * tf.nn.relu(y) + n, [1]),
         (lambda x, y, v, n: tf.where(v > n, x, 0.0), [0]),
+        (lambda x, y, v, n: x - tf.stop_gradient(tf.reduce_mean(x, 0, keepdims=True)), [0]),
+        (lambda x, y, v, n: x - tf.reduce_mean(tf.abs(x), 1, keepdims=True), [0]),
+        (lambda x, y, v, n: x - tf.reduce_mean(y, 1, keepdims=True), ["Sub"]),
+        (lambda x, y, v, n: x - tf.reduce_mean(x, 1), ["Sub"]),
         (lambda x, y, v, n: x + y, ["AddV2"]),  # either may have a single sample
         (lambda x, y, v, n: x[:1] + tf.ones((3, 8)), []),  # of known sizes
         (lambda x, y, v, n: tf.exp(x @ tf.ones((8, 8))), ["MatMul"]),

@@ -11,7 +11,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfgc._framework import backward_order, graph_building, graph_copies, operation_seeds, private_api, shared_constants
+from tfgc._framework import (
+    backward_order,
+    graph_building,
+    graph_copies,
+    late_constants,
+    operation_seeds,
+    private_api,
+    shared_constants,
+)
 from tfgc._pure import obstacles, packed_masks, python_random, random_draws, side_effects, taken_results, taken_shapes
 from tfgc._pure.tensor_packing import Packing
 
@@ -116,6 +124,7 @@ class TracedCall:
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
             flowing = [[tensors[i] for i in asked] for tensors in (targets, upstream)]
             gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
+            late_constants.hold_back(self._graph.get_operations()[self._n_forward :], upstream)
             instead = self._shapes.instead(self._graph.get_operations())
         prunable = [self._given[i] for i in unasked]
         pairs = [pair for chain in self._chains for pair in chain.edges(prunable)]
