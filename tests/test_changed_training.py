@@ -330,14 +330,15 @@ OBJECTS = {"function": {"act": tf.nn.relu}, "object": {"config": Scaled()}}
 @pytest.mark.parametrize("kind", OBJECTS)
 @pytest.mark.parametrize("budget", [None, "90%"])
 def test_an_argument_that_is_no_tensor_is_handed_on(kind, budget, planned):
-    plain, model = Activated(), Activated()
-    plain(DEEP), model(DEEP)
+    keras.config.set_dtype_policy("float64")
+    plain, model, x = Activated(), Activated(), tf.cast(DEEP, "float64")
+    plain(x), model(x)
     model.set_weights(plain.get_weights())
     tfgc.enable(model, budget=budget, verbose=0)
     for _ in range(2):
-        expected, found = (step(one, DEEP, **OBJECTS[kind]) for one in (plain, model))
+        expected, found = (step(one, x, **OBJECTS[kind]) for one in (plain, model))
         for one, other in zip(expected, found, strict=True):
-            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(other, one, rtol=1e-10, atol=1e-12)
     assert len(planned) == 1
     assert latest(model).unchanged is None
 

@@ -3,22 +3,23 @@
 import numpy as np
 import pytest
 
-from tfgc._simulate.xla_heap import Lifetimes
+from tfgc._simulate.requests import Requests
+from tfgc._simulate.xla_heap import heap_bytes
 
 ALIGNED = 256
 
 
 def lived(*spans):
-    """`Lifetimes` of buffers given as (size, start, end), in units of which one is aligned."""
-    lifetimes, numbers = Lifetimes(), {}
+    """The `Requests` for buffers given as (size, start, end), in units of which one is aligned."""
+    requests, numbers = Requests(), {}
     for now in range(max(end for _, _, end in spans) + 1):
         for span in spans:
             if span[2] == now:
-                lifetimes.free(numbers[id(span)])
+                requests.free(numbers[id(span)])
         for span in spans:
             if span[1] == now:
-                numbers[id(span)] = lifetimes.allocate(span[0] * ALIGNED)
-    return lifetimes
+                numbers[id(span)] = requests.allocate(span[0] * ALIGNED)
+    return requests
 
 
 def most_alive(spans):
@@ -35,26 +36,24 @@ def most_alive(spans):
     ],
 )
 def test_buffers_get_the_smallest_gap_that_is_free_while_they_live(spans, heap):
-    assert lived(*spans).heap_bytes() == heap * ALIGNED
+    assert heap_bytes(lived(*spans)) == heap * ALIGNED
     assert heap >= most_alive(spans)
 
 
 def test_sizes_are_aligned_and_what_takes_no_memory_has_no_place():
-    lifetimes = Lifetimes()
-    assert lifetimes.allocate(0) is None
-    lifetimes.free(None)
-    first = lifetimes.allocate(1)
-    lifetimes.allocate(ALIGNED + 1)
-    assert lifetimes.in_use == ALIGNED + 2
-    lifetimes.free(first)
-    assert lifetimes.in_use == ALIGNED + 1
-    assert lifetimes.heap_bytes() == 3 * ALIGNED
-    assert Lifetimes().heap_bytes() == 0
+    requests = Requests()
+    assert requests.allocate(0) is None
+    requests.free(None)
+    first = requests.allocate(1)
+    requests.allocate(ALIGNED + 1)
+    requests.free(first)
+    assert heap_bytes(requests) == 3 * ALIGNED
+    assert heap_bytes(Requests()) == 0
 
 
 def test_a_heap_holds_at_least_what_is_alive_and_at_most_all_buffers():
     random = np.random.default_rng(0)
     for _ in range(20):
         spans = [(int(size), int(s), int(s + d)) for size, s, d in random.integers(1, 20, (30, 3))]
-        heap = lived(*spans).heap_bytes() // ALIGNED
+        heap = heap_bytes(lived(*spans)) // ALIGNED
         assert most_alive(spans) <= heap <= sum(size for size, _, _ in spans)

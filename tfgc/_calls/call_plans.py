@@ -57,7 +57,7 @@ class CallPlans:
         self.named = descriptions.call_names(self.step.root, self._layers, model.name)
         self._lines = names.describe(model)
         self._there = [*(v.value.dtype.size * math.prod(v.shape) for v in model.variables), *self.step.resident]
-        self._allocations: dict[tuple[Piece, ...], int] = {}
+        self._allocations: dict[tuple[Piece | bool, ...], int] = {}
 
     @functools.cached_property
     def _options(self) -> list[options.Option]:
@@ -131,7 +131,7 @@ class CallPlans:
             runs={name: 1 + any(c in again for c in (call, *call.ancestors())) for call, name in named},
             timeline=tuple((float(w), count, self.named[call]) for w, count, call in self.simulator.timeline(pieces)),
             fixed_bytes=fixed,
-            allocated_bytes=max(outcome.peak_bytes * self.step.xla, self._allocated(pieces)) + fixed,
+            allocated_bytes=max(outcome.peak_bytes * self.step.xla, self._allocated(pieces, most=False)) + fixed,
         )
 
     @functools.cached_property
@@ -165,18 +165,18 @@ class CallPlans:
         return [*chosen.values(), *of_parts]
 
     def _needed(self, judged: Judged) -> int:
-        """The larger of what buffers need and what the allocator hands out."""
+        """The larger of what buffers need and what the allocator hands out; the most, where something is recomputed."""
         pieces = options.pieces_of(judged.choice)
-        return max(judged.outcome.peak_bytes, self._allocated(pieces)) + sum(self._held_early(pieces))
+        return max(judged.outcome.peak_bytes, self._allocated(pieces, bool(pieces))) + sum(self._held_early(pieces))
 
     def _held_early(self, pieces: Sequence[Piece]) -> list[int]:
         """What updates hold early, by weight. Where they wait for gradients (`waiting_updates`), two do at a time."""
         return self._early[-2:] if pieces else self._early
 
-    def _allocated(self, pieces: list[Piece]) -> int:
-        key = tuple(pieces)
-        if key not in self._allocations:
-            self._allocations[key] = self.simulator.allocated_bytes(pieces, [*self._there, *self._held_early(pieces)])
+    def _allocated(self, pieces: list[Piece], most: bool) -> int:
+        if (key := (*pieces, most)) not in self._allocations:
+            there = [*self._there, *self._held_early(pieces)]
+            self._allocations[key] = self.simulator.allocated_bytes(pieces, there, most)
         return self._allocations[key]
 
     def _plan(self, judged: Judged) -> Plan:

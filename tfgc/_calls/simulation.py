@@ -13,10 +13,10 @@ from tfgc._calls.order import Orders, Run
 from tfgc._calls.replays import Piece
 from tfgc._calls.step import Call, Step
 from tfgc._core.segments import Phase
-from tfgc._simulate.bfc_allocator import Address, Allocator
-from tfgc._simulate.xla_heap import Lifetimes
+from tfgc._simulate import chunk_peaks, xla_heap
+from tfgc._simulate.requests import Requests
 
-_ROUNDS = 4
+_STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,41 +78,37 @@ class Simulator:
         """The operations that under XLA write nothing besides their results, since they run again."""
         return {i for piece in pieces for i in self.replay(piece).early} if self.step.xla else set()
 
-    def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int]) -> int:
+    def allocated_bytes(self, pieces: Sequence[Piece], there: Iterable[int], most: bool = False) -> int:
         """What TensorFlow's allocator should report as the peak, the median over some steps; `there` is held before.
 
-        Under XLA the heap that it lays out.
+        Or the `most` that it may need, above what is `there` as it was asked for. Under XLA the heap that it lays out.
         """
-        of_step, without = list(self._lives(pieces)), self._without_workspace(pieces)
+        requests = self._requests(pieces, there)
         if self.step.xla:
-            lifetimes = Lifetimes()
-            self._allocated(of_step, lifetimes, without)
-            return lifetimes.heap_bytes()
-        allocator = Allocator()
-        for size in there:
-            allocator.allocate(size)
-        return int(statistics.median([self._allocated(of_step, allocator, without) for _ in range(_ROUNDS)][1:]))
+            return xla_heap.heap_bytes(requests)
+        if most:
+            return max(chunk_peaks.from_states(requests))
+        return int(statistics.median(peak for _, peak in chunk_peaks.in_a_row(requests, _STEPS)))
 
-    def _allocated(self, of_step: Sequence["Life"], allocator: Allocator | Lifetimes, without: set[int]) -> int:
-        base = peak = allocator.in_use
-        sizes, count = self.step.sizes, len(self.step.sizes)
-        at: dict[int, Address] = {}
-        spaces: list[Address] = []
-        for (i, _, makes, _), overwritten, freed in of_step:
+    def _requests(self, pieces: Sequence[Piece], there: Iterable[int]) -> Requests:
+        """What a step asks an allocator for."""
+        requests = Requests(there)
+        sizes, count, without = self.step.sizes, len(self.step.sizes), self._without_workspace(pieces)
+        at: dict[int, int | None] = {}
+        spaces: list[int | None] = []
+        for (i, _, makes, _), overwritten, freed in self._lives(pieces):
             for buffer in makes:
                 size, taken = sizes[buffer % count], None
                 if overwritten is not None and size == sizes[overwritten % count]:
                     taken = at.pop(overwritten, None)
-                at[buffer] = allocator.allocate(size) if taken is None else taken
-            spaces.append(allocator.allocate(0 if i in without else self.step.operations[i].workspace))
-            temporary = allocator.allocate(self.step.operations[i].temporary)
-            peak = max(peak, allocator.in_use)
-            allocator.free(temporary)
+                at[buffer] = requests.allocate(size) if taken is None else taken
+            spaces.append(requests.allocate(0 if i in without else self.step.operations[i].workspace))
+            requests.free(requests.allocate(self.step.operations[i].temporary))
             for buffer in freed:
-                allocator.free(at.pop(buffer))
-        for address in (*at.values(), *spaces):
-            allocator.free(address)
-        return peak - base
+                requests.free(at.pop(buffer))
+        for number in (*at.values(), *spaces):
+            requests.free(number)
+        return requests
 
     def _lives(self, pieces: Sequence[Piece]) -> Iterator["Life"]:
         return lives(self.step, self._orders.runs(pieces), self.step.weight_gradients | self.step.batch)

@@ -56,6 +56,10 @@ class Allocator:
                 address = self._merge(*sorted((address, neighbour)))
         bisect.insort(self._free, (self._size[address], address))
 
+    def size(self, address: int) -> int:
+        """The bytes of a chunk."""
+        return self._size[address]
+
     def _is_free(self, address: int) -> bool:
         at = bisect.bisect_left(self._free, (self._size[address], address))
         return at < len(self._free) and self._free[at] == (self._size[address], address)
