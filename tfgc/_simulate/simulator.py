@@ -5,6 +5,7 @@ it to the last one that reads it. How cotangents flow does not depend on the pla
 """
 
 import dataclasses
+import itertools
 
 from tfgc._core.graph import Graph
 from tfgc._core.plan import Plan
@@ -15,8 +16,8 @@ from tfgc._simulate.step_events import StepEvents
 # What a plan may need on top, as a share. Of XLA's heap: of 24 plans within budgets that were compiled for a GPU, 9 needed
 # more than predicted, by up to 3 %, and plans of other networks more than that.
 _MORE_OF_HEAP = 0.05
-# Of the allocator's chunks in the worst of its states: TensorFlow's executor takes operations in another order in each
-# step. Of 40 plans for ten networks, 5 needed more than 3 % more, by up to 6.6 % (scripts/fit_budgets.py).
+# Of all buffers, or the allocator's chunks in the worst of its states: TensorFlow's executor takes operations in another
+# order in each step. Of 40 plans for ten networks, 5 needed over 3 % more, by up to 6.6 % (scripts/fit_budgets.py).
 _MORE_OF_CHUNKS = 0.03
 
 
@@ -36,8 +37,9 @@ class Prediction:
             slots, with the gaps between buffers. From `tfgc.estimate` alone, else None.
         most_allocated_bytes: The most that it should report, with the chunks of the weights: of several steps, or if the
             plan recomputes, from several states that a process may have left the allocator in, which decide where
-            buffers go. Such a plan has 3 % more of what it changes, or 5 % for XLA: a graph, or a compiled segment, runs
-            in another order in each step, and predictions may be too low. None where only one step is simulated.
+            buffers go. Such a plan has 3 % more of this, or of all buffers if they are more, and 5 % for XLA, weights and
+            slots apart: a graph, or a compiled segment, runs in another order in each step, and predictions may be
+            too low. None where only one step is simulated.
         node: The node that runs at the peak.
         phase: What it does there: `forward`, `replay`, `loss`, `backward`, or `return` (of a compiled segment).
         work: Cost of the step in `unit`, replays included.
@@ -93,7 +95,7 @@ def estimate(graph: Graph, plan: Plan | None, fixed: int, mode: str = "graph") -
         allocated = most = max(step.peak_bytes, allocation.heap_bytes(events))
     else:
         allocated, most = allocation.peaks_allocated(events)
-    most = _with_margin(most, plan, graph.xla)
+    most = _with_margin(max(step.peak_bytes, most), plan, graph.xla)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
@@ -110,10 +112,8 @@ def fits(graph: Graph, plan: Plan, room: int, mode: str = "graph") -> bool:
     plan.check(graph)
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
     room -= graph.resident_bytes(_recomputed(plan))
-    peak = _summed(events).peak_bytes
-    if peak > room:
-        return False
-    needs = [max(peak, allocation.heap_bytes(events))] if graph.xla else allocation.needs(events)
+    most = map(allocation.heap_bytes, [events]) if graph.xla else allocation.needs(events)
+    needs = itertools.chain([_summed(events).peak_bytes], most)
     return all(_with_margin(need, plan, graph.xla) <= room for need in needs)
 
 
