@@ -139,7 +139,7 @@ class Outlook:
 
 # The most by which steps of `fit` exceeded what was predicted for them, in scripts/results/fit-budgets.json. Operations
 # that TensorFlow runs beside each other are predicted one after the other.
-_UNCERTAIN_BY_CALLS, _UNCERTAIN_BY_NODES = 0.16, 0.12
+_UNCERTAIN_BY_CALLS, _UNCERTAIN_BY_NODES = 0.13, 0.12
 
 
 @dataclasses.dataclass(frozen=True)
