@@ -54,7 +54,11 @@ def test_two_steps_are_played_in_each_state():
 def test_what_weights_take_beyond_the_request_counts():
     # Weights of 3 have 4, whole; a buffer of 1 has 1|7 of 8.
     assert peaks(requests(1, there=[3]))[0] == 2
-    # Such of 255 KiB are of another pool: nothing beyond, and nothing less.
+    # The batch does not count, nor what its chunk has more.
+    batch = Requests(beside=[3 * MIB])
+    batch.free(batch.allocate(MIB))
+    assert peaks(batch)[0] == 1
+    # Weights of 255 KiB are of another pool: nothing beyond, and nothing less.
     small = [255 / 1024] * 100
     assert peaks(requests(1, there=small)) == peaks(requests(1))
 

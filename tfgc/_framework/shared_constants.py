@@ -85,6 +85,11 @@ def worth_freeing(operations: Sequence[tf.Operation]) -> set[tf.Operation]:
     return free.intersection(operations)
 
 
+def is_folded(tensor: tf.Tensor) -> bool:
+    """Whether TensorFlow knows the value of a small tensor, and so computes what depends on it alone just once."""
+    return _is_folded(tensor.op, {})
+
+
 def _is_folded(op: tf.Operation, known: dict[tf.Operation, bool]) -> bool:
     """Whether an operation made before, such as the gradient of an added loss, is a small constant; notes it."""
     stack = [op]

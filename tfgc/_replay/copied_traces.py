@@ -55,7 +55,7 @@ class CopiedRecomputation(TwoRuns):
         n = len(inputs) - len(self.effects.reads)
         with fence(upstream, first.awaited) as wait:
             held = waiting(inputs, n, wait, traced.layouts)
-            upstream = waiting_for_all(upstream, wait)
+            upstream = waiting_for_all(upstream, held, wait)
             # Sizes, which may depend on integers, must be known when XLA compiles the step.
             in_xla = private_api.in_xla()
             taken = [*first.draws, *first.results]

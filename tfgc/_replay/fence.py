@@ -91,15 +91,21 @@ def waiting(
     return held + [wait(x) if in_xla and x.dtype.is_integer else graph_building.capture(x) for x in inputs[arguments:]]
 
 
-def waiting_for_all(upstream: Sequence[Any], wait: Callable[[tf.Tensor], tf.Tensor]) -> list[Any]:
-    """Upstream gradients, each of which waits for all of them, outside of XLA.
+def waiting_for_all(
+    upstream: Sequence[Any], held: Sequence[tf.Tensor], wait: Callable[[tf.Tensor], tf.Tensor]
+) -> list[Any]:
+    """Upstream gradients of a replay of what is `held`, of which numbers, or one for each sample, wait for all.
 
     That of an added loss is there at the start of the backward pass, and what is made of it is as large as an
-    activation where the loss was a mean.
+    activation where the loss was a mean. Where TensorFlow knows its value and all sizes it computes that once, and
+    keeps one for all replays, as long as they do not wait for different operations. XLA schedules by itself.
     """
     if len(upstream) < 2 or tf.executing_eagerly() or private_api.in_xla():
         return [*upstream]
-    return [wait(u) if isinstance(u, tf.Tensor) else u for u in upstream]
+    there = [u for u in upstream if isinstance(u, tf.Tensor)]
+    is_known = all(t.shape.is_fully_defined() for t in (*there, *held))
+    waits = {id(u) for u in there if (u.shape.rank or 0) < 2 and not (is_known and shared_constants.is_folded(u))}
+    return [wait(u) if id(u) in waits else u for u in upstream]
 
 
 def in_memory(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -85,7 +85,7 @@ class Recomputation(TwoRuns):
             gradients = tape.gradient(
                 first.of_asked([again.tensors[i] for i in first.run.differentiable]),
                 asked + list(self.effects.variables),
-                output_gradients=waiting_for_all(first.of_asked(upstream), wait),
+                output_gradients=waiting_for_all(first.of_asked(upstream), held, wait),
             )
             return gradients, again.checksums
 

@@ -21,8 +21,7 @@ _Number: TypeAlias = int | None
 def peaks_allocated(step: StepEvents) -> tuple[int, int]:
     """The allocator's peak in bytes above what is in use between steps, the median over several steps; and the most.
 
-    The most is that of all that the step may need: above weights and batch as they were asked for, as their chunks are
-    larger.
+    The most is that of all that the step may need: above the weights as they were asked for, as their chunks are larger.
     """
     peaks = [peak for _, peak in chunk_peaks.in_a_row(requested(step), _STEPS)]
     return int(statistics.median(peaks)), max(needs(step))
@@ -58,7 +57,7 @@ class _Requested:
         # The weights of each node come first, so that they have the numbers of positions.
         weights = [cost.gradient_bytes for cost in self._graph.costs]
         batch = [spec.bytes(self._graph.batch_size) for spec in self._graph.inputs.values()]
-        self._requests = Requests([] if self._graph.xla else [*weights, *batch])
+        self._requests = Requests() if self._graph.xla else Requests(weights, batch)
 
     def of_step(self) -> Requests:
         for event, freed in zip(self._events.events, self._events.freed):

@@ -59,6 +59,8 @@ class _Played:
     def __init__(self, requests: Requests, allocator: Allocator) -> None:
         self._requests, self._allocator = requests, allocator
         self._at = {number: allocator.allocate(size) for number, size in enumerate(requests.there)}
+        for size in requests.beside:
+            allocator.allocate(size)
 
     def beyond(self) -> int:
         """What the chunks of what is there between steps have more than was asked for."""

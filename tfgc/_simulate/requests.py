@@ -4,10 +4,13 @@ from collections.abc import Iterable
 
 
 class Requests:
-    """Stands for an allocator, and notes which buffers are there before a step, and which come and go in it."""
+    """Stands for an allocator, and notes which buffers are there before a step, and which come and go in it.
 
-    def __init__(self, there: Iterable[int] = ()) -> None:
-        self.there = list(there)  # bytes of the buffers 0, 1, ...
+    `beside` them are others whose bytes do not count, such as those of the batch.
+    """
+
+    def __init__(self, there: Iterable[int] = (), beside: Iterable[int] = ()) -> None:
+        self.there, self.beside = list(there), list(beside)  # bytes; of the buffers 0, 1, ... and of nameless ones
         # Buffers with their bytes where they come, with 0 where they go, and negative where they move.
         self.log: list[tuple[int, int]] = []
         self._count = len(self.there)
