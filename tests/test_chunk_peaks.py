@@ -1,4 +1,4 @@
-"""The peaks of one step from several states of the allocator, counted by hand in MiB; `a|b` is a region cut into chunks.
+"""The peaks of a step from several states of the allocator, counted by hand in MiB; `a|b` is a region cut into chunks.
 
 Regions are of 2, 4, 8, ... MiB, and a free chunk is split where it is at least twice what is asked for.
 """

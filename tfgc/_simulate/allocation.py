@@ -21,7 +21,7 @@ _Number: TypeAlias = int | None
 def peaks_allocated(step: StepEvents) -> tuple[int, int]:
     """The allocator's peak in bytes above what is in use between steps, the median over several steps; and the most.
 
-    The most is that of all that the step may need: above the weights as they were asked for, as their chunks are larger.
+    The most is that of all that the step may need, above the weights as they were asked for: their chunks are larger.
     """
     peaks = [peak for _, peak in chunk_peaks.in_a_row(requested(step), _STEPS)]
     return int(statistics.median(peaks)), max(needs(step))

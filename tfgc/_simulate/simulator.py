@@ -13,11 +13,12 @@ from tfgc._core.segments import Phase
 from tfgc._simulate import allocation
 from tfgc._simulate.step_events import StepEvents
 
-# What a plan may need on top, as a share. Of XLA's heap: of 24 plans within budgets that were compiled for a GPU, 9 needed
-# more than predicted, by up to 3 %, and plans of other networks more than that.
+# What a plan may need on top, as a share. Of XLA's heap: of 24 plans within budgets that were compiled for a GPU, 9
+# needed more than predicted, by up to 3 %, and plans of other networks more than that.
 _MORE_OF_HEAP = 0.05
-# Of all buffers, or the allocator's chunks in the worst of its states: TensorFlow's executor takes operations in another
-# order in each step. Of 40 plans for ten networks, 5 needed over 3 % more, by up to 6.6 % (scripts/fit_budgets.py).
+# Of all buffers, or the allocator's chunks in the worst of its states: TensorFlow's executor takes operations in
+# another order in each step. Of 40 plans for ten networks, 5 needed over 3 % more, by up to 6.6 %
+# (scripts/fit_budgets.py).
 _MORE_OF_CHUNKS = 0.03
 
 
@@ -35,11 +36,11 @@ class Prediction:
         allocated_bytes: The peak of the whole step that TensorFlow's allocator should report: it hands out chunks that
             are larger than requested. Under XLA, which has none, the heap that it lays out beside weights and
             slots, with the gaps between buffers. From `tfgc.estimate` alone, else None.
-        most_allocated_bytes: The most that it should report, with the chunks of the weights: of several steps, or if the
-            plan recomputes, from several states that a process may have left the allocator in, which decide where
-            buffers go. Such a plan has 3 % more of this, or of all buffers if they are more, and 5 % for XLA, weights and
-            slots apart: a graph, or a compiled segment, runs in another order in each step, and predictions may be
-            too low. None where only one step is simulated.
+        most_allocated_bytes: The most that it should report, with the chunks of the weights: of several steps, or if
+            the plan recomputes, from several states that a process may have left the allocator in, which decide where
+            buffers go. Such a plan has 3 % more of this, or of all buffers if they are more, and 5 % for XLA, weights
+            and slots apart: a graph, or a compiled segment, runs in another order in each step, and predictions may
+            be too low. None where only one step is simulated.
         node: The node that runs at the peak.
         phase: What it does there: `forward`, `replay`, `loss`, `backward`, or `return` (of a compiled segment).
         work: Cost of the step in `unit`, replays included.
