@@ -33,7 +33,7 @@ def needs(step: StepEvents) -> Iterator[int]:
     Plain steps, which shares of a budget refer to, are taken as they are where nothing else was allocated before.
     """
     requests = requested(step)
-    return chunk_peaks.from_states(requests) if step.recomputes else map(sum, chunk_peaks.in_a_row(requests, _STEPS))
+    return chunk_peaks.from_states(requests) if step.repeats_work else map(sum, chunk_peaks.in_a_row(requests, _STEPS))
 
 
 def heap_bytes(step: StepEvents) -> int:

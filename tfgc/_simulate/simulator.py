@@ -96,7 +96,7 @@ def estimate(graph: Graph, plan: Plan | None, fixed: int, mode: str = "graph") -
         allocated = most = max(step.peak_bytes, allocation.heap_bytes(events))
     else:
         allocated, most = allocation.peaks_allocated(events)
-    most = _with_margin(max(step.peak_bytes, most), plan, graph.xla)
+    most = _with_margin(max(step.peak_bytes, most), step, graph.xla)
     return dataclasses.replace(
         step,
         peak_bytes=step.peak_bytes + fixed,
@@ -114,8 +114,9 @@ def fits(graph: Graph, plan: Plan, room: int, mode: str = "graph") -> bool:
     events = StepEvents(graph.counting(whole_step=True), plan.segments, mode, plan.link)
     room -= graph.resident_bytes(_recomputed(plan))
     most = map(allocation.heap_bytes, [events]) if graph.xla else allocation.needs(events)
-    needs = itertools.chain([_summed(events).peak_bytes], most)
-    return all(_with_margin(need, plan, graph.xla) <= room for need in needs)
+    step = _summed(events)
+    needs = itertools.chain([step.peak_bytes], most)
+    return all(_with_margin(need, step, graph.xla) <= room for need in needs)
 
 
 def _checked(graph: Graph, plan: Plan | None) -> Plan:
@@ -129,9 +130,9 @@ def _recomputed(plan: Plan) -> set[str]:
     return {name for segment in plan.segments if segment.mode == "recompute" for name in segment.nodes}
 
 
-def _with_margin(most: int, plan: Plan, xla: bool) -> int:
+def _with_margin(most: int, step: Prediction, xla: bool) -> int:
     """The most that a step may need."""
-    return round(most * (1 + (_MORE_OF_HEAP if xla else _MORE_OF_CHUNKS))) if _recomputed(plan) else most
+    return round(most * (1 + (_MORE_OF_HEAP if xla else _MORE_OF_CHUNKS))) if step.work > step.plain_work else most
 
 
 def allocated_bytes(step: Prediction) -> int:

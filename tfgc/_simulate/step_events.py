@@ -39,11 +39,11 @@ class StepEvents(NodeEvents):
         super().__init__(graph, compiled=mode == "compiled")
         self._host = HostCopies(self.events, self.sizes, self.buffers, segments)
         self._run(segments, {number: self.new(0) for number in range(len(graph.inputs))})
-        self.recomputes: bool = any(segment.mode == "recompute" for segment in segments)
+        recomputes = any(segment.mode == "recompute" for segment in segments)
         # There updates of weights wait for readers (`_framework.in_place_updates`); elsewhere they may write a copy.
-        self.updates_in_place: bool = self.recomputes and not self.compiled
+        self.updates_in_place: bool = recomputes and not self.compiled
         if graph.whole_step and graph.early_update and not self.compiled:
-            self._hold_early_updates(self.recomputes)
+            self._hold_early_updates(recomputes)
         self.host_bytes = self._host.bytes
         if link is not None:
             self._host.take_time(link)
@@ -62,6 +62,11 @@ class StepEvents(NodeEvents):
             start, end = (event, following or event) if wait else (self.events[0], event)
             start.results += (buffer,)
             end.reads.append(buffer)
+
+    @property
+    def repeats_work(self) -> bool:
+        """Whether a replay does any; else the step is the plain one, whatever its plan calls the segments."""
+        return any(event.phase == "replay" and event.work for event in self.events)
 
     @functools.cached_property
     def freed(self) -> list[list[int]]:
