@@ -23,8 +23,9 @@ def peaks_allocated(step: StepEvents) -> tuple[int, int]:
 
     The most is that of all that the step may need, above the weights as they were asked for: their chunks are larger.
     """
-    peaks = [peak for _, peak in chunk_peaks.in_a_row(requested(step), _STEPS)]
-    return int(statistics.median(peaks)), max(needs(step))
+    requests = requested(step)
+    peaks = [peak for _, peak in chunk_peaks.in_a_row(requests, _STEPS)]
+    return int(statistics.median(peaks)), max(_needs(step, requests))
 
 
 def needs(step: StepEvents) -> Iterator[int]:
@@ -32,7 +33,10 @@ def needs(step: StepEvents) -> Iterator[int]:
 
     Plain steps, which shares of a budget refer to, are taken as they are where nothing else was allocated before.
     """
-    requests = requested(step)
+    yield from _needs(step, requested(step))
+
+
+def _needs(step: StepEvents, requests: Requests) -> Iterator[int]:
     return chunk_peaks.from_states(requests) if step.repeats_work else map(sum, chunk_peaks.in_a_row(requests, _STEPS))
 
 
