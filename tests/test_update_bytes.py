@@ -119,7 +119,8 @@ def needed_of(build, name):
     batch = tf.constant(x), tf.constant(y)
     step = tf.function(model.train_step)
     step(batch)  # From then on a table of which rows were updated is copied where it is read.
-    return (memory.peak(step, batch) + predicted.fixed_bytes) / predicted.needed_bytes
+    # About every other step of the head with Adam holds one product of 20 MB less, whichever operation runs first.
+    return (memory.peak(step, batch, steps=12) + predicted.fixed_bytes) / predicted.needed_bytes
 
 
 @pytest.mark.gate
