@@ -127,7 +127,7 @@ def measure(network, case, folder, pipe):
     # Compiled segments are compared with a compiled plain step; plain eager code shows the rounding between the two.
     seconds, peaks, updates, reference = [], [], {}, folder / "plain.pickle"
     before = snapshot(plain)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size, drop_remainder=True)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
     resident = memory(tf, "current")
 
     class Clock(keras.callbacks.Callback):
