@@ -124,12 +124,15 @@ class Batches(keras.utils.PyDataset):
 
 
 def datasets():
-    data = tf.data.Dataset.from_tensor_slices((X, Y))
+    data, x, y = map(tf.data.Dataset.from_tensor_slices, ((X, Y), X, Y))
     return {
         "batch": data.batch(6),
         "a pipeline": data.shuffle(9).batch(6, num_parallel_calls=2).map(lambda x, y: (x, y)).cache().prefetch(1),
         "batches anew": data.batch(8).unbatch().batch(6).repeat(),
         "no remainder": data.batch(6, drop_remainder=True),
+        "batches side by side": tf.data.Dataset.zip((x.batch(6), y.batch(6))).map(lambda x, y: (x + 1, y)),
+        "batches one after the other": data.batch(5).concatenate(data.batch(6)),
+        "batches at random": tf.data.Dataset.sample_from_datasets([data.batch(6).repeat(), data.batch(4).repeat()]),
         "PyDataset": Batches(),
     }
 
@@ -213,6 +216,13 @@ def test_a_batch_size_that_nothing_says_is_an_error_where_there_is_a_budget():
     (made,) = plans(model)
     assert (made.batch_size, made.predicted_bytes) == (None, None)
     assert len(made.plan.segments) > 1
+
+
+def test_batches_of_two_sizes_side_by_side_have_none():
+    x, y = map(tf.data.Dataset.from_tensor_slices, (X, Y))
+    model = tfgc.enable(cnn(loss="mse"), budget="80%")
+    with pytest.raises(tfgc.OptionError, match="traced without a batch size"):
+        model.fit(tf.data.Dataset.zip((x.batch(6), y.batch(3))), verbose=0, shuffle=False)
 
 
 def test_no_fit_no_batch_size():

@@ -22,9 +22,12 @@ from tfgc._framework import operation_seeds
 
 # Datasets that hand on batches as they come.
 _SAME_BATCHES = re.compile(
-    r"_?(Prefetch|Map|IgnoreErrors|ParallelMap|Cache|Memory|Repeat|Take|Skip|Shuffle|Options|Model|MaxIntraOp|PrivateThread|Assert)"
+    r"_?(Prefetch|Map|IgnoreErrors|ParallelMap|Cache|Memory|Repeat|Take|Skip|Filter|Shard|Shuffle|Options|Model"
+    r"|MaxIntraOp|PrivateThread|Assert)"
 )
 _BATCHING = re.compile(r"_?(Parallel)?(PaddedBatch|Batch)Dataset")
+# Datasets that hand on batches of several others, and at which of its inputs these begin.
+_IN_TURN = {"_ConcatenateDataset": 0, "_DirectedInterleaveDataset": 1}
 
 # By the data adapter of a `keras.utils.PyDataset`: samples in its first batch.
 _first_rows: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -85,12 +88,14 @@ def _rows(batch: Any) -> int:
 
 
 def _of_dataset(dataset: Any) -> int | None:
-    while dataset is not None:
-        kind = type(dataset).__name__
-        if _BATCHING.fullmatch(kind):
-            size = tf.get_static_value(getattr(dataset, "_batch_size", None))
-            return None if size is None else int(size)
-        if not _SAME_BATCHES.match(kind):
-            return None
-        dataset = getattr(dataset, "_input_dataset", None)
-    return None
+    kind = type(dataset).__name__
+    if _BATCHING.fullmatch(kind):
+        size = tf.get_static_value(getattr(dataset, "_batch_size", None))
+        return None if size is None else int(size)
+    if kind == "_ZipDataset":
+        sizes = {_of_dataset(one) for one in tf.nest.flatten(dataset._datasets)}
+        return sizes.pop() if len(sizes) == 1 else None
+    if kind in _IN_TURN:
+        sizes = [_of_dataset(one) for one in dataset._inputs()[_IN_TURN[kind] :]]
+        return max(filter(None, sizes)) if all(sizes) else None
+    return _of_dataset(getattr(dataset, "_input_dataset", None)) if _SAME_BATCHES.match(kind) else None
