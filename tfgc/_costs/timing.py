@@ -7,6 +7,7 @@ others.
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import json
 import math
@@ -45,6 +46,7 @@ def times(program: Program, graph: Graph) -> dict[str, NodeSeconds]:
             runs: dict[str, list[NodeSeconds]] = {}
             for call, seconds in zip(calls.values(), measured(program, graph)):
                 runs.setdefault(call, []).append(seconds)
+        gc.collect()  # The traced step holds copies of all weights, and itself.
         known = {call: NodeSeconds(*map(statistics.fmean, zip(*seconds))) for call, seconds in runs.items()}
         _store(file, known)
     return {name: known[call] for name, call in calls.items()}

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -36,6 +36,17 @@ def recorded_copy(tensor: tf.Tensor, backward: Callable[[Any], Any], source: tf.
         "identity", [copy], [tensor if source is None else source], lambda g: [backward(g)], forward
     )
     return copy
+
+
+def with_own_gradients(tensors: Sequence[tf.Tensor], sources: Collection[int]) -> list[tf.Tensor]:
+    """`tensors`, of which those at `sources` are copies if operations run eagerly.
+
+    The gradients of a sum's terms are one tensor. What `GradientTape.gradient` returns twice it never frees (TensorFlow
+    2.21), and each step of a loop would add to that.
+    """
+    if len(sources) < 2 or not tf.executing_eagerly():
+        return list(tensors)
+    return [recorded_copy(tensor, tf.identity) if i in sources else tensor for i, tensor in enumerate(tensors)]
 
 
 @contextlib.contextmanager

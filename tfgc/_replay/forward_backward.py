@@ -80,7 +80,7 @@ class Recomputation(TwoRuns):
             with tf.GradientTape() as tape:
                 asked = [held[i] for i in first.sources] + captured
                 tape.watch([*asked, *(v for v in self.effects.variables if v.dtype.is_floating or v.dtype.is_complex)])
-                again = self._run_again(held, drawn)
+                again = self._run_again(graph_building.with_own_gradients(held, first.sources), drawn)
             self._check(first.run, again)
             gradients = tape.gradient(
                 first.of_asked([again.tensors[i] for i in first.run.differentiable]),

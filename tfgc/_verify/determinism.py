@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfgc._framework import private_api
+from tfgc._framework import graph_building, private_api
 from tfgc._framework.memory_errors import OUT_OF_MEMORY
 from tfgc._framework.replaced import replaced
 from tfgc._pure import functional, obstacles, side_effects, tensor_packing
@@ -57,14 +57,16 @@ def _tried(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str | Non
     if effects.obstacle is not None or effects.draws:  # Stored draws replace drawing in a traced run alone.
         return effects.obstacle, True
     values = [tf.convert_to_tensor(variable.value) for variable in effects.reads]
+    n, given = len(tensors), [*tensors, *values]
 
     def run_once() -> list[tf.Tensor]:
         """The results, losses and states of one run, and gradients for upstream gradients of one."""
         with tf.GradientTape() as tape:
-            tape.watch([t for t in [*tensors, *values] if t.dtype.is_floating or t.dtype.is_complex])
-            run = functional.run(fn, packing, tensors, effects.reads, values)
+            tape.watch([t for t in given if t.dtype.is_floating or t.dtype.is_complex])
+            copies = graph_building.with_own_gradients(given, range(len(given)))
+            run = functional.run(fn, packing, copies[:n], effects.reads, copies[n:])
         targets = [run.tensors[i] for i in run.differentiable]
-        gradients = tape.gradient(targets, [*tensors, *values]) if targets else []
+        gradients = tape.gradient(targets, given) if targets else []
         return [*run.tensors, *(tf.convert_to_tensor(g) for g in gradients if g is not None)]
 
     first, second = run_once(), run_once()
