@@ -1,6 +1,7 @@
 """What an update computes of weights and slots alone waits for its gradient where something is recomputed."""
 
 import inspect
+import statistics
 
 import keras
 import memory
@@ -173,7 +174,7 @@ WEIGHTS = 12 * 4 * 2**20
 
 
 def needed(name, enabled):
-    """The peak of a step above what is there between steps, and what is predicted."""
+    """The median peak of a step above what is there between steps, and what is predicted."""
     model, x, y = dense(EARLY[name], units=1024, layers=12)
     plan = halves(model) if enabled else None
     if enabled:
@@ -181,7 +182,9 @@ def needed(name, enabled):
     model.optimizer.build(model.trainable_variables)
     step = tf.function(lambda x, y: model.train_step((x, y)), autograph=False)
     predicted = tfgc.estimate(model, 8, plan)
-    return memory.peak(step, tf.constant(x), tf.constant(y)), predicted.needed_bytes - predicted.fixed_bytes
+    # Updates run side by side: from step to step the peak differs by up to four of twelve gradients.
+    most = memory.peak(step, tf.constant(x), tf.constant(y), steps=15, of=statistics.median)
+    return most, predicted.needed_bytes - predicted.fixed_bytes
 
 
 @pytest.mark.gate
