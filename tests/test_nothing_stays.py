@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import tfgc
 
-WIDTH, SAMPLES = 256, 512
+# Weights come from another pool, whose bytes do not count: they may move to a chunk of another size.
+WIDTH, SAMPLES = 128, 1024
 BUFFER = WIDTH * SAMPLES * 4
 
 
