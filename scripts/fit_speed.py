@@ -3,10 +3,10 @@
 Runs one process per case for each network: plain `fit`; `fit` with tfgc's `optimal`, and with the fastest plan that
 needs half of what the plain step needs above the weights, as timed on this machine; `keras.RematScope` in its full
 mode; a model divided by hand into eight parts, all but the last under `tf.recompute_grad`; plain and enabled eager
-loops. The processes step in turn, one at a time, and times are medians of the ratios to the plain step of the same
-round: machines change their pace by a fifth within a minute. The last columns show how far the update of the first step
-is from that of plain `fit`: for the weights, and for statistics and seeds. Results are saved in
-scripts/results/fit_speed.json. Run nothing else at the same time.
+loops. In `fit` the batch size is open, as where it is given arrays. The processes step in turn, one at a time, and
+times are medians of the ratios to the plain step of the same round: machines change their pace by a fifth within a
+minute. The last columns show how far the update of the first step is from that of plain `fit`: for the weights, and for
+statistics and seeds. Results are saved in scripts/results/fit_speed.json. Run nothing else at the same time.
 
     python scripts/fit_speed.py               # what is not saved yet; two to five minutes a row on 2 cores
     python scripts/fit_speed.py resnet50:8    # one network, anew

@@ -119,7 +119,7 @@ def needed_of(build, name):
     batch = tf.constant(x), tf.constant(y)
     step = tf.function(model.train_step)
     step(batch)  # From then on a table of which rows were updated is copied where it is read.
-    # About every other step of the head with Adam holds one product of 20 MB less, whichever operation runs first.
+    # It depends on which operation runs first: about every other step of the head with Adam holds 20 MB less.
     return (memory.peak(step, batch, steps=12) + predicted.fixed_bytes) / predicted.needed_bytes
 
 
