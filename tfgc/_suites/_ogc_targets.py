@@ -47,11 +47,11 @@ class OgcFigures:
 
     def one_replay(self) -> str:
         """Whether a plan without nesting does what the paper did, or reaches the floor in a shallow network."""
-        if self.shallow:
-            return self._at_floor("optimal-graph")
-        names = [name for name in ("optimal-graph", "published-graph") if not self._is_nested(name)]
-        verdict = _best(map(self.figures, names), self.cut_off, self.overhead, "overhead")
-        return self._sign(verdict) if verdict else self._why_not("optimal-graph")
+        return self._at_floor("optimal-graph") if self.shallow else self._at_published_cut_off(self.overhead)
+
+    def half_overhead(self) -> str:
+        """Whether a plan without nesting reaches the published cut-off at half of the overhead, in deep networks."""
+        return "" if self.shallow else self._at_published_cut_off(self.overhead / 2)
 
     def nested(self) -> str:
         """Whether nested plans go five points further, or half of the way to the floor; in shallow ones, to it."""
@@ -72,6 +72,12 @@ class OgcFigures:
             return ""
         found = map(self.measured, ("optimal-compiled", "nested-compiled"))
         return _best(found, self.cut_off + 0.10, 0, "time") or self._why_not("optimal-compiled")
+
+    def _at_published_cut_off(self, overhead: float) -> str:
+        """Whether a plan without nesting has the published cut-off at no more than `overhead`."""
+        names = [name for name in ("optimal-graph", "published-graph") if not self._is_nested(name)]
+        verdict = _best(map(self.figures, names), self.cut_off, overhead, "overhead")
+        return self._sign(verdict) if verdict else self._why_not("optimal-graph")
 
     def _at_floor(self, name: str) -> str:
         """How far a case's peak is above the floor, both as the planner counts, without the allocator's chunks."""
