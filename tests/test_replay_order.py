@@ -4,6 +4,7 @@ By the allocator's peak, and by the graph: what runs of it is what an output nee
 """
 
 import collections
+import functools
 import itertools
 import re
 
@@ -522,6 +523,28 @@ def test_branches_inside_a_replay_make_no_gradient_run_that_nobody_asked_for(che
     ours = graph_of(lambda x: gradients(model, x), X[0])
     again = 3  # the products of a replay
     assert running(ours)["MatMul"] == running(plain)["MatMul"] + again
+
+
+def with_a_sum_for_later(is_copied):
+    """A difference, which the last layer reads, is made before a branch."""
+    inputs, shift = keras.Input((16,)), tf.Variable(0.5)
+    one, other = (L.Dense(16, name=name)(inputs) for name in ("one", "other"))
+    later = L.Subtract(name="later")([one, other])
+    branch = L.Dense(16, name="branch", activation="tanh")(one)
+    if not is_copied:  # A trace of what closes over a plain variable is not copied.
+        branch = L.Lambda(lambda x: x * shift, name="shifted")(branch)
+    return keras.Model(inputs, L.Multiply(name="last")([later, branch]))
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_branch_does_not_wait_for_what_the_replay_does_not_need(is_copied):
+    """A difference, whose gradient needs nothing, would be computed again, and what it is of be held until then."""
+    model, alone = (fresh(lambda: with_a_sum_for_later(is_copied)) for _ in range(2))
+    middle = ("later", "branch") if is_copied else ("later", "branch", "shifted")
+    segments = tfgc.Segment(("one", "other")), tfgc.Segment(middle), tfgc.Segment(("last",), "keep")
+    tfgc.enable(model, tfgc.Plan(segments, "by hand", tfgc.plan(model, strategy="keep_all").model))
+    ours, plain = (running(graph_of(functools.partial(gradients, m), X[0])) for m in (model, alone))
+    assert (ours["Tanh"], ours["Sub"]) == (plain["Tanh"] + 1, plain["Sub"])
 
 
 class Gate(L.Layer):

@@ -4,13 +4,13 @@ The executor starts whatever is ready: two branches of a residual block would be
 what both need meanwhile would add up. So each node's backward pass waits for that of the node after it. Values do not
 change. XLA drops control edges and chooses its own order.
 
-Invariant: an edge leads from a node's backward pass to that of a node before it, which does not wait for it, not for
-the order of effects either. So there is no circle.
+Invariants: an edge leads from a node's backward pass to that of a node before it, which does not wait for it, not for
+the order of effects either. So there is no circle. Nothing waits for what the replay does not need: it would be
+computed for that alone, as the sum at the end of a segment, which holds what the sum is of until then.
 """
 
 import contextlib
 import contextvars
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,16 +28,25 @@ _CHAINS: contextvars.ContextVar["list[BackwardChain] | None"] = contextvars.Cont
 def sequential_backward() -> Iterator[list[tf.Tensor]]:
     """Order the backward passes of the nodes and segments that run, and are differentiated, in here.
 
-    Yields a list for the tensors whose gradients may be pruned: what waits for one would have it computed.
+    Yields a list for what is asked of them: gradients, without those that may be pruned, and other results.
     """
-    unasked: list[tf.Tensor] = []
+    asked: list[tf.Tensor] = []
     if tf.executing_eagerly():
-        yield unasked
+        yield asked
         return
+    graph: Any = tf.compat.v1.get_default_graph()
+    known = len(graph.get_operations())
     with noted_order() as chains:
-        yield unasked
+        yield asked
+    if not chains:
+        return
+    needed = operation_order.needed(graph.get_operations()[known:], asked)
+
+    def is_needed(tensor: tf.Tensor) -> bool:
+        return tensor.graph is not graph or tensor.op in needed
+
     for chain in chains:
-        for tensor, others in chain.edges(unasked):
+        for tensor, others in chain.edges(is_needed):
             if others and operation_order.has_effects(tensor.graph):  # They can let others wait for it.
                 behind = operation_order.descendants(tensor.op)
                 others = [other for other in others if other.op not in behind]
@@ -88,9 +97,8 @@ class BackwardChain:
     def __init__(self) -> None:
         # Of each: tensors of its backward pass.
         self._starts: list[list[tf.Tensor]] = []
-        self._ends: list[list[tuple[tf.Tensor, tf.Tensor]]] = []  # what is read, and its gradient
-        self._made: list[tf.Tensor] = []  # by the last one
-        self._forward: list[tuple[tf.Tensor, list[tf.Tensor]]] = []
+        self._ends: list[list[tf.Tensor]] = []  # gradients of what is read
+        self._forward: list[tuple[list[tf.Tensor], list[tf.Tensor]]] = []  # copies of what is read, and what is made
 
     def run(
         self, call: Callable[[dict[Ref, Any]], list[list]], refs: Sequence[Ref], table: Mapping[Ref, Any]
@@ -100,12 +108,12 @@ class BackwardChain:
         It makes the outputs of each node of a row.
         """
         starts: list[tf.Tensor] = []
-        ends: list[tuple[tf.Tensor, tf.Tensor]] = []
+        ends: list[tf.Tensor] = []
         self._starts.append(starts)
         self._ends.append(ends)
 
-        def end(read: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-            ends.append((read, upstream))
+        def end(upstream: tf.Tensor) -> tf.Tensor:
+            ends.append(upstream)
             return upstream
 
         def start(upstream: tf.Tensor) -> tf.Tensor:
@@ -114,27 +122,30 @@ class BackwardChain:
             return upstream
 
         copies: list[tf.Tensor] = []
-        given = {ref: passed(table[ref], functools.partial(end, table[ref]), copies) for ref in refs}
-        self._forward += [(copy, self._made) for copy in copies]  # What runs now waits for what ran before.
+        given = {ref: passed(table[ref], end, copies) for ref in refs}
         *inside, made = call(given)
         for ref, copy in given.items():
             if tensor_attributes.mask_of(copy) is None and tensor_attributes.mask_of(table[ref]) is not None:
                 tensor_attributes.set_mask(table[ref], None)  # as Keras's attention does
-        self._made = tf.nest.flatten(made, expand_composites=True)
+        self._forward.append((copies, tf.nest.flatten(made, expand_composites=True)))
         return [*inside, [passed(tensor, start, []) for tensor in made]]
 
-    def edges(self, unasked: Sequence[tf.Tensor]) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
-        """What waits for what: in the backward pass every start for the ends of the next one that has any.
+    def edges(self, is_needed: Callable[[tf.Tensor], bool]) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
+        """What waits for what, of which only what is needed is waited for.
 
-        Gradients of `unasked` tensors are no ends.
+        What runs waits for what the one before makes; in the backward pass every start waits for the ends of the next
+        one that has any.
         """
-        yield from self._forward
-        left_out = set(map(id, unasked))
+        before: list[tf.Tensor] = []
+        for copies, made in self._forward:
+            for copy in copies:
+                yield copy, before
+            before = [*filter(is_needed, made)] or before
         ends: list[tf.Tensor] = []
         for starts, own in zip(reversed(self._starts), reversed(self._ends)):
             for start in starts:
                 yield start, ends
-            ends = [gradient for read, gradient in own if id(read) not in left_out] or ends
+            ends = [*filter(is_needed, own)] or ends
 
 
 def passed(tensor: Any, backward: Callable[[tf.Tensor], tf.Tensor], copies: list[tf.Tensor]) -> Any:

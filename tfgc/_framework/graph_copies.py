@@ -11,8 +11,8 @@ gradients of gradients alone, is a copy of what it made.
 import functools
 import threading
 import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -29,13 +29,23 @@ _MOST_NAMES = 1024
 _lock = threading.Lock()
 
 
+class Order(NamedTuple):
+    """Edges by which tensors wait for others, chosen by whether a copy needs a tensor without them for what is `asked`.
+
+    Those of a replay are `BackwardChain.edges`.
+    """
+
+    edges: Callable[[Callable[[tf.Tensor], bool]], Iterable[tuple[tf.Tensor, list[tf.Tensor]]]]
+    asked: Sequence[tf.Tensor]
+
+
 class Part:
     """What a traced graph needs to make some tensors; a copy reads others in place of the `given` placeholders.
 
-    Operations of `edges` wait in a copy for others, besides the edges of the graph. Of `operations`, by default all,
-    what has an effect is copied although nothing reads it. Those `numbered`, by name, get a number in place of a seed.
-    Where others are read `instead` of a tensor, by its name, the copy has the first of them, or itself, that is made of
-    what it needs anyway, or else the last.
+    Operations of `edges` wait in a copy for others, besides the edges of the graph, and so does what has an `order`. Of
+    `operations`, by default all, what has an effect is copied although nothing reads it. Those `numbered`, by name, get
+    a number in place of a seed. Where others are read `instead` of a tensor, by its name, the copy has the first of
+    them, or itself, that is made of what it needs anyway, or else the last.
     """
 
     def __init__(
@@ -47,6 +57,7 @@ class Part:
         operations: Iterable[tf.Operation] | None = None,
         numbered: Iterable[str] = (),
         instead: Mapping[str, Sequence[tf.Tensor]] = types.MappingProxyType({}),
+        order: Order | None = None,
     ) -> None:
         definition = graph.as_graph_def()
         nodes = {node.name: node for node in definition.node}
@@ -55,14 +66,22 @@ class Part:
         self._given = [t.op.name for t in given]
         self._made = [None if t is None else (t.name, t.shape) for t in made]
         # What prints or checks runs although nothing reads it.
-        alone = graph.get_operations() if operations is None else operations
-        roots = [op.name for op in alone if op.op_def.is_stateful]
-        roots += [t.op.name for t in made if t is not None]
+        own = graph.get_operations() if operations is None else operations
+        effects = [op.name for op in own if op.op_def.is_stateful]
+        roots = [*effects, *(t.op.name for t in made if t is not None)]
         outside = {*self._given}
         others = {_source(name): [_source(t.name) for t in tensors] for name, tensors in instead.items()}
         redundant_nodes.replace(nodes, others, roots, outside)
+
+        def reached(roots: Iterable[str]) -> set[str]:
+            return operation_order.reached(roots, lambda name: redundant_nodes.names(nodes[name].input), outside)
+
+        if order is not None:
+            known = reached([*effects, *(t.op.name for t in order.asked)])
+            for tensor, awaited in order.edges(lambda t: t.op.name in known):
+                nodes[tensor.op.name].input.extend(f"^{other.op.name}" for other in awaited)
         redundant_nodes.bypass(definition.node, {t.op.name for t in made if t is not None})
-        needed = operation_order.reached(roots, lambda name: redundant_nodes.names(nodes[name].input), outside)
+        needed = reached(roots)
         self._read = {name for node in needed for name in _inputs(nodes[node]) if name.lstrip("^") in outside}
         self._definition = tf.compat.v1.GraphDef(versions=definition.versions)
         self._definition.node.extend(node for node in definition.node if node.name in needed)

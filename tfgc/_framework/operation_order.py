@@ -101,6 +101,13 @@ def ancestors(
     return reached(last, before.__getitem__, known)
 
 
+def needed(operations: Sequence[tf.Operation], tensors: Iterable[tf.Tensor]) -> set[tf.Operation]:
+    """What has to run of these operations, in the order in which they were made, for tensors and for effects."""
+    before = dependencies(operations)
+    effects = [op for op in before if private_api.is_stateful(op.type)]
+    return ancestors(before, [*effects, *(tensor.op for tensor in tensors if tensor.op in before)])
+
+
 def reached(start: Iterable[Thing], further: Callable[[Thing], Iterable[Thing]], known: Collection = ()) -> set[Thing]:
     """Where one comes from `start` by going `further`, without what is known."""
     found: set[Thing] = set()

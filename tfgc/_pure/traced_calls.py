@@ -5,7 +5,8 @@ something of the graph around it (tensors that it closes over, functions in a gr
 `tf.random.Generator`) is not traced here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -105,7 +106,9 @@ class TracedCall:
     def _given(self) -> list[tf.Tensor]:
         return [*self._arguments, *self._variables]
 
-    def backward(self, sources: Sequence[int], asked: Sequence[int], unasked: Iterable[int] = ()) -> "Gradients | None":
+    def backward(
+        self, sources: Sequence[int], asked: Sequence[int], unasked: Collection[int] = ()
+    ) -> "Gradients | None":
         """What makes the gradients of inputs, by position in arguments and variables; can be asked for once.
 
         They come from the `asked` differentiable tensors. Nothing waits for those of `unasked` inputs, which may be
@@ -118,7 +121,7 @@ class TracedCall:
             del self._graph, self._tape, self._tensors, self._results, self._shapes
             del self._chains, self._arguments, self._variables
 
-    def _backward(self, sources: Sequence[int], asked: Sequence[int], unasked: Iterable[int]) -> "Gradients | None":
+    def _backward(self, sources: Sequence[int], asked: Sequence[int], unasked: Collection[int]) -> "Gradients | None":
         targets = [self._tensors[i] for i in self.run.differentiable]
         with self._graph.as_default():
             upstream = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in targets]
@@ -126,17 +129,19 @@ class TracedCall:
             gradients = self._tape.gradient(flowing[0], [self._given[i] for i in sources], output_gradients=flowing[1])
             late_constants.hold_back(self._graph.get_operations()[self._n_forward :], upstream)
             instead = self._shapes.instead(self._graph.get_operations())
-        prunable = [self._given[i] for i in unasked]
-        pairs = [pair for chain in self._chains for pair in chain.edges(prunable)]
-        edges: list[shared_constants.Edge] = [(tensor.op, [other.op for other in others]) for tensor, others in pairs]
-        edges += shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
+        edges = shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
+        needed = [g for i, g in zip(sources, gradients) if i not in unasked and g is not None]
+        order = graph_copies.Order(self._edges, tf.nest.flatten(needed, expand_composites=True))
         given = [*self._given, *self._results, *upstream]
-        part = graph_copies.Part(self._graph, given, flat, edges, instead=instead)
+        part = graph_copies.Part(self._graph, given, flat, edges, instead=instead, order=order)
         is_copyable = part.customize(self._graph)
         is_copyable &= not operation_seeds.have_seeds(self._graph.get_operations()[self._n_forward :])
         specs = tf.nest.map_structure(lambda x: x if x is None else tf.type_spec_from_value(x), gradients)
         return Gradients(part, specs) if is_copyable else None
+
+    def _edges(self, is_needed: Callable[[tf.Tensor], bool]) -> Iterator[tuple[tf.Tensor, list[tf.Tensor]]]:
+        return itertools.chain.from_iterable(chain.edges(is_needed) for chain in self._chains)
 
 
 class Gradients:

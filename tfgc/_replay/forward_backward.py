@@ -72,9 +72,8 @@ class Recomputation(TwoRuns):
         n, inputs = len(self._packing.specs), first.inputs
         chosen = contextlib.nullcontext() if self._start is None else python_random.drawn_from(self._start)
         ordered = backward_order.sequential_backward()
-        with self.surroundings.reentered(), chosen, fence(upstream, first.awaited) as wait, ordered as unasked:
+        with self.surroundings.reentered(), chosen, fence(upstream, first.awaited) as wait, ordered as needed:
             held = waiting(inputs, n, wait, self._packing.layouts)
-            unasked += [held[i] for i in first.doubtful]
             captured = [graph_building.capture(t) for t in self.effects.captured]
             drawn = [graph_building.capture(t) for t in first.draws]
             with tf.GradientTape() as tape:
@@ -87,6 +86,9 @@ class Recomputation(TwoRuns):
                 asked + list(self.effects.variables),
                 output_gradients=waiting_for_all(first.of_asked(upstream), held, wait),
             )
+            doubtful = [i in first.doubtful for i in first.sources]
+            flowing = [g for g, is_doubtful in itertools.zip_longest(gradients, doubtful) if not is_doubtful]
+            needed += [t for t in tf.nest.flatten([flowing, again.checksums], expand_composites=True) if t is not None]
             return gradients, again.checksums
 
     def _run_again(self, inputs: list[tf.Tensor], drawn: list[tf.Tensor]) -> functional.Run:
