@@ -209,6 +209,15 @@ def test_ogc_holds_the_published_cut_off_against_half_of_the_overhead():
     assert cells(ogc_study(network="vgg16"))["half the overhead"] == ""
 
 
+def test_ogc_says_which_steps_were_timed_in_turn():
+    study = ogc_study()
+    again = [dataclasses.replace(r, time_ratio=1.1 if r.case == "optimal" else None) for r in study.records]
+    for records, overhead, how in ((study.records, "20 %", "step; "), (tuple(again), "10 %", "(resnet50) or each")):
+        new = dataclasses.replace(study, records=records)
+        assert cells(new)["optimal, graph"] == ("70.0 %", overhead)
+        assert how in _suites.get("ogc").sheets(Results((new,)))[2].caption
+
+
 def test_ogc_takes_the_better_of_two_plans_in_eager_loops():
     study = ogc_study(eager=(600, 1.1))
     better = measured("nested", "compiled", 500, 0.9)

@@ -22,7 +22,7 @@ import tfgc
 from tfgc import Measurement, zoo
 from tfgc._cli.group import cli
 from tfgc._errors import OptionError
-from tfgc._measure import case_choice, compare, process, training_run, worker
+from tfgc._measure import case_choice, compare, process, step_timeline, training_run, worker
 from tfgc._records import measurement, results_json
 from tfgc._records.front import BudgetChoice, FrontPoint, FrontRecord
 from tfgc._records.job import PredictionJob, Reply
@@ -240,14 +240,14 @@ def test_a_timeline_whose_step_fails_leaves_no_thread():
 
     before = threading.active_count()
     with pytest.raises(MemoryError):
-        training_run._timeline(fails, lambda: 0)
+        step_timeline.timeline(fails, lambda: 0)
     assert threading.active_count() == before
 
 
 def test_a_timeline_counts_from_before_its_step():
     """Also where the step is over before the thread takes its first sample."""
     allocated = [1000]
-    timeline = training_run._timeline(lambda: allocated.append(1600), lambda: allocated[-1])
+    timeline = step_timeline.timeline(lambda: allocated.append(1600), lambda: allocated[-1])
     assert timeline[0] == (0.0, 0)
 
 
@@ -401,7 +401,7 @@ def test_results_file_survives_a_round_trip_and_refuses_others(measured):
     text = results_json.to_json(written)
     assert results_json.from_json(text) == written
     assert any(record.parts and record.predicted for record in measured[0])
-    for bad in ("", "{}", text[:100], text.replace('"version": 4', '"version": 9')):
+    for bad in ("", "{}", text[:100], text.replace('"version": 5', '"version": 9')):
         with pytest.raises(tfgc.TfgcError):
             results_json.from_json(bad)
 
@@ -494,6 +494,48 @@ def test_eager_is_op_by_op_and_compiled_is_by_segments(monkeypatch):
     assert asked == [{"compile_segments": compiled} for compiled in (False, True, True)]
 
 
+@pytest.mark.parametrize(("mode", "plain"), [("graph", "graph"), ("compiled", "eager")])
+def test_steps_are_timed_in_turn_with_plain_ones_in_the_same_loop(mode, plain, monkeypatch):
+    (case,) = case_choice.plan_cases(small, 2, ["uniform:2"], modes=mode)[2:]
+    case = dataclasses.replace(case, plan=worker.predict(PredictionJob((case,))).of(case).plan, time_in_turn=True)
+    make_step, clock, made = training_run._step, Clock(), []
+
+    def noted_step(model, call, case):
+        made.append((case.mode, case.plan is None))
+        step, seconds = make_step(model, call, case), 1.0 if case.plan is None else 3.0
+        return lambda *batch: (clock.pass_by(seconds), step(*batch))[1]
+
+    monkeypatch.setattr(training_run, "_step", noted_step)
+    monkeypatch.setattr(training_run, "time", clock)
+    keras.utils.clear_session()  # The plan is for layers of the names that a new process gives.
+    assert worker.measure(case)["time_ratio"] == 3.0
+    assert made == [(mode, False), (plain, True)]
+
+
+class Clock:
+    """A module `time` whose time passes in steps alone."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def time(self):
+        return self.now
+
+    perf_counter = time
+
+    def pass_by(self, seconds):
+        self.now += seconds
+
+
+def test_times_in_turn_count_before_those_of_two_processes():
+    plain, other = Measurement("net", "plain", "graph", 8, step_seconds=1.0), Measurement("net", "plain", "eager", 8)
+    ours = Measurement("net", "sqrt", "graph", 8, step_seconds=3.0)
+    assert ours.against(plain)[1] == pytest.approx(2.0)
+    ours = dataclasses.replace(ours, time_ratio=1.2)
+    assert ours.against(plain)[1] == pytest.approx(0.2)
+    assert ours.against(dataclasses.replace(other, step_seconds=2.0))[1] == pytest.approx(0.5)
+
+
 def test_modes_that_there_are_not_are_refused():
     with pytest.raises(OptionError, match=r"mode='grap'.* mean 'graph'"):
         tfgc.compare(small, 2, modes="grap")
@@ -507,7 +549,7 @@ def test_old_results_call_compiled_segments_compiled():
     new = measurement.Results((measurement.Study("net", 8, tuple(records)),))
     text = results_json.to_json(new)
     assert results_json.from_json(text) == new
-    (study,) = results_json.from_json(text.replace('"version": 4', '"version": 2')).studies
+    (study,) = results_json.from_json(text.replace('"version": 5', '"version": 2')).studies
     assert [record.name for record in study.records] == [
         "plain-eager", "sqrt-compiled", "recompute_grad-eager", "RematScope full-eager", "died-compiled", "sqrt-graph",
     ]  # fmt: skip

@@ -439,7 +439,7 @@ def test_joined_results_are_of_the_suite_and_the_kind_that_all_files_are_of(tmp_
 def test_the_command_refuses_mistakes_before_it_works(tmp_path, monkeypatch):
     good, newer = tmp_path / "r.json", tmp_path / "newer.json"
     good.write_text(results_json.to_json(ALL))
-    newer.write_text(good.read_text().replace('"version": 4', '"version": 9'))
+    newer.write_text(good.read_text().replace('"version": 5', '"version": 9'))
     (tmp_path / "looks_like.html").write_text(good.read_text())
     for arguments, error, words in [
         ((good, "-o", "out.pdf"), OptionError, r"\.html.*\.md.*\.png"),

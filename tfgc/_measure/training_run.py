@@ -6,7 +6,6 @@ import os
 import platform
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,18 +15,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfgc import zoo
+from tfgc._core.modes import PLAIN
 from tfgc._core.plan import Plan
 from tfgc._errors import TfgcError
 from tfgc._framework import memory_counts
-from tfgc._measure import any_model, examples, peers
+from tfgc._framework.memory_errors import OUT_OF_MEMORY
+from tfgc._measure import any_model, examples, peers, step_timeline
 from tfgc._records.job import Case
 from tfgc._tracing import synthetic
 from tfgc._training import enable
 
 _SEED = 0
-_SAMPLE_SECONDS = 0.002
-# Points of the line of bytes over time: a plot is 3.5 inches wide, and a results file holds a hundred lines.
-_POINTS = 120
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -49,10 +47,11 @@ def measure(case: Case) -> dict[str, Any]:
         peaks.append(memory("peak") - resident)
         if case.compare_first_update and len(losses) == 1:
             update = {path: value - before[path] for path, value in _snapshot(model).items()}
-    timeline = _timeline(lambda: float(step(*batch)), memory)
+    timeline = step_timeline.timeline(lambda: float(step(*batch)), memory)
     resident, ended = memory(), time.time()
     return {
         "wrong": _wrong(case, update, batch) if case.compare_first_update else (),
+        "time_ratio": _time_ratio(case, step, batch) if case.time_in_turn and case.plan is not None else None,
         "detail": detail,
         "started": started,
         "ended": ended,
@@ -150,33 +149,27 @@ def _wrong(case: Case, update: dict[str, Any], batch: tuple[Any, ...]) -> tuple[
     return peers.differing_parts(update, references, [v.path for v in model.trainable_variables])
 
 
-def _timeline(step: Callable[[], float], allocated: Callable[[], int]) -> tuple[tuple[float, int], ...]:
-    """Allocated bytes over one more step, sampled from a thread; not a timed step."""
-    samples = [(0.0, allocated())]
-    done = threading.Event()
-    begin = time.perf_counter()
+def _time_ratio(case: Case, step: Callable[..., Any], batch: tuple[Any, ...]) -> float | None:
+    """The median time of a step over that of a plain one in the same loop, in as many pairs as steps are counted.
 
-    def sample() -> None:
-        while not done.is_set():
-            samples.append((time.perf_counter() - begin, allocated()))
-            time.sleep(_SAMPLE_SECONDS)
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        step()
-    finally:  # else the process would wait for the thread when it ends
-        done.set()
-        thread.join()
-    base = samples[0][1]
-    return tuple((round(when, 4), count - base) for when, count in thinned(samples))
-
-
-def thinned(samples: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """At most `_POINTS` of the samples, pairs (when, bytes): the largest of each group, so that no peak is lost.
-
-    >>> len(thinned([(0.1, 3), (0.2, 5), (0.3, 4)] * 100))
-    100
+    Machines get slower and faster meanwhile, by more than plans differ. None if both do not fit into memory together.
     """
-    stride = -(-len(samples) // _POINTS)
-    return [max(samples[i : i + stride], key=lambda pair: pair[1]) for i in range(0, len(samples), stride)]
+    try:
+        return _in_turn(case, step, batch)
+    except OUT_OF_MEMORY:
+        return None
+
+
+def _in_turn(case: Case, step: Callable[..., Any], batch: tuple[Any, ...]) -> float:
+    keras.utils.clear_session()  # The plain model is built after everything else is measured.
+    plain = dataclasses.replace(case, mode=PLAIN[case.mode], peer=None, plan=None)
+    model, plain_batch, call, _ = _made(plain)
+    plain_step, ratios = _step(model, call, plain), []
+    for _ in range(case.steps + 1):
+        seconds = []
+        for run in (lambda: plain_step(*plain_batch), lambda: step(*batch)):
+            begin = time.perf_counter()
+            float(run())
+            seconds.append(time.perf_counter() - begin)
+        ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios[1:])

@@ -33,6 +33,7 @@ class Case:
     memory_limit: int | None = None  # bytes of data that the process may allocate; None: no limit
     peer: str | None = None  # instead of a plan: named as in `_measure.peers` and `_measure.torch_peer`
     compare_first_update: bool = False  # with that of plain steps, for `Measurement.wrong`
+    time_in_turn: bool = False  # with plain steps in the same process, for `Measurement.time_ratio`
     optimizer: dict[str, Any] | None = None  # as `keras.optimizers.serialize` returns it; None: SGD
     example: Any = None  # as `_measure.examples.portable` returns it, for a model without a graph
     target: str = ""  # the GPU that the step is compiled for instead of being run; empty: it is run

@@ -69,6 +69,8 @@ class Measurement:
         parts: The plan's segments, a tuple of `SegmentSummary`; empty for plain cases.
         wrong: What differs from plain training, such as `gradients` or `states`; empty if nothing is known to differ.
         asked: How it was to be planned, as in `Case.planned_as`; empty for plain cases and where it was not recorded.
+        time_ratio: The time of its step over that of the plain one in the same loop, the median over pairs of steps in
+            turn in its process; None where none ran.
     """
 
     network: str
@@ -92,6 +94,7 @@ class Measurement:
     parts: tuple[SegmentSummary, ...] = ()
     wrong: tuple[str, ...] = ()
     asked: str = ""
+    time_ratio: float | None = None
 
     @property
     def name(self) -> str:
@@ -107,12 +110,14 @@ class Measurement:
         """Cut-off and overhead against `baseline`; None where either has no figure.
 
         Cut-off is the fraction of the baseline's peak that is saved, weights left out of both; overhead is the time on
-        top of the baseline's, as a fraction of it.
+        top of the baseline's, as a fraction of it, by `time_ratio` where it is known.
         """
         cut_off = overhead = None
         if self.peak_bytes is not None and baseline is not None and baseline.peak_bytes:
             cut_off = 1 - self.peak_bytes / baseline.peak_bytes
-        if self.step_seconds is not None and baseline is not None and baseline.step_seconds:
+        if self.time_ratio is not None and baseline is not None and baseline.name == self.baseline:
+            overhead = self.time_ratio - 1
+        elif self.step_seconds is not None and baseline is not None and baseline.step_seconds:
             overhead = self.step_seconds / baseline.step_seconds - 1
         return cut_off, overhead
 

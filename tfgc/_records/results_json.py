@@ -12,11 +12,11 @@ from tfgc._records.front import FrontPoint
 from tfgc._records.measurement import Measurement, Predicted, Results, SegmentSummary, Study
 
 _FORMAT = "tfgc-measurements"
-_VERSION = 4
+_VERSION = 5
 # By class, what files of earlier versions do not have.
 _YOUNGER = {
     FrontPoint: ("needed_bytes",),
-    Measurement: ("predicted", "parts", "wrong", "asked"),
+    Measurement: ("predicted", "parts", "wrong", "asked", "time_ratio"),
     Predicted: ("host_bytes",),
     SegmentSummary: ("host_bytes",),
 }

@@ -33,7 +33,7 @@ _CUT_OFF_LEGEND = (
     "published' is the plan of least work of one replay whose predicted peak is 5 % below the published one, or that "
     "of least peak."
 )
-_OVERHEAD_LEGEND = "The extra time of a step against the same plain step; predictions count work in {unit}."
+_OVERHEAD_LEGEND = "The extra time of a step against the same plain step{how}; predictions count work in {unit}."
 _TARGET_LEGEND = (
     "floor: the cut-off of what one layer alone needs, without the allocator's chunks. one replay: the published "
     "cut-off at no more than the published overhead; in shallow networks (to resnet34), the floor. half the overhead: "
@@ -50,7 +50,7 @@ def rows(scale: float) -> list[_rows.SuiteRow]:
     for row in _rows.published("ogc_cvpr2021"):
         cases = _rows.cases(
             row["network"], _rows.scaled(row["batch"], scale), "plain-eager", "plain-graph", *_CASES,
-            image_size=IMAGE_SIZES.get(row["network"]),
+            image_size=IMAGE_SIZES.get(row["network"]), time_in_turn=True,
             shares={"nested": 0.0, "published": (_rows.MARGIN * (1 - row["cut_off_pct"] / 100), {"nested": False})},
         )  # fmt: skip
         published = {key: row[key] for key in ("batch", "cut_off_pct", "overhead_pct")}
@@ -71,12 +71,18 @@ def sheets(results: Results) -> list[TextTable]:
         for row in figures
     ]  # fmt: skip
     cut_offs, overheads = ([_cells(row, which) for row in figures] for which in (0, 1))
-    overhead_legend = _OVERHEAD_LEGEND.format(unit=" or ".join(units) or "flops")
+    overhead_legend = _OVERHEAD_LEGEND.format(unit=" or ".join(units) or "flops", how=_how_timed(figures))
     return [
         _figures.table(f"Targets {others}", _TARGET_HEADS, targets, _TARGET_LEGEND, _outcomes(figures)),
         _figures.table(f"Cut-off {others}", _HEADS, cut_offs, _CUT_OFF_LEGEND, _held(figures, 0)),
         _figures.table(f"Overhead {others}", _HEADS, overheads, overhead_legend, _held(figures, 1)),
     ]
+
+
+def _how_timed(figures: list[OgcFigures]) -> str:
+    """Which networks' steps were timed in turn with plain ones."""
+    in_turn = [row.study.network for row in figures if any(r.time_ratio is not None for r in row.study.records)]
+    return f", in turn with it in one process ({', '.join(in_turn)}) or each in its own" if in_turn else ""
 
 
 def _cells(row: OgcFigures, which: int) -> list[str]:
