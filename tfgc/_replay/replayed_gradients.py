@@ -107,11 +107,12 @@ class _Replay:
         self.asked.clear()
         if 0 < len(asked) < len(upstream):
             first = dataclasses.replace(first, asked=asked)
-        wanted = [i for i in first.sources if i not in self._frozen or self._frozen[i].trainable]
+        unwanted = {i for i, variable in self._frozen.items() if not variable.trainable}
+        wanted = [i for i in first.sources if i not in unwanted]
         if not wanted and not effects.captured and not effects.variables:
             return [None] * len(first.sources)
         found = iter(self._gradients(dataclasses.replace(first, sources=wanted), upstream))
-        return [next(found) if i in wanted else None for i in first.sources] + [*found]
+        return [None if i in unwanted else next(found) for i in first.sources] + [*found]
 
     def _gradients(self, first: FirstRun, upstream: Sequence[tf.Tensor]) -> Any:
         name = self._recomputation.name
