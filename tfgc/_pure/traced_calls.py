@@ -132,7 +132,8 @@ class TracedCall:
         edges = shared_constants.fence(self._graph.get_operations(), [*self._arguments, *upstream], upstream)
         flat = tf.nest.flatten(gradients, expand_composites=True)
         needed = [g for i, g in zip(sources, gradients) if i not in unasked and g is not None]
-        order = graph_copies.Order(self._edges, tf.nest.flatten(needed, expand_composites=True))
+        asked_for = tf.nest.flatten(needed, expand_composites=True)
+        order = graph_copies.Order(self._edges, asked_for) if self._chains else None
         given = [*self._given, *self._results, *upstream]
         part = graph_copies.Part(self._graph, given, flat, edges, instead=instead, order=order)
         is_copyable = part.customize(self._graph)
