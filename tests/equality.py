@@ -212,13 +212,13 @@ def plain_steps(build, x, y, **settings):
     return _PLAIN[key]
 
 
-def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, wrap=None, **settings):
+def check_enabled(build, x, y, mode, *, segments=None, policy="float32", allowed=0.0, **settings):
     """Plain against enabled, both freshly built from the same seed."""
     graph = mode != "eager"
     plain = plain_steps(build, x, y, graph=graph, **settings)
     model = fresh(build)
     plan = tfgc.plan(model, strategy="uniform", segments=segments)
-    tfgc.enable(model, plan, compile_segments=mode == "compiled", wrap=wrap)
+    tfgc.enable(model, plan, compile_segments=mode == "compiled")
     ours = train(model, x, y, graph=mode == "graph", **settings)
     assert_equal(plain, ours, exact=mode == "eager", policy=policy, allowed=allowed)
     return model

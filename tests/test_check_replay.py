@@ -149,15 +149,10 @@ def test_xla_is_refused():
         model.fit(X, Y[0], verbose=0)
 
 
-def test_another_wrapper_is_refused():
-    with pytest.raises(tfgc.OptionError, match="leave out wrap"):
-        tfgc.enable(fresh(everything), strategy="uniform", wrap=tf.recompute_grad, check_replay=True)
-
-
 @pytest.mark.parametrize("value", ["no", 1])
 def test_what_is_no_truth_value_is_refused(value):
     with pytest.raises(tfgc.OptionError, match=f"check_replay={value!r}: must be True or False"):
-        tfgc.enable(fresh(everything), strategy="uniform", wrap=tf.recompute_grad, check_replay=value)
+        tfgc.enable(fresh(everything), strategy="uniform", check_replay=value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "complex64", "int32", "bool"])

@@ -190,7 +190,6 @@ CALLS = [
     (lambda: tfgc.enable(net(), layers=[]), "layers=[]", "name at least one layer"),
     (lambda: tfgc.enable(net(), on_oom="retry"), "on_oom='retry'", "None or 'replan'"),
     (lambda: tfgc.enable(net(), compile_segments="yes"), "compile_segments='yes'", "True or False"),
-    (lambda: tfgc.enable(net(), other(), wrap=3), "wrap=3", "tf.recompute_grad"),
     (lambda: tfgc.train_step("net", "mse", "sgd"), "'net'", "tfgc.zoo.build(name)"),
     (lambda: tfgc.train_step(net(), "mse", "adamm"), "'adamm'", "did you mean 'adam'"),
     (lambda: tfgc.train_step(net(), "mse", 0.1), "no optimizer 0.1", "such as 'adam'"),

@@ -499,10 +499,3 @@ def test_segments_whose_inner_plan_cannot_be():
         Segment(("n0",), inner="sqrt")
     with pytest.raises(OptionError, match=r"model=\(\)"):
         Segment(("n0",), inner=Plan((again("n0"),), "by hand", ("n0",)))
-
-
-def test_wrap_cannot_follow_an_inner_plan():
-    model = keras.Sequential([keras.Input((3,)), *(L.Dense(3, name=f"d{i}") for i in range(3))])
-    plan = plan_for(keras_graph.read(model), [nest(again("d0"), keep("d1")), keep("d2")])
-    with pytest.raises(OptionError, match="leave wrap out"):
-        tfgc.enable(model, plan, wrap=tf.recompute_grad)

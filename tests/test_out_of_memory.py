@@ -289,15 +289,17 @@ def test_a_step_is_offered_what_it_can_do(monkeypatch, way):
     assert (", or on_oom='replan'. TensorFlow said: OOM when allocating tensor" in message) == (way != "as_ready")
 
 
-@pytest.mark.parametrize("way", ["at_end", "several steps", "replicas", "wrap"])
+@pytest.mark.parametrize("way", ["at_end", "several steps", "replicas", "layers"])
 def test_fit_is_offered_what_it_can_do(monkeypatch, way):
     monkeypatch.setattr(fit_guard._GuardedFit, "attempt", fail)
     strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if way == "replicas" else tf.distribute.get_strategy()
     with strategy.scope():
         model = deep()
         model.compile("sgd", "mse", steps_per_execution=2 if way == "several steps" else 1)
-    plan = tfgc.plan(model, 512, strategy="keep_all")
-    tfgc.enable(model, plan, wrap=tf.recompute_grad if way == "wrap" else None)
+    tfgc.enable(
+        model,
+        **{"layers": keras.layers.Dense} if way == "layers" else {"plan": tfgc.plan(model, 512, strategy="keep_all")},
+    )
     message = message_of(lambda: model.fit(noise(512, 8), noise(512, 1), batch_size=512, verbose=0))
     assert message.startswith("a training step of 'sequential")
     assert ". Try budget=" in message
@@ -558,11 +560,9 @@ def test_disable_leaves_nothing_behind():
     model.train_on_batch(X, Y)
 
 
-@pytest.mark.parametrize("option", ["layers", "wrap"])
-def test_options_that_on_oom_does_not_go_with(option):
-    model = fresh(trapped)
-    with pytest.raises(tfgc.OptionError, match="leave out layers= and wrap="):
-        tfgc.enable(model, on_oom="replan", **{option: {"layers": ["dense"], "wrap": tf.recompute_grad}[option]})
+def test_layers_do_not_go_with_on_oom():
+    with pytest.raises(tfgc.OptionError, match="leave out layers="):
+        tfgc.enable(fresh(trapped), on_oom="replan", layers=["dense"])
 
 
 def test_several_steps_per_execution_are_refused():

@@ -423,7 +423,6 @@ def test_what_is_no_model_cannot_be_planned_later_either():
         (lambda m: tfgc.plan(m, budget=10**9), OptionError, "batch_size is needed"),
         (lambda m: tfgc.enable(m, budget=10**9, strategy="sqrt"), OptionError, "does not honour a budget"),
         (lambda m: tfgc.enable(m, "sqrt"), OptionError, "'sqrt' is not a tfgc.Plan"),
-        (lambda m: tfgc.enable(m, wrap="recompute_grad"), OptionError, "'recompute_grad' is not a function"),
         (lambda m: tfgc.train_step(m, "mse", "sgd", plan=4), OptionError, "4 is not a tfgc.Plan"),
         (lambda m: tfgc.plan(m, strategy="manual"), OptionError, "needs the option keep"),
         (lambda m: tfgc.train_step(frozen(), "mse", "sgd"), tfgc.UnsupportedModelError, "no trainable weights"),

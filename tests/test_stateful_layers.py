@@ -81,14 +81,6 @@ def test_jit_compiled_step_trains_as_the_plain_one(build):
     assert_equal(plain, ours, exact=False)
 
 
-@pytest.mark.parametrize(
-    ("build", "mode"),
-    in_turn([models.dropout, models.batch_normalization, models.auxiliary_losses, models.metric_inside]),
-)
-def test_segments_are_pure_enough_for_recompute_grad(build, mode):
-    check_enabled(build, models.inputs_of(build), Y, mode, segments=3, wrap=tf.recompute_grad)
-
-
 @pytest.mark.parametrize(("policy", "mode"), in_turn(["mixed_float16", "mixed_bfloat16", "float64"]))
 def test_autocast_scope_is_seen_by_the_replay(policy, mode):
     keras.config.set_dtype_policy(policy)

@@ -153,18 +153,13 @@ class KeptBlock(_Block):
 
 
 class RecomputedBlock(_Block):
-    """A function that stores its inputs alone, and runs again for its gradient, by tfgc or by another wrapper."""
+    """A function that stores its inputs alone, and runs again for its gradient."""
 
     def _uncompiled(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         call = self.calls.call(args, kwargs, compiled=False)
         return self._run_call(call, self.calls.find(call))
 
     def _differentiate(self, recomputation: TwoRuns, call: Call, inputs: Inputs, is_new: bool) -> Any:
-        wrap = self.calls.function.wrap
-        if wrap is not None:
-            inputs.record_reads()
-            run, tensors = replayed_gradients.wrapped(wrap, recomputation, inputs)
-            return run.finish(tensors)
         if recomputation.records_nothing:
             run = recomputation.unrecorded(inputs.tensors)
             return run.finish(replayed_gradients.attach(run, recomputation, inputs))

@@ -27,10 +27,6 @@ from tfgc._replay.two_runs import TwoRuns
 
 # How many kinds are known and compiled: a number that changes at every step makes a new kind of call each time.
 _MOST_KNOWN, _MOST_COMPILED = 256, 64
-_WRAPPED = (
-    "it closes over tensors or plain variables, or draws raw random numbers, which only tfgc's own wrapper "
-    "follows: leave wrap out"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +37,6 @@ class Function:
     name: str  # what messages call it
     # What the second run calls: the same function whose parts are blocks, to be recomputed in turn; None for `fn`.
     replay_fn: Callable | None = None
-    wrap: Callable | None = None  # what makes a pure function recomputed: `tf.recompute_grad`; None for tfgc's own
     # What else its Python code depends on; when that changes it is traced again. None: it is not known.
     settings: Settings | None = None
     # Whether tensors that are no arguments may differ between calls: a call that reads any is not compiled.
@@ -171,8 +166,6 @@ class KnownCalls:
             raise
         except Exception as error:  # The plain run that follows raises what is the user's mistake.
             return self._uncompiled(call, Effects((), obstacle=obstacles.untraceable(error)))
-        if self.function.wrap is not None and (effects.captured or effects.variables or effects.draws):
-            effects = dataclasses.replace(effects, obstacle=_WRAPPED)
         if self.function.slices > 1:
             effects = dataclasses.replace(effects, obstacle=sliced_runs.obstacle(effects))
         if call.compiled and self._can_be_traced(effects):

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -153,25 +153,3 @@ class _Replay:
         for i, value in zip(self._read, self._reads.values([inputs[i] for i in self._read])):
             inputs[i] = value
         return dataclasses.replace(first, inputs=inputs)
-
-
-def wrapped(wrap: Callable, recomputation: TwoRuns, given: Inputs) -> tuple[Run, list[tf.Tensor]]:
-    """A first run, and its tensors with gradients by another wrapper: the recomputation is a pure function by now."""
-    inputs, sources = given.tensors, given.sources
-    runs: list[Run] = []
-
-    def pure(*values: tf.Tensor) -> list[tf.Tensor]:
-        filled = list(inputs)
-        for i, value in zip(sources, values):
-            filled[i] = value
-        with recomputation.surroundings.reentered() if runs else contextlib.nullcontext():
-            run = recomputation.forward(filled)
-        if not runs:
-            runs.append(run)
-        return [run.tensors[i] for i in run.differentiable]
-
-    outputs = wrap(pure)(*(inputs[i] for i in sources))
-    tensors = list(runs[0].tensors)
-    for i, tensor in zip(runs[0].differentiable, outputs):
-        tensors[i] = tensor
-    return runs[0], tensors

@@ -1,6 +1,6 @@
 """Switch a model to a plan and back, without making another model of it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import keras
@@ -27,7 +27,6 @@ def enable(
     budget: Budget | None = None,
     strategy: Strategy | None = None,
     layers: Selector | Iterable[Selector] | None = None,
-    wrap: Callable | None = None,
     compile_segments: bool = True,
     check_replay: bool = False,
     verbose: int = 1,
@@ -68,8 +67,6 @@ def enable(
             paths), classes, and functions that take a layer and return whether to recompute it. A chosen layer stores
             its inputs; where one is inside another, the outer one counts. With a `budget`, the layers to choose
             among: as few of them are recomputed as the budget allows.
-        wrap: A function that takes that of a segment and returns one that recomputes it, such as `tf.recompute_grad`,
-            for comparison. Default: tfgc's replay.
         compile_segments: Whether eager calls run each segment as a
             `tf.function`. False runs op by op, bit-equal to plain eager code.
         check_replay: Compare shapes, dtypes and a checksum of each layer's outputs between the
@@ -113,8 +110,6 @@ def enable(
         if isinstance(plan, str | int | float):
             meant = f"give {'strategy' if plan in strategies.available() else 'budget'}={plan!r}"
         raise OptionError(f"plan={plan!r} is not a tfgc.Plan: {meant}, or name a strategy=")
-    if wrap is not None and not callable(wrap):
-        raise OptionError(f"wrap={wrap!r} is not a function; give tf.recompute_grad, for example")
     if plan is not None and (strategy is not None or budget is not None or strategy_options):
         asked = {"strategy": strategy, "budget": budget, **strategy_options}
         raise OptionError(
@@ -124,14 +119,12 @@ def enable(
         )
     check_bool("check_replay", check_replay)
     check_bool("compile_segments", compile_segments)
-    if check_replay and wrap is not None:
-        raise OptionError(f"check_replay=True compares the two runs of tfgc's replay: leave out wrap={wrap!r}")
     if verbose not in (0, 1):
         raise OptionError(f"verbose={verbose!r}: must be 0 or 1")
     out_of_memory.check_on_oom(on_oom)
-    if on_oom is not None and (layers is not None or wrap is not None):
-        raise OptionError(f"on_oom={on_oom!r} makes another plan for tfgc's replay: leave out layers= and wrap=")
-    options = {"wrap": wrap, "compile_segments": compile_segments, "check_replay": check_replay}
+    if on_oom is not None and layers is not None:
+        raise OptionError(f"on_oom={on_oom!r} makes another plan: leave out layers=, which names what to recompute")
+    options = {"compile_segments": compile_segments, "check_replay": check_replay}
     if layers is not None and (plan is not None or strategy is not None or strategy_options):
         raise OptionError("layers= names what to recompute: leave plan, strategy and its options out")
     if plan is not None or (layers is not None and budget is None):
@@ -140,7 +133,7 @@ def enable(
         among = None if layers is None else tuple(layer_selectors.choose(model, layers))
         plan_later(model, Request(strategy, budget, strategy_options, among), bool(verbose), options)
     changed = [layer for layer in keras_models.layers_inside(model) if functional_graphs.is_patched_call(layer)]
-    fit_guard.install(model, on_oom, by_tfgc=layers is None and wrap is None, run_options=options)
+    fit_guard.install(model, on_oom, by_plan=layers is None, run_options=options)
     stale_traces.renew(model, "tfgc.enable", changed)
     return model
 

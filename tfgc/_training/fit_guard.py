@@ -26,10 +26,10 @@ from tfgc._training.first_step import FirstStep
 from tfgc._training.stand_ins import mode_of_fit, runner_of, stand_in
 
 
-def install(model: keras.Model, on_oom: str | None, *, by_tfgc: bool, run_options: dict[str, Any]) -> None:
-    """Guard the training function of a model that has just been enabled, by a plan for tfgc's replay or otherwise."""
+def install(model: keras.Model, on_oom: str | None, *, by_plan: bool, run_options: dict[str, Any]) -> None:
+    """Guard the training function of a model that has just been enabled, by a plan or by `layers=`."""
     remove(model)
-    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_tfgc, run_options).make
+    model.__dict__["make_train_function"] = _GuardedFit(model, on_oom, by_plan, run_options).make
 
 
 def remove(model: keras.Model) -> None:
@@ -44,9 +44,9 @@ def remove(model: keras.Model) -> None:
 class _GuardedFit(out_of_memory.GuardedStep):
     """Makes the training function of a model."""
 
-    def __init__(self, model: keras.Model, on_oom: str | None, by_tfgc: bool, run_options: dict[str, Any]) -> None:
+    def __init__(self, model: keras.Model, on_oom: str | None, by_plan: bool, run_options: dict[str, Any]) -> None:
         super().__init__(f"a training step of {model.name!r}", None)
-        self._model, self._on_oom, self._by_tfgc, self._run_options = model, on_oom, by_tfgc, run_options
+        self._model, self._on_oom, self._by_plan, self._run_options = model, on_oom, by_plan, run_options
         self._step: Callable = model.train_step
         self._is_prepared = False
         self._declared: Any = None
@@ -159,7 +159,7 @@ class _GuardedFit(out_of_memory.GuardedStep):
         return None if self.atomic is None else lambda: by_calls.plans_for(model, None, data, mode)
 
     def can_be_taken_back(self) -> bool:
-        return self._by_tfgc and self._obstacle() is None
+        return self._by_plan and self._obstacle() is None
 
     def _obstacle(self) -> str | None:
         """Why a step cannot run again."""

@@ -41,7 +41,7 @@ class Runner:
     A call on a model whose graph has changed, such as a Sequential after `add`, follows where the plan still fits.
 
     Args:
-        model, plan, wrap, compile_segments, check_replay: As for `tfgc.enable`.
+        model, plan, compile_segments, check_replay: As for `tfgc.enable`.
         early: Whether gradients of weights are to be complete one after the other (`early_updates`).
         backlog: How much gradients of weights may hold that are put off; None for what follows from the plan.
         under_tapes: Whether calls with `training=False` run by the plan, too, if a tape records (see `LayerCall`).
@@ -53,7 +53,6 @@ class Runner:
         model: keras.Model,
         plan: Plan,
         *,
-        wrap: Callable | None = None,
         compile_segments: bool = True,
         check_replay: bool = False,
         early: bool = False,
@@ -66,7 +65,7 @@ class Runner:
         self._backlog = backlog
         self.model = model
         watch = functional.record_checksum if check_replay else None
-        self._options = (wrap, compile_segments, watch, early, trained or Trained())
+        self._options = (compile_segments, watch, early, trained or Trained())
         self.use(plan)
 
     def use(self, plan: Plan) -> None:
@@ -114,7 +113,6 @@ class RunOptions:
     """How a `Runner` runs segments; `watch` is called with the name of each node and what it made."""
 
     program: keras_graph.Program
-    wrap: Callable | None = None
     compiled: bool = False
     watch: Callable[[str, list], None] | None = None
     early: bool = False
@@ -179,8 +177,6 @@ def _build(
     options: RunOptions, segment: Segment, number: str, kinds: shared_traces.Kinds, stored: Collection[Ref]
 ) -> _SegmentRunner:
     name = f"segment {number}, {segment}"
-    if segment.offload and options.wrap is not None:
-        raise OptionError(f"wrap={options.wrap!r} stores nothing on the host, as {name} asks for: leave wrap out")
     if segment.chunks > 1 and options.watch is not None:
         raise OptionError(
             f"check_replay=True compares whole batches, and {name} runs in {segment.chunks} slices of it: leave "
@@ -188,8 +184,6 @@ def _build(
         )
     function, replay_fn = _SegmentFunction(options, segment), None
     if segment.inner is not None:
-        if options.wrap is not None:
-            raise OptionError(f"wrap={options.wrap!r} cannot follow the inner plan of {name}: leave wrap out")
         # Not compiled: a replay is either traced as a whole or meant to run op by op.
         uncompiled = dataclasses.replace(options, compiled=False, early=False)
         inner = _SegmentChain(uncompiled, segment.inner.segments, function.produced, f"{number}.")
@@ -207,9 +201,8 @@ def _build(
         replay=segment.mode == "recompute",
         compiled=options.compiled,
         replay_fn=replay_fn,
-        wrap=options.wrap,
         settings=function.settings,
-        copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None and options.wrap is None,
+        copied=segment.mode == "recompute" and segment.chunks == 1 and options.watch is None,
         slices=segment.chunks,
         selective=segment.selective,
         on_host=tuple(
